@@ -22,9 +22,13 @@ def write_splits(folder: Path, **splits: list[dict]) -> Path:
     return folder
 
 
+def jsonl(*rows: Any) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
 def write_jsonl(path: Path, rows: list[dict]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    path.write_text(jsonl(*rows), "utf-8")
     return path
 
 

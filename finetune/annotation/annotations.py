@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from finetune.config.values import conforms
 from finetune.data import texts, token_records, tokens
-from finetune.data.annotation_tools import ANNOTATORS, SKIPPED_ANSWERS
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
+from finetune.data.json_rows import ANNOTATORS, SKIPPED_ANSWERS
 from finetune.data.labels import convert_labels
 from finetune.data.rows import open_text_table
 from finetune.data.spans import words_to_chars

@@ -29,7 +29,7 @@ from finetune.annotation.annotations import (
 )
 from finetune.annotation.decisions import apply_decisions, read_decisions
 from finetune.cli.output import show
-from finetune.data.annotation_tools import ANNOTATORS, DOCCANO_COMMENTS, utf16_positions
+from finetune.data.json_rows import ANNOTATORS, DOCCANO_COMMENTS, utf16_positions
 from finetune.data.spans import overlapping, words_to_chars
 from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.tokens import split_at_gold

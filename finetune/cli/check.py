@@ -113,8 +113,8 @@ class Check(OutOption, DataOptions, Command):
         """Print the findings about the data, and with --label-errors the suspects."""
         quiet_libraries()
         from finetune.data import check_data, data_kind, read_text, read_tokens
-        from finetune.data.findings import bad_rows
-        from finetune.data.label_names import with_standard_names
+        from finetune.data.checks import bad_rows
+        from finetune.data.labels import with_standard_names
         from finetune.data.reading import read_examples
         from finetune.runtime.progress import Reporter, shown_by
 
@@ -174,7 +174,7 @@ class Check(OutOption, DataOptions, Command):
         except UserError as error:
             if not errors:
                 raise
-            from finetune.data.findings import Finding, bad_rows
+            from finetune.data.checks import Finding, bad_rows
 
             self._show([Finding("error", "reading", str(error)), *bad_rows(errors)])
             sys.exit(1)

@@ -3,9 +3,8 @@
 Importing this package imports the standard library only.
 """
 
-from finetune.data.checks import check_data, document_notes
+from finetune.data.checks import Finding, check_data, document_notes, render
 from finetune.data.dataset import WITHOUT_LEAKS, DataError, Dataset, fingerprint
-from finetune.data.findings import Finding, render
 from finetune.data.hub import ALIASES, hub_dataset
 from finetune.data.splitting import (
     assign_folds,

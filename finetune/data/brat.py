@@ -23,17 +23,15 @@ from finetune.data.files import (
     read_characters,
     read_lines,
 )
-from finetune.data.spans import split_offsets
 from finetune.data.tables import Table
 from finetune.data.token_records import (
     TokenRecord,
     covers,
-    enclosing_range,
     read_relations,
-    read_spans,
+    with_spans,
 )
 from finetune.data.word_splitting import split_words
-from finetune.types import Relation, Span
+from finetune.types import Relation
 
 _TEXT_BOUND = re.compile(r"(T\S*)\t([^\t]+?) (\d+ \d+(?:;\d+ \d+)*) *(?:\t(.*))?")
 _RELATION = re.compile(r"R\S*\t(\S+) +[^\s:]+:(T\S*) +[^\s:]+:(T\S*)\s*")
@@ -102,10 +100,6 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
     )
     text = _matching_text(read_characters(text_path, encoding), annotations)
     words, offsets = split_words(text)
-    if relations:
-        ends = (enclosing_range(each.fragments)[:2] for each in annotations)
-        offsets = list(split_offsets(offsets, (Span(*both, "") for both in ends)))
-        words = [text[start:end] for start, end in offsets]
     record = TokenRecord(
         tuple(words),
         str(text_path),
@@ -117,25 +111,13 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
     )
     if not annotated:
         return record
-    found: set[Span] = set()
-    outside: set[Span] = set()
-    discontinuous: list[str] = []
     items: dict[str, Any] = {}
     for each in annotations:
         if each.id in items:
             raise DataError(f"{each.where}: {each.id} is twice in this file: give each an id.")
         items[each.id] = {"offsets": each.fragments, "label": each.label, "text": each.text}
-    for each in annotations:
-        where, item = each.where, items[each.id]
-        spans, unreachable, gaps = read_spans([item], where, len(words), text, offsets)
-        found.update(spans)
-        outside.update(unreachable)
-        discontinuous += [where] * gaps
-    record = record._replace(
-        spans=tuple(sorted(found)),
-        unreachable=tuple(sorted(outside)),
-        discontinuous=tuple(discontinuous),
-    )
+    spans, places = list(items.values()), [each.where for each in annotations]
+    record = with_spans(record, spans, places, split=relations)
     if not relations:
         return record
     indices = {id: number for number, id in enumerate(items)}
@@ -146,7 +128,7 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
                 raise DataError(f"{where}: there is no {id} in this file: correct the relation.")
         pair = {"subject": indices[ids[0]], "object": indices[ids[1]]}
         one = [{**pair, "label": label}]
-        between.update(read_relations(one, where, list(items.values()), record))
+        between.update(read_relations(one, where, spans, record))
     return record._replace(relations=tuple(sorted(between)))
 
 

@@ -6,10 +6,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from finetune.data.dataset import (
     WARNING,
@@ -17,8 +18,7 @@ from finetune.data.dataset import (
     Dataset,
 )
 from finetune.data.examples import BLANK, DAMAGED, Examples
-from finetune.data.findings import MAX_LOCATIONS, Finding, Level, Locations, located, locations_of
-from finetune.data.label_names import variants
+from finetune.data.labels import variants, voted_names
 from finetune.data.spans import (
     COVERED_PER_MILLE,
     crossing_pairs,
@@ -34,7 +34,6 @@ from finetune.data.tag_schemes import (
     num_illegal,
     scheme_of,
 )
-from finetune.data.votes import voted_names
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.types import (
@@ -47,6 +46,11 @@ from finetune.types import (
     quantity,
 )
 
+Level = Literal["error", "warning", "info"]
+MAX_LOCATIONS = 5
+"""Most locations that a finding names."""
+MAX_BAD_ROWS = 100
+"""Most rows that cannot be read whose errors are listed."""
 SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
 """Maps texts to the number of subwords of each, or lists of words to a list of numbers for each."""
 NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
@@ -56,6 +60,85 @@ MIN_ROWS = 20
 MOST_EXAMINED = 100_000
 """Most repeated texts whose labels are compared."""
 _MAX_LABELS = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact or problem of the data.
+
+    An ``error`` stops training, a ``warning`` probably costs quality, an ``info`` is a statistic.
+    """
+
+    level: Level
+    check: str
+    message: str
+    locations: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the message with its first location."""
+        return f"{self.message} (first in {self.locations[0]})" if self.locations else self.message
+
+
+class Locations:
+    """The first ones of some locations, and their number."""
+
+    def __init__(self, locations: Iterable[str] = (), number: int | None = None) -> None:
+        """Keep the first locations; ``number`` is given if the others are not."""
+        remaining = iter(locations)
+        self.first = list(itertools.islice(remaining, MAX_LOCATIONS))
+        self._number = len(self.first) + sum(1 for _ in remaining) if number is None else number
+
+    def add(self, location: str) -> None:
+        """Add a location, and keep it if it is among the first ones."""
+        if self._number < MAX_LOCATIONS:
+            self.first.append(location)
+        self._number += 1
+
+    def __len__(self) -> int:
+        return self._number
+
+
+def locations_of(rows: Examples, found: Iterable[bool]) -> Locations:
+    """Return the locations of the examples for which ``found`` is true."""
+    indices = (index for index, value in enumerate(found) if value)
+    first = list(itertools.islice(indices, MAX_LOCATIONS))
+    return Locations(rows.places(first), len(first) + sum(1 for _ in indices))
+
+
+def located(
+    level: Level, check: str, message: str, locations: Iterable[str] | Locations
+) -> list[Finding]:
+    """Return a finding with its first locations, or nothing if there are no locations."""
+    if not isinstance(locations, Locations):
+        locations = Locations(locations)
+    rest = len(locations) - MAX_LOCATIONS
+    more = (f"… and {rest:,} more",) if rest > 0 else ()
+    first = (*locations.first, *more)
+    return [Finding(level, check, message, first)] if locations else []
+
+
+def bad_rows(errors: Iterable[str]) -> list[Finding]:
+    """Return a finding with the errors of rows that cannot be read, or nothing without any."""
+    found = [*dict.fromkeys(errors)]
+    if not found:
+        return []
+    rest = len(found) - MAX_BAD_ROWS
+    more = (f"… and {rest:,} more",) if rest > 0 else ()
+    counted = quantity(len(found), "row cannot be read", "rows cannot be read")
+    return [Finding("error", "rows", counted, (*found[:MAX_BAD_ROWS], *more))]
+
+
+def render(findings: Iterable[Finding]) -> str:
+    """Return the findings as text, errors last where they are seen, with a line of totals."""
+    order = {"info": 0, "warning": 1, "error": 2}
+    ranked = sorted(findings, key=lambda finding: order[finding.level])
+    lines = []
+    for finding in ranked:
+        lines.append(f"{finding.level:<8} {finding.check:<11} {finding.message}")
+        lines += [f"{'':<20} at {location}" for location in finding.locations]
+    totals = Counter(finding.level for finding in ranked)
+    lines.append(f"{quantity(totals['error'], 'error')}, {quantity(totals['warning'], 'warning')}")
+    return "\n".join(lines)
 
 
 def check_data(
@@ -432,27 +515,23 @@ class _SpanCounts:
     def __init__(self, rows: Examples) -> None:
         self.widths = Counter[int]()
         self.num_inner = 0
-        self.num_several, self.num_lost = 0, 0  # with several labels; labels beside the first
-        self.num_crossing = 0
-        self.several, self.crossing = list[str](), list[str]()
+        self.num_lost = 0  # labels of the same words beside the first
+        self.several, self.crossing = Locations(), Locations()
         for where, spans in rows.columns("where", "spans") if rows.are_words else ():
             self.widths.update(span.end - span.start for span in spans or ())
             if spans and len(spans) > 1 and overlapping(spans):
                 self._add_overlapping(where, spans)
 
     def _add_overlapping(self, where: str, spans: Sequence[Span]) -> None:
-        """Count the overlapping spans of an example, and keep the first places."""
+        """Count the overlapping spans of an example, and their places."""
         self.num_inner += len(inner_spans(spans))
         for same in multi_label_spans(spans):
-            self.num_several, self.num_lost = self.num_several + 1, self.num_lost + len(same) - 1
-            if len(self.several) < MAX_LOCATIONS:
-                labels = ", ".join(span.label for span in same)
-                self.several.append(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
+            self.num_lost += len(same) - 1
+            labels = ", ".join(span.label for span in same)
+            self.several.add(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
         for a, b in crossing_pairs(spans):
-            self.num_crossing += 1
-            if len(self.crossing) < MAX_LOCATIONS:
-                place = f"words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end}"
-                self.crossing.append(f"{where}, {place} ({b.label})")
+            place = f"words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end}"
+            self.crossing.add(f"{where}, {place} ({b.label})")
 
 
 def _spans(dataset: Dataset) -> Iterator[Finding]:
@@ -493,16 +572,15 @@ def _unreachable(split: str, counts: _SpanCounts, total: int) -> Iterator[Findin
 
     The spans of relations are given, not predicted.
     """
-    locations = Locations(counts.several, counts.num_several)
-    message = f"{split}: {quantity(len(locations), 'span')} with several labels: --multi-label "
+    several, crossing = counts.several, counts.crossing
+    message = f"{split}: {quantity(len(several), 'span')} with several labels: --multi-label "
     level = _level(split, counts.num_lost, total)
-    yield from located(level, "labels", f"{message}keeps all", locations)
-    locations = Locations(counts.crossing, counts.num_crossing)
+    yield from located(level, "labels", f"{message}keeps all", several)
     message = (
-        f"{split}: {quantity(len(locations), 'pair')} of crossing spans: --decoding overlapping "
+        f"{split}: {quantity(len(crossing), 'pair')} of crossing spans: --decoding overlapping "
         "keeps both"
     )
-    yield from located(_level(split, len(locations), total), "nesting", message, locations)
+    yield from located(_level(split, len(crossing), total), "nesting", message, crossing)
 
 
 def _level(split: str, unreachable: int, total: int) -> Level:

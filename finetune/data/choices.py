@@ -21,7 +21,7 @@ from finetune.data.files import Record
 from finetune.data.json_files import parse_json
 from finetune.data.labels import MISSING
 from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
-from finetune.data.tables import Table, find_column, is_missing, missing_column, text_cell
+from finetune.data.tables import Table, is_missing, missing_column, text_cell
 from finetune.types import ChoiceQuestion, abbreviated, quantity
 
 ROLES = ("context", "question", "choices", "label")
@@ -99,27 +99,18 @@ class ChoiceReader(RowReader):
     def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
         given = table.columns(given, self.roles)
-        by_name = {name.lower(): name for name in reversed(table.header)}
-
-        def named(role: str, usual: Sequence[str]) -> str | None:
-            if role in given:
-                return find_column(table, role, given[role])
-            return next((by_name[name] for name in usual if name in by_name), None)
-
-        context, question = named("context", CONTEXT_COLUMNS), named("question", QUESTION_COLUMNS)
-        choices, several = None, tuple[str, ...]()
-        if "+" in given.get("choices", "") and given["choices"] not in table.header:
-            names = given["choices"].split("+")
-            several = tuple(find_column(table, "choices", name) for name in names)
-        else:
-            choices = named("choices", CHOICES_COLUMNS)
-            several = () if choices else _numbered_columns(by_name)
+        context = table.find("context", given, CONTEXT_COLUMNS)
+        question = table.find("question", given, QUESTION_COLUMNS)
+        choices, several = None, table.several("choices", given)
+        if not several:
+            choices = table.find("choices", given, CHOICES_COLUMNS)
+            several = () if choices else _numbered_columns(table.by_name)
         if choices is None and not several and not _has_choices(first, question):
             more = " Of several columns: --columns choices=A+B+C."
             raise missing_column(table, "choices", "a list of choices", "choices", more)
         if context is None and question is None:
             raise missing_column(table, "question", "a question or a context", "question")
-        label = None if gold == "unread" else named("label", LABEL_COLUMNS)
+        label = None if gold == "unread" else table.find("label", given, LABEL_COLUMNS)
         texts = choices or "+".join(several) or None
         table.choose(context=context, question=question, choices=texts, label=label)
         chosen = _Columns(context, question, choices, several, label)

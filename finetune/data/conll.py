@@ -10,13 +10,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import (
-    BLOCK_LINES,
     Block,
     DataFile,
     Line,
@@ -24,6 +21,7 @@ from finetune.data.files import (
     Rows,
     decoded_block,
     keep_error,
+    whole_paragraphs,
 )
 from finetune.data.tables import Table
 from finetune.data.tag_schemes import SPAN_TAG
@@ -56,17 +54,16 @@ _SENTENCE_ID = re.compile(r"# *sent_id *= *(.*\S)")
 _NEW_DOCUMENT = re.compile(r"# *newdoc\b(?: *(?:id)? *= *)?(.*)")
 
 
-@dataclass
-class _Document:
+class _Document(NamedTuple):
     """The name of the current document, and the number of documents without a name."""
 
     name: str | None = None
     number: int = 0
 
-    def begin(self, name: str) -> None:
-        """Begin the next document."""
-        self.number += not name
-        self.name = name or str(self.number)
+    def following(self, name: str) -> _Document:
+        """Return the next document; one without a name has a number."""
+        number = self.number + (not name)
+        return _Document(name or str(number), number)
 
 
 class Layout(NamedTuple):
@@ -87,17 +84,14 @@ def read_conll(file: DataFile, options: ReadOptions) -> Table:
     by their usual names; tags also as several numbers, ``1,2``, for nested annotation.
     """
     layout = find_layout(file, options.columns, options.usual_columns)
-    blocks = file.paragraphs(_sentence_ends)
-    if blocks is None:
-        streamed = Rows[TokenRecord](_sentences(file, file, layout, options, _Document()))
-        return Table(file.name, [], streamed, sentences=True)
 
     def parse(begun: tuple[Block, _Document]) -> Iterator[TokenRecord]:
         block, document = begun
-        return _sentences(file, decoded_block(file.name, block), layout, options, copy(document))
+        return _sentences(file, decoded_block(file.name, block), layout, options, document)
 
+    blocks = whole_paragraphs(file.lines.blocks, _sentence_ends)
     parts = _with_documents(file.name, blocks, layout)
-    size = BLOCK_LINES // WORDS
+    size = max(1, file.lines.size // WORDS)
     records = Rows(parts, parse, size, share=lambda begun: begun[0].share)
     return Table(file.name, [], records, sentences=True)
 
@@ -108,14 +102,14 @@ def _with_documents(
     """Yield each block with the document in which it begins."""
     document = _Document()
     for block in blocks:
-        yield block, copy(document)
+        yield block, document
         if b"-DOCSTART" in block.content or b"newdoc" in block.content:
             for _, text in decoded_block(name, block):
                 if "-DOCSTART" in text or "newdoc" in text:
                     cells = _cells(text, layout.tabs)
                     comment = text[0] == "#" and _is_comment(text, cells, layout)
                     if (new := _new_document(text, cells, comment)) is not None:
-                        document.begin(new)
+                        document = document.following(new)
 
 
 def _sentence_ends(lines: Sequence[bytes], blank: int) -> bool:
@@ -276,7 +270,7 @@ def _sentences(
             yield TokenRecord(words, file.where(begin), layers, document=document.name, key=key)
             rows, key = [], None
         if new is not None:
-            document.begin(new)
+            document = document.following(new)
         elif comment:
             if (named := _SENTENCE_ID.match(text)) is not None:
                 key = named[1]

@@ -8,7 +8,8 @@ import os
 import pickle
 import threading
 import weakref
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import IO, Any
 
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import (
@@ -20,25 +21,14 @@ from finetune.types import (
     Span,
 )
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Numbers = np.ndarray[Any, np.dtype[Any]]
-
 _VALUES = (Span, Relation, Answer, SenseTarget, LabelSet, *EXAMPLES)
 _CLASSES = {kind.__name__: kind for kind in _VALUES}
 
 
-class Part(NamedTuple):
-    """The values of a column in one chunk: at a place of the file, or one value for all."""
-
-    start: int
-    size: int
-    constant: Any = None
-
-
-Column = tuple[Part, ...]
-"""The parts of a column, one for each chunk."""
+Place = tuple[int, int]
+"""Where bytes are in a file: the first one, and their number."""
+Column = Sequence[Place]
+"""The places of the values of a column, one for each chunk."""
 
 
 class Disk:
@@ -57,9 +47,9 @@ class Disk:
         if saved is not None:
             weakref.finalize(self, saved.close)
 
-    def write(self, content: bytes) -> Part:
+    def write(self, content: bytes) -> Place:
         """Append bytes, and return their place."""
-        part = Part(self.size, len(content))
+        place = self.size, len(content)
         try:
             self.file.seek(self.size - self._begin)
             self.file.write(content)
@@ -75,18 +65,19 @@ class Disk:
                 "folder on a larger one, FINETUNE_CACHE=FOLDER."
             ) from error
         self.size += len(content)
-        return part
+        return place
 
-    def read(self, part: Part) -> bytes:
+    def read(self, place: Place) -> bytes:
         """Return the bytes at a place."""
-        file, start = self.file, part.start - self._begin
+        first, size = place
+        file, start = self.file, first - self._begin
         if self.saved is not None and start < 0:
-            file, start = self.saved, part.start
+            file, start = self.saved, first
         if os.name == "posix":
-            return os.pread(file.fileno(), part.size, start)
+            return os.pread(file.fileno(), size, start)
         with self._lock:
             file.seek(start)
-            return file.read(part.size)
+            return file.read(size)
 
 
 class _Loader(pickle.Unpickler):
@@ -110,25 +101,15 @@ def load_values(content: bytes) -> Any:
 
 
 class SavedColumns:
-    """A file that the columns of several data sets are saved in; shared parts are written once."""
+    """A file that the columns of several data sets are saved in; shared values are written once."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._disk = Disk(file)
-        self._known: dict[tuple[int, Part], tuple[Any, ...]] = {}
+        self.disk = Disk(file)
+        self._known: dict[tuple[int, Place], Place] = {}
 
-    def copied(self, disk: Disk, column: Column) -> list[tuple[Any, ...]]:
-        """Copy the parts of a column; return their places."""
-        found = []
-        for part in column:
-            key = id(disk), part
-            if key not in self._known:
-                place = self._disk.write(disk.read(part)) if part.size else part
-                self._known[key] = tuple(place._replace(constant=part.constant))
-            found.append(self._known[key])
-        return found
-
-    def array(self, values: Numbers | None) -> tuple[Any, ...] | None:
-        """Write an array; return its place."""
-        if values is None:
-            return None
-        return tuple(self._disk.write(values.tobytes())._replace(constant=values.dtype.str))
+    def copied(self, disk: Disk, column: Column) -> Column:
+        """Copy the values of a column; return their places."""
+        for place in column:
+            if (id(disk), place) not in self._known:
+                self._known[id(disk), place] = self.disk.write(disk.read(place))
+        return [self._known[id(disk), place] for place in column]

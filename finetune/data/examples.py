@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
@@ -17,7 +17,7 @@ from unicodedata import normalize
 
 import xxhash
 
-from finetune.data.disk import Column, Disk, Part, SavedColumns, dump_values, load_values
+from finetune.data.disk import Column, Disk, Place, SavedColumns, dump_values, load_values
 from finetune.runtime.cache import unnamed_file
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
@@ -47,6 +47,10 @@ FACTS = {
 documents (0 for none). Two different texts among n have the same 64-bit hash with a probability of
 about n^2 / 2^65: 1e-5 for 20 million examples."""
 
+INDEX = "uint32"
+"""The type of indices of examples."""
+_FACT = "fact "
+"""The beginning of the name of a column with a fact."""
 _INTERNED = ("label", "tags", "layers", "document", "key")
 """Columns with few different values, each of which is written once in a chunk."""
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in EXAMPLES}
@@ -152,9 +156,11 @@ class Examples(Sequence[Any]):
         """Return the examples at some indices, with the ids that they have."""
         return Examples(self._examples[index] for index in map(int, indices))
 
-    def keep(self, which: Iterable[object]) -> Examples:
+    def keep(self, which: Iterable[bool]) -> Examples:
         """Return the examples of which ``which`` is true, with the ids that they have."""
-        return Examples(itertools.compress(self._examples, which))
+        import numpy as np
+
+        return self.take(np.fromiter(which, bool, len(self)).nonzero()[0])
 
     def renumbered(self) -> Examples:
         """Return the examples with ``id`` = index."""
@@ -185,8 +191,10 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        for start in range(0, len(self), CHUNK):
-            yield _rendered(self[start : start + CHUNK])
+        with stage(title, len(self)) as show:
+            for number, lines in enumerate(self.each_chunk(_rendered)):
+                show(number * CHUNK)
+                yield lines
 
     def digest(self) -> str:
         """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
@@ -205,47 +213,63 @@ class Examples(Sequence[Any]):
         return _Spilled.of_saved(disk, saved) if isinstance(saved, dict) else Examples(saved)
 
 
+@dataclasses.dataclass
+class _Columns:
+    """Columns of examples on disk: their fields except ``id``, and their facts.
+
+    ``places`` has the places of a field or a fact by its name, ``sizes`` the number of examples in
+    each chunk.
+    """
+
+    kind: type[Any]
+    disk: Disk
+    places: dict[str, Column]
+    sizes: Sequence[int]
+    known_digest: str = ""
+
+    def digest(self) -> str:
+        """Return a hash of all examples, without ``where``."""
+        if not self.known_digest:
+            digest = xxhash.xxh3_128(self.kind.__name__.encode())
+            for name, column in self.places.items():
+                digest.update(f"\x00{name}".encode())
+                for place in column if name != "where" else ():
+                    digest.update(self.disk.read(place))
+            self.known_digest = digest.hexdigest()
+        return self.known_digest
+
+    def values(self, name: str, chunk: int) -> list[Any]:
+        """Return the values of a field in a chunk."""
+        values = load_values(self.disk.read(self.places[name][chunk]))
+        return values if isinstance(values, list) else [values] * self.sizes[chunk]
+
+
 class _Spilled(Examples):
-    """Examples in columns on disk, or some of them in any order.
+    """Examples on disk, or some of them in any order.
 
     Args:
-        kind: The class of the examples.
-        disk: The file of the columns.
-        columns: The columns by the field of the example. ``id`` is not among them.
-        numbers: The facts by name.
-        sizes: The number of examples in each chunk.
+        columns: All examples.
         rows: The chosen examples; None is all.
         ids: The ``id`` of each; None is its index.
-        digest: The hash of the columns, if it is known.
     """
 
     def __init__(
-        self,
-        kind: type[Any],
-        disk: Disk,
-        columns: Mapping[str, Column],
-        numbers: Mapping[str, Column],
-        sizes: Sequence[int],
-        rows: Numbers | None = None,
-        ids: Numbers | None = None,
-        digest: str | None = None,
+        self, columns: _Columns, rows: Numbers | None = None, ids: Numbers | None = None
     ) -> None:
-        self._kind, self.disk = kind, disk
-        self.sizes, self.size = tuple(sizes), sum(sizes)
-        self.parts, self._numbers = dict(columns), dict(numbers)
-        self.rows, self.ids, self._columns_digest = rows, ids, digest
+        self.written, self.rows, self.ids = columns, rows, ids
+        self._size = sum(columns.sizes) if rows is None else len(rows)
         self._last: tuple[int, list[Any]] = (-1, [])
 
     @property
     def kind(self) -> type[Any]:
-        return self._kind
+        return self.written.kind
 
     @property
     def is_large(self) -> bool:
         return True
 
     def __len__(self) -> int:
-        return self.size if self.rows is None else len(self.rows)
+        return self._size
 
     def __iter__(self) -> Iterator[Any]:
         numbered = dataclasses.is_dataclass(self.kind)
@@ -284,43 +308,40 @@ class _Spilled(Examples):
     def fact(self, name: str) -> Numbers:
         import numpy as np
 
-        found = [np.frombuffer(self.disk.read(part), part.constant) for part in self._numbers[name]]
-        joined: Numbers = np.concatenate(found)
+        places = self.written.places[_FACT + name]
+        joined = np.frombuffer(b"".join(map(self.written.disk.read, places)), FACTS[name])
         return joined if self.rows is None else joined[self.rows]
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
         import numpy as np
 
         indices = np.asarray(indices)
-        small = np.uint32 if self.size < 2**32 else np.int64
-        rows = indices.astype(small) if self.rows is None else self.rows[indices]
-        ids = indices.astype(small) if self.ids is None else self.ids[indices]
-        return self._changed(rows=rows, ids=ids)
-
-    def keep(self, which: Iterable[object]) -> Examples:
-        import numpy as np
-
-        return self.take(np.fromiter(which, bool, len(self)).nonzero()[0])
+        rows = indices.astype(INDEX) if self.rows is None else self.rows[indices]
+        ids = indices.astype(INDEX) if self.ids is None else self.ids[indices]
+        return _Spilled(self.written, rows, ids)
 
     def renumbered(self) -> Examples:
-        return self._changed(ids=None)
+        return _Spilled(self.written, self.rows)
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
         values = iter(values)
-        parts = list(self.parts[name])
+        disk, places = self.written.disk, list(self.written.places[name])
         if self.rows is None:
-            for number, size in enumerate(self.sizes):
+            for number, size in enumerate(self.written.sizes):
                 own = list(itertools.islice(values, size))
-                parts[number] = _written(self.disk, _dumped(name, own))
-        for number, places in self._segments():
-            own = list(itertools.islice(values, len(places)))
-            whole = list(self._loaded(parts[number], self.sizes[number]))
-            for place, value in zip(places.tolist(), own, strict=True):
-                whole[place] = value
-            parts[number] = _written(self.disk, _dumped(name, whole))
+                places[number] = disk.write(_dumped(name, own))
+        changed = dataclasses.replace(
+            self.written, places={**self.written.places, name: places}, known_digest=""
+        )
+        for number, chosen in self._segments():
+            own = list(itertools.islice(values, len(chosen)))
+            whole = changed.values(name, number)
+            for index, value in zip(chosen.tolist(), own, strict=True):
+                whole[index] = value
+            places[number] = disk.write(_dumped(name, whole))
         if next(values, values) is not values:
             raise ValueError(f"more than {len(self)} values of {name}")
-        return self._changed(columns={**self.parts, name: tuple(parts)})
+        return _Spilled(changed, self.rows, self.ids)
 
     def map(self, change: Callable[[int, Any], Any], title: str = "converting") -> Examples:
         def changed(start: int) -> tuple[list[Any], None]:
@@ -331,79 +352,44 @@ class _Spilled(Examples):
         workers = min(num_workers(), len(starts))
         with stage(title, len(self)) as show:
             found = gathered(changed, starts, lambda number, _: show(number), workers)
-        return found if self.ids is None else cast("_Spilled", found)._changed(ids=self.ids)
+        return (
+            found if self.ids is None else _Spilled(cast("_Spilled", found).written, ids=self.ids)
+        )
 
     def each_chunk(self, compute: Callable[[Examples], R]) -> Iterator[R]:
         starts = range(0, len(self), CHUNK)
         workers = min(num_workers(), len(starts))
         yield from forked_map(lambda start: compute(self[start : start + CHUNK]), starts, workers)
 
-    def content(self, title: str) -> Iterator[bytes]:
-        starts = range(0, len(self), CHUNK)
-        with stage(title, len(self)) as show:
-            chunks = self.each_chunk(_rendered)
-            for start, lines in zip(starts, chunks, strict=True):
-                show(start)
-                yield lines
-
     def digest(self) -> str:
-        digest = xxhash.xxh3_128(self._digest_of_columns().encode())
+        digest = xxhash.xxh3_128(self.written.digest().encode())
         for numbers in (self.rows, self.ids):
             digest.update(b"-" if numbers is None else numbers.tobytes())
         return digest.hexdigest()
 
-    def _digest_of_columns(self) -> str:
-        """Return a hash of all examples on disk, without ``where``."""
-        if self._columns_digest is None:
-            digest = xxhash.xxh3_128(self.kind.__name__.encode())
-            for name, column in self.parts.items():
-                digest.update(f"\x00{name}".encode())
-                for part in column if name != "where" else ():
-                    content = self.disk.read(part) if part.size else repr(part.constant).encode()
-                    digest.update(content)
-            self._columns_digest = digest.hexdigest()
-        return self._columns_digest
-
     def save(self, file: SavedColumns) -> Any:
-        return {
-            "kind": self.kind.__name__,
-            "columns": {name: file.copied(self.disk, own) for name, own in self.parts.items()},
-            "numbers": {name: file.copied(self.disk, own) for name, own in self._numbers.items()},
-            "sizes": self.sizes,
-            "rows": file.array(self.rows),
-            "ids": file.array(self.ids),
-            "digest": self._digest_of_columns(),
+        written = self.written
+        saved: dict[str, Any] = {
+            "kind": written.kind.__name__,
+            "places": {n: file.copied(written.disk, own) for n, own in written.places.items()},
+            "sizes": written.sizes,
+            "digest": written.digest(),
         }
+        for name, numbers in ("rows", self.rows), ("ids", self.ids):
+            saved[name] = None if numbers is None else file.disk.write(numbers.tobytes())
+        return saved
 
     @staticmethod
     def of_saved(disk: Disk, saved: Mapping[str, Any]) -> _Spilled:
         """Return the examples that ``save`` has described."""
         import numpy as np
 
-        columns, numbers = (
-            {name: tuple(Part(*part) for part in parts) for name, parts in saved[of].items()}
-            for of in ("columns", "numbers")
-        )
         rows, ids = (
-            None if part is None else np.frombuffer(disk.read(Part(*part)), part[2])
-            for part in (saved["rows"], saved["ids"])
+            None if place is None else np.frombuffer(disk.read(place), INDEX)
+            for place in (saved["rows"], saved["ids"])
         )
         kind, digest = _KINDS[saved["kind"]], saved["digest"]
-        return _Spilled(kind, disk, columns, numbers, saved["sizes"], rows, ids, digest)
-
-    def _changed(self, **changes: Any) -> _Spilled:
-        own: dict[str, Any] = {"columns": self.parts, "rows": self.rows, "ids": self.ids}
-        if "columns" not in changes:
-            own["digest"] = self._columns_digest
-        own |= changes
-        return _Spilled(self.kind, self.disk, numbers=self._numbers, sizes=self.sizes, **own)
-
-    def _loaded(self, part: Part, size: int) -> Sequence[Any]:
-        """Return the values of a column in one chunk."""
-        if not part.size:
-            return [part.constant] * size
-        values: list[Any] = load_values(self.disk.read(part))
-        return values
+        return _Spilled(_Columns(kind, disk, saved["places"], saved["sizes"], digest), rows, ids)
 
     def _segments(self) -> Iterator[tuple[int, Numbers]]:
         """Yield the chunks of chosen rows in order, each with the places of rows in it."""
@@ -412,25 +398,24 @@ class _Spilled(Examples):
         if self.rows is None:
             return
         block = 64 * CHUNK
-        ends = np.cumsum(self.sizes)
+        ends = np.cumsum(self.written.sizes)
         for first in range(0, len(self.rows), block):
             rows = self.rows[first : first + block].astype(np.int64)
             numbers = np.searchsorted(ends, rows, side="right")
-            places = rows - (ends - self.sizes)[numbers]
+            places = rows - (ends - self.written.sizes)[numbers]
             cuts = np.flatnonzero(np.diff(numbers)) + 1
             for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
                 yield int(numbers[start]), places[start:end]
 
-    def _chunks(self, names: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
+    def _chunks(self, names: Sequence[str]) -> Iterator[list[list[Any]]]:
         """Yield the values of some fields, for some of the examples at a time."""
         if self.rows is None:
-            for number, size in enumerate(self.sizes):
-                yield [self._loaded(self.parts[name][number], size) for name in names]
+            for number in range(len(self.written.sizes)):
+                yield [self.written.values(name, number) for name in names]
         for number, places in self._segments():
-            size = self.sizes[number]
             chosen = places.tolist()
-            whole = len(chosen) == size and chosen == list(range(size))
-            found = [self._loaded(self.parts[name][number], size) for name in names]
+            whole = chosen == list(range(self.written.sizes[number]))
+            found = [self.written.values(name, number) for name in names]
             yield found if whole else [[values[i] for i in chosen] for values in found]
 
 
@@ -481,29 +466,15 @@ def gathered(
         return _packed(examples) if examples else None, more
 
     disk, sizes, kind = Disk(unnamed_file()), list[int](), TextExample
-    columns: dict[str, list[Part]] = {}
-    numbers: dict[str, list[Part]] = {}
+    places: defaultdict[str, list[Place]] = defaultdict(list)
     for own, more in forked_map(made, chunks, workers):
         if own is not None:
             kind = own.kind
             sizes.append(own.size)
-            for parts, new in (columns, own.columns), (numbers, own.numbers):
-                for name, content in new.items():
-                    parts.setdefault(name, []).append(_written(disk, content))
+            for name, content in own.columns.items():
+                places[name].append(disk.write(content))
         seen(sum(sizes), more)
-    if not sizes:
-        return Examples()
-    written, facts = (
-        {name: tuple(own) for name, own in parts.items()} for parts in (columns, numbers)
-    )
-    return _Spilled(kind, disk, written, facts, sizes)
-
-
-class _Content(NamedTuple):
-    """The values of a column in one chunk: as bytes, or one value for all."""
-
-    data: bytes
-    constant: Any = None
+    return _Spilled(_Columns(kind, disk, dict(places), sizes)) if sizes else Examples()
 
 
 class _Packed(NamedTuple):
@@ -511,26 +482,27 @@ class _Packed(NamedTuple):
 
     kind: type[Any]
     size: int
-    columns: dict[str, _Content]
-    numbers: dict[str, _Content]
+    columns: dict[str, bytes]
 
 
 def _packed(examples: Sequence[Any]) -> _Packed:
-    """Return the columns of a chunk of examples, and its facts by name."""
+    """Return the columns of a chunk of examples: of their fields and their facts."""
     kind = type(examples[0])
-    names = fields_of(kind)
-    columns = {name: _dumped(name, list(map(attrgetter(name), examples))) for name in names}
-    found = computed_facts(examples) if kind in _KINDS.values() else {}
-    numbers = {name: _Content(array.tobytes(), array.dtype.str) for name, array in found.items()}
-    return _Packed(kind, len(examples), columns, numbers)
+    columns = {
+        name: _dumped(name, list(map(attrgetter(name), examples))) for name in fields_of(kind)
+    }
+    if kind in _KINDS.values():
+        facts = computed_facts(examples)
+        columns |= {_FACT + name: numbers.tobytes() for name, numbers in facts.items()}
+    return _Packed(kind, len(examples), columns)
 
 
-def _dumped(name: str, values: list[Any]) -> _Content:
-    """Return the values of a column in one chunk as bytes, or the value that all have."""
+def _dumped(name: str, values: list[Any]) -> bytes:
+    """Return the values of a column in one chunk as bytes: one value if all are None, or empty."""
     first = values[0]
     if first is None or first == ():
         if all(value is first or value == first for value in values):
-            return _Content(b"", first)
+            return dump_values(first)
     if name in _INTERNED:
         known: dict[Any, Any] = {}
         # 1, 1.0 and True are equal, and so are 0.0 and -0.0, and not the same label
@@ -538,13 +510,7 @@ def _dumped(name: str, values: list[Any]) -> _Content:
             each if isinstance(each, float) else known.setdefault((type(each), each), each)
             for each in values
         ]
-    return _Content(dump_values(values))
-
-
-def _written(disk: Disk, content: _Content) -> Part:
-    if not content.data:
-        return Part(0, 0, content.constant)
-    return disk.write(content.data)._replace(constant=content.constant)
+    return dump_values(values)
 
 
 def _emptied(examples: list[Any]) -> Iterator[Any]:

@@ -96,14 +96,10 @@ class Rows(Iterator[T], Generic[T]):
         count: Callable[[Any], int | None] = _unknown,
         share: Callable[[Any], float | None] = _unknown,
     ) -> None:
-        self.blocks, self.parse, self.size = iter(blocks), parse, size
+        self.blocks: Iterator[Any] = iter(blocks)
+        self.parse, self.size = parse, size
         self.count, self.share = count, share
         self._begun: Iterator[T] = iter(())
-
-    @staticmethod
-    def of(rows: Iterable[T]) -> Rows[T]:
-        """Return rows as ``Rows``, each a block if they do not come in blocks."""
-        return rows if isinstance(rows, Rows) else Rows(rows)
 
     def __next__(self) -> T:
         while True:
@@ -115,16 +111,14 @@ class Rows(Iterator[T], Generic[T]):
         """Return what remains of the block that is being read; ``blocks`` has the others."""
         return list(self._begun)
 
+    def ahead(self) -> Iterator[T]:
+        """Return the next rows, before any is read; they remain to be read."""
+        self.blocks, ahead = itertools.tee(self.blocks)
+        return itertools.chain.from_iterable(map(self.parse, ahead))
+
     def peek(self, number: int) -> list[T]:
-        """Return the next rows, at most ``number``, before any is read; they are parsed again."""
-        found, kept = list[T](), list[Any]()
-        for block in self.blocks:
-            kept.append(block)
-            found += itertools.islice(self.parse(block), number - len(found))
-            if len(found) == number:
-                break
-        self.blocks = itertools.chain(kept, self.blocks)
-        return found
+        """Return the next rows, at most ``number``, as ``ahead`` does."""
+        return list(itertools.islice(self.ahead(), number))
 
     def converted(
         self,
@@ -135,8 +129,14 @@ class Rows(Iterator[T], Generic[T]):
         parse = self.parse
         return Rows(self.blocks, lambda block: convert(parse(block)), self.size, count, self.share)
 
-    def numbered(self, wanted: Wanted) -> Iterator[tuple[int, T]]:
-        """Yield the wanted rows with their numbers from 0; other blocks are not parsed."""
+    def numbered(self, wanted: Wanted | None = None) -> Iterator[tuple[int, T]]:
+        """Yield the wanted rows (None: all) with their numbers from 0.
+
+        Blocks without a wanted row are not parsed if their rows can be counted.
+        """
+        if wanted is None:
+            yield from enumerate(self)
+            return
         number = 0
         for block in self.blocks:
             size = self.count(block)
@@ -188,7 +188,7 @@ class ReadOptions(NamedTuple):
 
 
 class DataFile:
-    """An open file: its name for messages, its format, and its lines, which can be peeked at.
+    """An open file: its name for messages, its format, and its ``lines``, which can be peeked at.
 
     ``live`` input may arrive line by line from another program: peek no further than needed.
     ``encoding`` is for readers that open files themselves.
@@ -198,12 +198,12 @@ class DataFile:
         self,
         name: str,
         format: str,
-        lines: Iterable[Line] = (),
+        lines: Rows[Line] | None = None,
         live: bool = False,
         encoding: str = UTF_8,
     ) -> None:
         self.name, self.format, self.live, self.encoding = name, format, live, encoding
-        self.lines = Rows.of(lines)
+        self.lines = Rows[Line](()) if lines is None else lines
 
     def peek(self, count: int) -> list[Line]:
         """Return the next lines, at most ``count``, without consuming them."""
@@ -211,22 +211,10 @@ class DataFile:
 
     def first_line(self) -> str:
         """Return the first line that is not blank, else ``""``, without consuming it."""
-        number = 1
-        while True:
-            lines = self.peek(number)
-            found = next((line.text for line in lines if line.text.strip()), "")
-            if found or len(lines) < number:
-                return found
-            number += 1 if self.live else number
+        return next((line.text for line in self.lines.ahead() if line.text.strip()), "")
 
     def __iter__(self) -> Iterator[Line]:
         return self.lines
-
-    def paragraphs(self, breaks: Breaks) -> Iterator[Block] | None:
-        """Return the lines by ``whole_paragraphs``; None if they come one by one."""
-        if self.lines.size == 1:
-            return None
-        return whole_paragraphs(self.lines.blocks, breaks)
 
     def where(self, number: int) -> str:
         """Return ``file:line``."""
@@ -234,12 +222,12 @@ class DataFile:
 
 
 class Block(NamedTuple):
-    """Whole lines of a file: the number of the first, all bytes, and the fraction of the file that
-    ends with them."""
+    """Whole lines in UTF-8: the number of the first, all bytes, and the fraction of the file that
+    ends with them (None for a stream)."""
 
     number: int
     content: bytes
-    share: float = 0.0
+    share: float | None = None
 
 
 def read_lines(
@@ -247,62 +235,101 @@ def read_lines(
 ) -> Rows[Line]:
     """Return the decoded lines of a path, or of a text or binary file object.
 
-    A file on disk is decoded in blocks, which other processes can do too. Raises DataError for a
-    line of more than ``most`` bytes.
+    They come in blocks, which other processes can decode, too. Each line of a stream or pipe is a
+    block. Raises DataError for a line of more than ``most`` bytes.
     """
-    if isinstance(source, Path) and encoding == UTF_8 and source.is_file():
-        parse = partial(decoded_block, name)
-        blocks = read_blocks(name, source, most)
-        return Rows(blocks, parse, BLOCK_LINES, _count_lines, attrgetter("share"))
-    return Rows(_streamed_lines(name, source, encoding, most))
+    is_file = isinstance(source, Path) and source.is_file()
+    blocks = _read_blocks(name, source, encoding, is_file, most)
+    size = BLOCK_LINES if is_file else 1
+    return Rows(blocks, partial(decoded_block, name), size, _count_lines, attrgetter("share"))
 
 
-def read_blocks(name: str, path: Path, most: int = MAX_LINE) -> Iterator[Block]:
-    """Yield the lines of a file, ``BLOCK_LINES`` at a time."""
-    number = 1
+def _read_blocks(
+    name: str, source: Path | IO[Any], encoding: str, is_file: bool, most: int
+) -> Iterator[Block]:
+    """Yield the lines of a source in UTF-8."""
+    number, length, size = 1, 0, BLOCK_LINES if is_file else 1
     lines: list[bytes] = []
-    size = max(1, path.stat().st_size)
+    begun: list[bytes] = []  # parts of the line whose end is not read yet
+
+    def share() -> float | None:
+        if not is_file:
+            return None
+        return 1.0 if stream.closed else min(1.0, stream.tell() / total)  # pyarrow closes it
 
     def taken(least: int) -> Iterator[Block]:
         nonlocal number
         while len(lines) >= least:
-            content = b"\n".join(lines[:BLOCK_LINES])
-            share = 1.0 if stream.closed else min(1.0, stream.tell() / size)  # pyarrow closes it
-            yield Block(number, content, share)
-            number += len(lines[:BLOCK_LINES])
-            del lines[:BLOCK_LINES]
+            own = lines[:size]
+            yield Block(number, b"\n".join(own), share())
+            number += len(own)
+            del lines[:size]
 
-    with path.open("rb") as stream, _reporting_damage(lambda: f"{name}:{number + len(lines)}"):
+    with (
+        contextlib.ExitStack() as opened,
+        _reporting_damage(lambda: f"{name}:{number + len(lines)}"),
+    ):
+        stream: Any = source
+        if isinstance(source, Path):
+            total = max(1, source.stat().st_size)
+            stream = opened.enter_context(source.open("rb"))
         try:
-            begun: list[bytes] = []  # parts of the line whose end is not read yet
-            length = 0
-            for raw in _pieces(stream):
+            for raw in _pieces(name, stream, encoding, isinstance(source, Path)):
                 first, *others = raw.split(b"\n")
                 begun.append(first)
                 length += len(first)
                 if length > most:
-                    yield from taken(1)
-                    raise _long_line(name, number, most)
+                    raise _long_line(name, number + len(lines), most)
                 if others:
                     lines += [b"".join(begun), *others[:-1]]
                     begun = others[-1:]
                     length = len(begun[0])
-                yield from taken(BLOCK_LINES)
+                yield from taken(size)
             if any(begun):
                 lines.append(b"".join(begun))
-        except (EOFError, OSError, zlib.error):
-            yield from taken(1)  # of a damaged archive all lines before the damage are wanted
+        except (DataError, EOFError, OSError, zlib.error):
+            yield from taken(1)  # all lines before the damage are wanted
             raise
         yield from taken(1)
 
 
-def _pieces(stream: io.BufferedReader) -> Iterable[bytes]:
-    """Yield the bytes of a file: the lines of a compressed file, else blocks, which are faster.
+def _pieces(name: str, stream: Any, encoding: str, of_path: bool) -> Iterator[bytes]:
+    """Yield the bytes of a stream in UTF-8.
 
-    A long line is yielded in several pieces.
+    They are the lines of a stream or of a compressed file, whose long lines are several pieces; of
+    another file they are blocks, which are faster.
     """
+    if isinstance(stream, io.TextIOBase):
+        if encoding != UTF_8:
+            raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
+        yield from (line.encode(errors="surrogatepass") for line in stream)
+        return
     unzipped = _unzipped(stream)
-    return iter(partial(stream.read1 if unzipped is stream else unzipped.readline, PIECE), b"")
+    pieces: Iterable[bytes] = unzipped
+    if of_path:
+        is_plain = unzipped is stream
+        read = stream.read1 if is_plain else unzipped.readline
+        pieces = iter(partial(read, PIECE), b"")
+    yield from pieces if encoding == UTF_8 else _recoded(name, pieces, encoding)
+
+
+def _recoded(name: str, pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """Yield pieces of a file in UTF-8; raise DataError for a byte that its encoding lacks."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    number = 1
+    for raw in itertools.chain(pieces, [b""]):
+        try:
+            text = decoder.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            pending = len(error.object) - len(raw)  # bytes of an unfinished character before raw
+            before = decoder.decode(raw[: max(error.start - pending, 0)])
+            raise _bad_byte(name, number + before.count("\n"), error, encoding) from error
+        except UnicodeError as error:
+            raise DataError(
+                f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need none."
+            ) from error
+        number += text.count("\n")
+        yield text.encode(errors="surrogatepass")
 
 
 def _long_line(name: str, number: int, most: int) -> DataError:
@@ -320,27 +347,18 @@ def whole_paragraphs(
     blocks: Iterable[Block], breaks: Breaks = lambda lines, index: True
 ) -> Iterator[Block]:
     """Yield the lines of blocks in other blocks, each of which ends at a blank line."""
-    begun: list[Block] = []
+    number, share, lines = 1, None, list[bytes]()
     for block in blocks:
-        lines = block.content.split(b"\n")
-        places = range(len(lines) - 1, -1, -1)
+        known, share = len(lines), block.share
+        lines += block.content.split(b"\n")
+        places = range(len(lines) - 1, known - 1, -1)
         blank = (i for i in places if not lines[i].decode(errors="replace").strip())
-        last = next((index for index in blank if breaks(lines, index)), None)
-        if last is None:
-            begun.append(block)
-            continue
-        head, rest = b"\n".join(lines[: last + 1]), b"\n".join(lines[last + 1 :])
-        yield _joined_blocks([*begun, block._replace(content=head)])
-        begun = []
-        if last + 1 < len(lines):
-            begun = [Block(block.number + last + 1, rest, block.share)]
-    if begun:
-        yield _joined_blocks(begun)
-
-
-def _joined_blocks(blocks: Sequence[Block]) -> Block:
-    content = b"\n".join(block.content for block in blocks)
-    return Block(blocks[0].number, content, blocks[-1].share)
+        if (last := next((index for index in blank if breaks(lines, index)), None)) is not None:
+            yield Block(number, b"\n".join(lines[: last + 1]), share)
+            del lines[: last + 1]
+            number += last + 1
+    if lines:
+        yield Block(number, b"\n".join(lines), share)
 
 
 def _count_lines(block: Block) -> int:
@@ -366,23 +384,10 @@ def decoded_block(name: str, block: Block) -> list[Line]:
     return list(map(Line, itertools.count(block.number), lines))
 
 
-def _streamed_lines(name: str, source: Path | IO[Any], encoding: str, most: int) -> Iterator[Line]:
-    if isinstance(source, Path):
-        with source.open("rb") as stream:
-            yield from _decoded(name, _pieces(stream), encoding, most)
-    elif isinstance(source, io.TextIOBase):
-        if encoding != UTF_8:
-            raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
-        for number, text in enumerate(source, 1):
-            yield Line(number, text.rstrip("\r\n"))
-    else:
-        yield from _decoded(name, _unzipped(source), encoding, most)
-
-
 def read_characters(path: Path, encoding: str = UTF_8) -> str:
     """Return all characters of a file, its byte order mark and its line ends unchanged."""
     with path.open("rb") as stream:
-        return "".join(_text_lines(str(path), stream, encoding))
+        return b"".join(_recoded(str(path), stream, encoding)).decode()
 
 
 def uncompressed_name(path: Path) -> str:
@@ -436,45 +441,6 @@ def _reporting_damage(where: Callable[[], str]) -> Iterator[None]:
         raise DataError(
             f"{where()}: the compressed file is damaged or truncated ({error}): download it again."
         ) from error
-
-
-def _decoded(name: str, stream: Iterable[bytes], encoding: str, most: int) -> Iterator[Line]:
-    number = 0
-    with _reporting_damage(lambda: f"{name}:{number + 1}"):
-        for number, text in enumerate(_text_lines(name, stream, encoding, most), 1):
-            text = text.rstrip("\r\n")
-            yield Line(number, text.removeprefix("\ufeff") if number == 1 else text)
-
-
-def _text_lines(
-    name: str, stream: Iterable[bytes], encoding: str, most: int = MAX_LINE
-) -> Iterator[str]:
-    """Yield lines with their line ends; in UTF-16, line feeds are inside of ``stream``'s lines."""
-    decoder = codecs.getincrementaldecoder(encoding)()
-    number, length = 1, 0
-    begun: list[str] = []  # parts of the line whose end is not read yet
-    for raw in itertools.chain(stream, [b""]):
-        try:
-            text = decoder.decode(raw, final=not raw)
-        except UnicodeDecodeError as error:
-            pending = len(error.object) - len(raw)  # bytes of an unfinished character before raw
-            before = decoder.decode(raw[: max(error.start - pending, 0)])
-            raise _bad_byte(name, number + before.count("\n"), error, encoding) from error
-        except UnicodeError as error:
-            raise DataError(
-                f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need none."
-            ) from error
-        first, *lines = text.split("\n")
-        begun.append(first)
-        length += len(first)
-        if length > most:
-            raise _long_line(name, number, most)
-        number += len(lines)
-        for rest in lines:
-            yield "".join([*begun, "\n"])
-            begun, length = [rest], len(rest)
-    if any(begun):
-        yield "".join(begun)
 
 
 def _bad_byte(name: str, line: int, error: UnicodeDecodeError, encoding: str = UTF_8) -> DataError:

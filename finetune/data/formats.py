@@ -27,6 +27,7 @@ from finetune.data.files import (
     read_lines,
     uncompressed_name,
 )
+from finetune.data.json_rows import read_json, read_json_lines
 from finetune.data.tables import Table
 from finetune.registry import FORMATS as FORMATS_OF_WINGS
 from finetune.registry import Registry
@@ -46,8 +47,8 @@ def _format_of_wing(suffix: str) -> Format:
 
 
 FORMATS = {
-    "jsonl": Format((".jsonl", ".ndjson"), tables.read_json_lines),
-    "json": Format((".json",), tables.read_json),
+    "jsonl": Format((".jsonl", ".ndjson"), read_json_lines),
+    "json": Format((".json",), read_json),
     "csv": Format((".csv",), tables.read_delimited),
     "tsv": Format((".tsv",), tables.read_delimited),
     "txt": Format((".txt",), tables.read_plain_text),

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import ReadOptions, Record, Rows
-from finetune.data.joining import joined
-from finetune.data.tables import Table, class_names, parquet_table
+from finetune.data.tables import Table, class_names, joined, parquet_table
 from finetune.runtime.files import allow_open_files
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
@@ -157,7 +156,8 @@ def _download(chosen: HubDataset) -> Download:
             return _copy(chosen, repository, copied)
         return _prepare(chosen, repository)
     except HubError as error:
-        raise HubError(f"{error}{_advice(chosen, error)}", error.reason) from error
+        advice = _advice(chosen) if error.reason in ("unreachable", "failed") else ""
+        raise HubError(f"{error}{advice}", error.reason) from error
 
 
 def _copy(
@@ -183,21 +183,18 @@ def _copy(
 
 
 def _copied_tables(files_of: Mapping[str, Sequence[Path]], id: str) -> dict[str, Table]:
-    """Return the tables of the splits of a Parquet copy from their files."""
+    """Return the tables of the splits of a Parquet copy, with places ``ID[SPLIT]:ROW``."""
     allow_open_files(sum(map(len, files_of.values())))
-    return {split: _joined_files(files, split, id) for split, files in files_of.items()}
-
-
-def _joined_files(paths: Sequence[Path], split: str, id: str) -> Table:
-    """Return the rows of Parquet files as one table, with places ``ID[SPLIT]:ROW``."""
-    title, first, parts = f"{id}[{split}]", 1, []
-    for path in paths:
-        part, size = parquet_table(str(path), f"{title}:", ReadOptions(), first)
-        parts.append(part)
-        first += size
-    table = joined(parts)
-    table.name, table.names = title, {**table.names, **CLASS_NAMES.get(id, {})}
-    return table
+    tables = {}
+    for split, paths in files_of.items():
+        title, first, parts = f"{id}[{split}]", 1, []
+        for path in paths:
+            part, size = parquet_table(str(path), f"{title}:", ReadOptions(), first)
+            parts.append(part)
+            first += size
+        tables[split] = table = joined(parts)
+        table.name, table.names = title, {**table.names, **CLASS_NAMES.get(id, {})}
+    return tables
 
 
 def _prepare(chosen: HubDataset, repository: Repository) -> Download:
@@ -303,12 +300,13 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 
 
-_EXAMPLES = {ALIASES["mnli"]: "nli", ALIASES["conll2003"]: "ner"}
-"""Packaged example data for the default data of a task."""
-_ADVICE = (
-    " Or run the command with --data FOLDER, or as a trial with --model minilm --data "
-    "examples/data/{}, which every installation has."
-)
+def _advice(chosen: HubDataset) -> str:
+    """Return advice where the hub does not answer: local data, or data of the package."""
+    by_id = {ALIASES["mnli"].id: "nli", ALIASES["conll2003"].id: "ner"}
+    return (
+        " Or run the command with --data FOLDER, or as a trial with --model minilm --data "
+        f"examples/data/{by_id.get(chosen.id, 'sentiment')}, which every installation has."
+    )
 
 
 def _unknown_config(chosen: HubDataset, configs: Sequence[str], known: str = "") -> DataError:
@@ -339,7 +337,7 @@ def _reading_error(chosen: HubDataset, repository: Repository, error: Exception)
         has = f"only {cached}" if cached else "nothing"
         return DataError(
             f"--data {chosen}: the hub is not reached, and the cache has {has} of {chosen.id}: run "
-            f"once with network.{_ADVICE.format(_example(chosen))}"
+            f"once with network.{_advice(chosen)}"
         )
     if listed := re.search(r"(?:Available|available configs?)[^\[]*(\[.*?\])", text):
         configs = re.findall(r"'([^']+)'", listed[1])
@@ -349,16 +347,3 @@ def _reading_error(chosen: HubDataset, repository: Repository, error: Exception)
         f"--data {chosen}: `datasets` cannot read this data set ({_first_line(error)}): download "
         "its files and give them with --data FOLDER."
     )
-
-
-def _advice(chosen: HubDataset, error: HubError) -> str:
-    """Return advice for a hub that does not answer: local data, or data of the package."""
-    if error.reason not in ("unreachable", "failed"):
-        return ""
-    return _ADVICE.format(_example(chosen))
-
-
-def _example(chosen: HubDataset) -> str:
-    """Return the name of packaged example data for the same task."""
-    by_id = {known.id: example for known, example in _EXAMPLES.items()}
-    return by_id.get(chosen.id, "sentiment")

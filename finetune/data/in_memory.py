@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from finetune.data.annotation_tools import tool_rows
 from finetune.data.dataset import DataError
 from finetune.data.files import Rows
 from finetune.data.hub import dataset_tables
+from finetune.data.json_rows import tool_rows
 from finetune.data.tables import Table, refuse_repeated
 
 

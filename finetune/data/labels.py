@@ -1,4 +1,11 @@
-"""Labels of texts: names, tuples of names, numbers, or None where a row has no label."""
+"""Labels: their values, votes of annotators, and one spelling of their names.
+
+Labels of texts are names, tuples of names, numbers, or None where a row has no label.
+
+A text with the votes of several annotators, or their distribution over labels, has the label of the
+majority, and ``TextExample.votes`` besides: training and scores that know nothing of votes take the
+majority.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +14,18 @@ import functools
 import itertools
 import math
 import re
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
-from finetune.data.dataset import DataError
+from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.json_files import parse_json
-from finetune.types import TextExample, abbreviated
+from finetune.data.tables import json_cell
+from finetune.types import TextExample, abbreviated, quantity
 
 MISSING = ("", "-", "nan")
 """Texts, in lower case, that mean *no label*: empty, ``-`` (SNLI, no majority), pandas' ``NaN``."""
@@ -37,10 +49,9 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
     """Return one value of a label column; ``names`` are the class names of its integers."""
     if isinstance(value, str):
         name = value.strip()
-        listed = _listed(name)
-        if listed is None:
+        value = json_cell(name)
+        if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
             return None if name.lower() in MISSING else name
-        value = listed
     if isinstance(value, list | tuple):
         labels = tuple(_label_name(item, names, where) for item in value)
         repeated = next((name for name in labels if labels.count(name) > 1), None)
@@ -60,18 +71,6 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
         return value
     legal = "a text, a number or a list of texts"
     raise DataError(f"{where}: a label must be {legal}, not {value!r}: --columns label=NAME?")
-
-
-def _listed(cell: str) -> list[str] | None:
-    """Return the labels of a cell that is a JSON list of texts; None for any other cell."""
-    if cell[:1] != "[":
-        return None
-    try:
-        found = parse_json(cell, "")
-    except DataError:
-        return None
-    is_list = isinstance(found, list) and all(isinstance(each, str) for each in found)
-    return found if is_list else None
 
 
 def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
@@ -122,47 +121,15 @@ def _kind(label: Any) -> _Kind:
     )
 
 
-class _Kinds(dict[_Kind, tuple[int, int]]):
-    """The kinds of the labels of a split, each with its number and the index of its first label."""
-
-    def __init__(self, rows: Examples) -> None:
-        super().__init__()
-        self.rows = rows
-        for index, label in enumerate(rows.column("label")):
-            if label is not None:
-                kind = _kind(label)
-                number, first = self.get(kind, (0, index))
-                self[kind] = number + 1, first
-
-
-class _AllKinds:
-    """The kinds of the labels of some splits."""
-
-    def __init__(self, splits: Iterable[_Kinds]) -> None:
-        self.splits = list(splits)
-        self.kinds = {kind for split in self.splits for kind in split}
-
-    def all(self, name: str) -> bool:
-        """Return whether a fact is true of all labels."""
-        return all(getattr(kind, name) for kind in self.kinds)
-
-    def have(self, *types: type[Any]) -> bool:
-        """Return whether a label has one of the types."""
-        return any(kind.type in types for kind in self.kinds)
-
-    def number(self, *, minus_one: bool = False) -> int:
-        """Return the number of all labels, or of the labels that are -1."""
-        found = (each for split in self.splits for each in split.items())
-        return sum(count for kind, (count, _) in found if kind.minus_one or not minus_one)
-
-    def first(self, which: Callable[[_Kind], bool]) -> TextExample | None:
-        """Return the first example with a label of some kinds, None without any."""
-        for split in self.splits:
-            found = [first for kind, (_, first) in split.items() if which(kind)]
-            if found:
-                example: TextExample = split.rows[min(found)]
-                return example
-        return None
+def _kinds(rows: Examples) -> dict[_Kind, tuple[int, int]]:
+    """Return the kinds of labels, each with its number and the index of its first label."""
+    found: dict[_Kind, tuple[int, int]] = {}
+    for index, label in enumerate(rows.column("label")):
+        if label is not None:
+            kind = _kind(label)
+            number, first = found.get(kind, (0, index))
+            found[kind] = number + 1, first
+    return found
 
 
 def convert_labels(
@@ -178,13 +145,16 @@ def convert_labels(
     """
     own = {split: Examples.of(rows) for split, rows in splits.items()}
     # a split in which all labels are -1 or missing has none (the test sets of GLUE)
-    by_split = {split: _Kinds(rows) for split, rows in own.items()}
+    by_split = {split: _kinds(rows) for split, rows in own.items()}
     filled = {
         split: found for split, found in by_split.items() if not all(k.minus_one for k in found)
     }
-    kinds = _AllKinds(filled.values())
-    lists = kinds.have(tuple)
-    if lists and all(kind.type is str or kind.single for kind in kinds.kinds):
+    kinds = Counter[_Kind]()
+    for found in filled.values():
+        kinds.update({kind: number for kind, (number, _) in found.items()})
+    first_of = partial(_first_of, own, filled)
+    lists = any(kind.type is tuple for kind in kinds)
+    if lists and all(kind.type is str or kind.single for kind in kinds):
         single = {
             split: rows.replace("label", map(_only, rows.column("label")))
             for split, rows in own.items()
@@ -192,10 +162,10 @@ def convert_labels(
         return convert_labels(single, typed)[0], SINGLE
     numbers = not lists and _are_numbers(kinds, typed)
     if not lists:
-        _check_spelling(kinds, numbers)
+        _check_spelling(kinds, numbers, first_of)
     is_class = not lists and not numbers and _minus_one_is_class(kinds)
     missing = not numbers and not is_class  # whether -1 means no label
-    wrong = kinds.first(
+    wrong = first_of(
         lambda kind: (
             not (missing and kind.minus_one)
             and ((lists and kind.type is float) or (numbers and not kind.number))
@@ -228,23 +198,40 @@ def convert_labels(
     return own, note if numbers or is_class else None
 
 
+def _first_of(
+    splits: Mapping[str, Examples],
+    found: Mapping[str, Mapping[_Kind, tuple[int, int]]],
+    which: Callable[[_Kind], bool],
+) -> TextExample | None:
+    """Return the first example with a label of some kinds, None without any."""
+    for split, kinds in found.items():
+        if indices := [first for kind, (_, first) in kinds.items() if which(kind)]:
+            example: TextExample = splits[split][min(indices)]
+            return example
+    return None
+
+
 def _only(label: RawLabel) -> RawLabel:
     return label[0] if isinstance(label, tuple) and label else label
 
 
-def _check_spelling(kinds: _AllKinds, numbers: bool) -> None:
+def _check_spelling(
+    kinds: Counter[_Kind],
+    numbers: bool,
+    first_of: Callable[[Callable[[_Kind], bool]], TextExample | None],
+) -> None:
     """Raise DataError for decimal commas, and for whole numbers both as 1 and as 1.0."""
-    comma = kinds.first(lambda kind: kind.comma)
-    if comma is not None and kinds.all("decimal_comma"):
+    comma = first_of(lambda kind: kind.comma)
+    if comma is not None and all(kind.decimal_comma for kind in kinds):
         raise DataError(
             f"{comma.where}: label {str(comma.label)!r} is a number with a decimal comma: "
             "write a point (several labels are a list in JSON Lines)."
         )
-    known = [kind for kind in kinds.kinds if kind.number and not kind.minus_one]
+    known = [kind for kind in kinds if kind.number and not kind.minus_one]
     if not numbers or not all(kind.whole for kind in known):
         return
-    point = kinds.first(lambda kind: kind in known and kind.point)
-    plain = kinds.first(lambda kind: kind in known and not kind.point)
+    point = first_of(lambda kind: kind in known and kind.point)
+    plain = first_of(lambda kind: kind in known and not kind.point)
     if point and plain:
         raise DataError(
             f"{point.where}: label {point.label} where {plain.where} has {plain.label}: write "
@@ -252,16 +239,241 @@ def _check_spelling(kinds: _AllKinds, numbers: bool) -> None:
         )
 
 
-def _minus_one_is_class(kinds: _AllKinds) -> bool:
+def _minus_one_is_class(kinds: Counter[_Kind]) -> bool:
     """Return whether labels are whole numbers with -1 frequent or not the only negative one."""
-    number = kinds.number(minus_one=True)
-    if not number or not kinds.all("integer"):
+    number = sum(count for kind, count in kinds.items() if kind.minus_one)
+    if not number or not all(kind.integer for kind in kinds):
         return False
-    others = any(kind.negative and not kind.minus_one for kind in kinds.kinds)
-    return others or number >= MIN_CLASS_FRACTION * kinds.number()
+    others = any(kind.negative and not kind.minus_one for kind in kinds)
+    return others or number >= MIN_CLASS_FRACTION * kinds.total()
 
 
-def _are_numbers(kinds: _AllKinds, typed: bool) -> bool:
+def _are_numbers(kinds: Counter[_Kind], typed: bool) -> bool:
     if typed:
-        return kinds.have(float)
-    return any(kind.point for kind in kinds.kinds) and kinds.all("number")
+        return any(kind.type is float for kind in kinds)
+    return any(kind.point for kind in kinds) and all(kind.number for kind in kinds)
+
+
+Votes = tuple[tuple[str, float], ...]
+"""The labels with votes in alphabetical order, each with its number of votes or probability."""
+
+_LEGAL = 'write the number of votes, or the probability, of each label, such as {"a": 3, "b": 1}'
+MOST_VOTES = 1e12
+"""Largest number of votes."""
+
+
+def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
+    """Return the votes of an object, without labels that have none.
+
+    A label whose number is None has none, as in a column of objects of a Parquet file.
+
+    Raises:
+        DataError: A number is no number of votes, or no label has any.
+    """
+    found = Counter[str]()
+    for name, number in value.items():
+        label = name.strip() if isinstance(name, str) else ""
+        legal = not isinstance(number, bool) and isinstance(number, int | float | None)
+        if not label or not legal or not 0 <= (number or 0) <= MOST_VOTES:
+            raise DataError(
+                f"{where}: {number!r:.40} votes for the label {name!r:.40}: {_LEGAL}, from 0 on."
+            )
+        found[label] += number or 0
+    votes = tuple(sorted(each for each in found.items() if each[1]))
+    if not votes:
+        raise DataError(f"{where}: no label has a vote: {_LEGAL}; a row without gold has no label.")
+    return votes
+
+
+def object_of(value: Any) -> Mapping[Any, Any] | None:
+    """Return a value that is an object, or a cell that holds one as JSON; None for any other."""
+    value = json_cell(value)
+    return value if isinstance(value, Mapping) else None
+
+
+def counted_votes(labels: Iterable[Any], where: str) -> Votes | None:
+    """Return the votes of annotators, a label of each; None if none of them has a label.
+
+    Raises:
+        DataError: A label is a list, or a number that is not whole.
+    """
+    votes = Counter[str]()
+    for label in labels:
+        fraction = isinstance(label, float) and not label.is_integer()
+        if fraction or isinstance(label, tuple):
+            raise DataError(
+                f"{where}: the label of one of several columns must be a name, not {label!r:.40}: "
+                "correct it, or name one column, --columns label=NAME."
+            )
+        if label is not None:  # a column of whole numbers with empty cells may hold 1.0
+            votes[str(int(label) if isinstance(label, float) else label)] += 1
+    return tuple(sorted(votes.items())) or None
+
+
+def majority(votes: Votes) -> str:
+    """Return the label with most votes; of several with as many, the first in the alphabet."""
+    return min(votes, key=lambda each: (-each[1], each[0]))[0]
+
+
+def renamed_votes(votes: Votes | None, names: Mapping[str, str]) -> Votes | None:
+    """Return votes with other names of labels; the votes of labels with one name are added."""
+    if votes is None:
+        return None
+    found = Counter[str]()
+    for name, number in votes:
+        found[names.get(name, name)] += number  # type: ignore[assignment]
+    return tuple(sorted(found.items()))
+
+
+def voted_names(splits: Iterable[Examples]) -> set[str]:
+    """Return the labels with votes in texts; none of words."""
+    columns = (rows.column("votes") for rows in splits if not rows.are_words)
+    return {name for column in columns for votes in column for name, _ in votes or ()}
+
+
+def agreement(votes: Votes) -> tuple[str, float]:
+    """Return ``unanimous``, ``majority`` or ``tied``, and the share of the majority."""
+    numbers = sorted((number for _, number in votes), reverse=True)
+    tied = numbers[1:2] == numbers[:1]
+    how = "unanimous" if len(numbers) == 1 else "tied" if tied else "majority"
+    return how, numbers[0] / math.fsum(numbers)
+
+
+def votes_notes(split: str, column: Iterable[Votes | None]) -> list[str]:
+    """Return a note on the votes of a split, and how far they agree; none without votes."""
+    found = [agreement(votes) for votes in column if votes is not None]
+    if not found:
+        return []
+    counts = Counter(how for how, _ in found)
+    share = math.fsum(share for _, share in found) / len(found)
+    tied = f", {counts['tied']:,} tied (the first label counts)" if counts["tied"] else ""
+    return [
+        f"{split}: votes for {quantity(len(found), 'text')}, on average {share:.1%} of them for "
+        f"the majority; {counts['unanimous']:,} unanimous{tied}"
+    ]
+
+
+NLI_LABELS = ("entailment", "neutral", "contradiction")
+"""The three classes in the order of our models."""
+
+ALIASES = {
+    **dict.fromkeys(("entailment", "entails", "entailed", "e"), "entailment"),
+    **dict.fromkeys(("neutral", "n"), "neutral"),
+    **dict.fromkeys(("contradiction", "contradicts", "contradictory", "c"), "contradiction"),
+    **dict.fromkeys(("not_entailment", "not-entailment", "not entailment"), "not_entailment"),
+}
+"""Other spellings of the NLI labels, in lower case."""
+
+_TAG = re.compile(r"([BI]-)(.+)", re.DOTALL)
+
+
+def variants(labels: Iterable[str]) -> list[list[str]]:
+    """Return the groups of labels that differ only in case, blanks or invisible characters."""
+    groups = defaultdict(list)
+    for name in sorted({*labels}):
+        plain = unicodedata.normalize("NFKC", name).casefold()
+        visible = "".join(c for c in plain if unicodedata.category(c) != "Cf")
+        groups[" ".join(visible.split())].append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def folded(data: Dataset) -> Dataset:
+    """Return the data with one spelling of labels that differ only in case, and a note on them.
+
+    The spelling is the most frequent one. ``data`` has texts with names as labels, or words with
+    tags or spans.
+    """
+    counts = Counter(
+        _type(name) if tagged else name
+        for rows in data.splits.values()
+        for tagged in [rows.are_words and rows[0].spans is None]
+        for names in rows.golds()
+        for name in names or ()
+    )
+    counts.update(dict.fromkeys(voted_names(data.splits.values()), 0))
+    mapping = {
+        name: max(names, key=lambda each: (counts[each], each))
+        for names in variants(counts)
+        for name in names
+    }
+    if not mapping:
+        return data
+    note = f"--labels-case fold: one spelling each of {abbreviated(sorted({*mapping.values()}))}"
+    renamed = _renamed(data, mapping, note)
+    return renamed.with_splits(renamed.splits)
+
+
+def _renamed(data: Dataset, mapping: Mapping[str, str], note: str) -> Dataset:
+    """Return the data with other names of labels, a note, and the fingerprint as it was."""
+    splits = {
+        split: rows.map(lambda _, row: with_names(row, mapping))
+        for split, rows in data.splits.items()
+    }
+    order = tuple(dict.fromkeys(_mapped(name, mapping) for name in data.label_order))
+    return replace(data, splits=splits, notes=[*data.notes, note], label_order=order)
+
+
+def _type(tag: str) -> str:
+    """Return the type of a BIO tag, any other label as it is."""
+    match = _TAG.fullmatch(tag)
+    return match[2] if match else tag
+
+
+def _mapped(name: str, mapping: Mapping[str, str]) -> str:
+    """Return the new name of a label; of a BIO tag with its prefix."""
+    match = _TAG.fullmatch(name)
+    if match and name not in mapping:
+        return match[1] + mapping.get(match[2], match[2])
+    return mapping.get(name, name)
+
+
+def with_names(row: Any, mapping: Mapping[str, str]) -> Any:
+    """Return an example with other names of its labels."""
+    if isinstance(row, TextExample):
+        label = row.label
+        if (votes := renamed_votes(row.votes, mapping)) is not None:
+            return replace(row, label=majority(votes), votes=votes)
+        if isinstance(label, tuple):
+            return replace(row, label=tuple(dict.fromkeys(mapping.get(n, n) for n in label)))
+        return replace(row, label=mapping.get(label, label)) if isinstance(label, str) else row
+
+    def spans(old: Any) -> Any:
+        return old and tuple(s._replace(label=mapping.get(s.label, s.label)) for s in old)
+
+    relations = row.relations and tuple(
+        r._replace(label=mapping.get(r.label, r.label)) for r in row.relations
+    )
+    tags = row.tags and tuple(_mapped(tag, mapping) for tag in row.tags)
+    return replace(
+        row,
+        tags=tags,
+        spans=spans(row.spans),
+        unreachable=spans(row.unreachable),
+        relations=relations,
+    )
+
+
+def canonical_name(name: str) -> str:
+    """Return an NLI label in its usual spelling, any other name unchanged."""
+    return ALIASES.get(name.strip().lower(), name)
+
+
+def canonical_names(names: Iterable[str]) -> list[str]:
+    """Return the names in their usual spelling if all are NLI labels, else unchanged."""
+    names = list(names)
+    if all(name.strip().lower() in ALIASES for name in names):
+        return [canonical_name(name) for name in names]
+    return names
+
+
+def with_standard_names(data: Dataset) -> Dataset:
+    """Rename the labels if all of them are NLI labels, with a note."""
+    every = chain.from_iterable(rows.column("label") for rows in data.splits.values())
+    names = {label for label in every if isinstance(label, str)}
+    names |= voted_names(data.splits.values())
+    mapped = dict(zip(names, canonical_names(names), strict=True))
+    if all(name == standard for name, standard in mapped.items()):
+        return data
+    renamed = sorted(name for name, standard in mapped.items() if name != standard)
+    listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)
+    return _renamed(data, mapped, f"labels mapped by name: {listed}")

@@ -7,7 +7,6 @@ place, so that they can be scored but not learned.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +15,11 @@ from typing import Any
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
 from finetune.data.files import Record
-from finetune.data.json_files import parse_json
 from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
 from finetune.data.tables import (
     Table,
-    find_column,
     is_missing,
+    json_cell,
     missing_column,
     text_cell,
     whole_number,
@@ -90,14 +88,9 @@ class QuestionReader(RowReader):
     def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
         given = table.columns(given, self.roles)
-        by_name = {name.lower(): name for name in reversed(table.header)}
-        found: dict[str, str | None] = {
-            role: find_column(table, role, given[role])
-            if role in given
-            else next((by_name[name] for name in names if name in by_name), None)
-            for role, names in USUAL_COLUMNS.items()
-        }
-        question, context, answers = found["question"], found["context"], found["answers"]
+        question, context, answers = (
+            table.find(role, given, usual) for role, usual in USUAL_COLUMNS.items()
+        )
         if question is None:
             raise missing_column(table, "question", "a question", "question")
         if context is None:
@@ -133,8 +126,8 @@ def _answers(
     """Return the gold answers of a row: none if there is no answer, None without gold."""
     impossible = record.values.get(IMPOSSIBLE_COLUMN)
     impossible = str(impossible).strip().lower() in ("true", "1", "1.0")
-    value = _parsed(record.values.get(column))
-    if value is None:
+    value = json_cell(record.values.get(column))
+    if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return () if impossible else None
     pairs = [(text, start) for text, start in _pairs(record, column, value) if text.strip()]
     if impossible and pairs:
@@ -149,16 +142,6 @@ def _answers(
             moved.append(record.where)
         found.append(answer)
     return tuple(found)
-
-
-def _parsed(value: Any) -> Any:
-    """Return a cell, parsed if it holds JSON; None if it is empty."""
-    if is_missing(value) or (isinstance(value, str) and not value.strip()):
-        return None
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        with contextlib.suppress(DataError):  # a text that begins with a bracket
-            return parse_json(value, "")
-    return value
 
 
 def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int | None]]:

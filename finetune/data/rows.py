@@ -16,7 +16,6 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal
 
@@ -192,7 +191,7 @@ class RowReader(ABC):
         if (first := table.first()) is None:
             return
         make = self.choose(table, [first], columns, "read" if gold else "unread")
-        for index, row in table.records.numbered(wanted or (lambda number: True)):
+        for index, row in table.records.numbered(wanted):
             if rows is not None and not table.sentences:
                 rows[index] = row.values
             yield self.predicted(index, make(index, row))
@@ -253,19 +252,20 @@ def made_examples(
         errors: Gets the errors of bad rows, which are left out; without it, the first one is
             raised.
     """
-    made, rows = _Made(make, errors), table.records
+    rows = table.records
     head = first_rows(table) if head is None else head
     number = len(head)
     if number <= holder.MOST_IN_MEMORY:
-        return collected(made.examples(head)), made.left_out
-    share: float | None = None
+        left_out = Counter[str]()
+        return collected(_made(head, make, errors, left_out)), left_out
     head += rows.begun()
     # full chunks: the later ones then begin where chunks of sequences begin
     missing = math.ceil(-len(head) % holder.CHUNK / rows.size)
     for block in itertools.islice(rows.blocks, missing):
         head += rows.parse(block)
+    share: float | None = None
 
-    def chunks() -> Iterator[Any]:
+    def chunks() -> Iterator[slice | list[Any]]:
         nonlocal share
         # other processes are forked after the first chunk, and so they have these rows
         yield from (slice(i, i + holder.CHUNK) for i in range(0, len(head), holder.CHUNK))
@@ -275,36 +275,37 @@ def made_examples(
             share = rows.share(blocks[-1])
             yield blocks
 
+    # what making examples adds to; another process returns it
     listed = [table.corrected, [] if errors is None else errors]
-    known, header = list(map(len, listed)), {*table.header}
+    header = {*table.header}
 
-    def read(chunk: Any) -> tuple[list[Any], tuple[Counter[str], dict[str, None], list[list[str]]]]:
-        of_head = isinstance(chunk, slice)
-        own = head[chunk] if of_head else itertools.chain.from_iterable(map(rows.parse, chunk))
-        made.left_out, new = Counter(), dict[str, None]()
+    def read(chunk: slice | list[Any]) -> tuple[list[Any], Any]:
+        known, left_out, later = list(map(len, listed)), Counter[str](), dict[str, None]()
+        own: Iterable[Any] = (
+            head[chunk]
+            if isinstance(chunk, slice)
+            else itertools.chain.from_iterable(map(rows.parse, chunk))
+        )
         if not table.sentences:
-            own = _noting(own, header, new)
-        examples = list(made.examples(own))
-        found = [each[size:] for each, size in zip(listed, known, strict=True)]
+            own = _noting(own, header, later)
+        examples = list(_made(own, make, errors, left_out))
+        added = [each[size:] for each, size in zip(listed, known, strict=True)]
         for each, size in zip(listed, known, strict=True):
             del each[size:]
-        return examples, (made.left_out, new, found)
+        return examples, (left_out, later, added)
 
     left_out, later = Counter[str](), dict[str, None]()
     with stage("reading", unit="row") as show:
 
         def seen(count: int, more: Any) -> None:
-            without, new, found = more
+            without, new, added = more
             left_out.update(without)
             later.update(new)
-            every.append(found)
+            for each, own in zip(listed, added, strict=True):
+                each += own
             show(count + left_out.total(), share=share)
 
-        every: list[list[list[str]]] = []
         examples = gathered(read, chunks(), seen)
-    for found in every:
-        for each, own in zip(listed, found, strict=True):
-            each += own
     if later:
         table.notes.append(
             f"columns that no row has before row {number:,} are not read: {abbreviated(later)}"
@@ -320,24 +321,19 @@ def _noting(rows: Iterable[Record], header: set[str], later: dict[str, None]) ->
         yield row
 
 
-@dataclass
-class _Made:
-    """Makes the examples of rows; counts the rows that are left out, and keeps errors."""
-
-    make: Make
-    errors: list[str] | None
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    def examples(self, rows: Iterable[Any]) -> Iterator[Any]:
-        index = 0
-        for row in rows:
-            try:
-                example = self.make(index, row)
-            except DataError as error:
-                keep_error(error, self.errors)
-                continue
-            if isinstance(example, str):
-                self.left_out[example] += 1
-                continue
-            yield example
-            index += 1
+def _made(
+    rows: Iterable[Any], make: Make, errors: list[str] | None, left_out: Counter[str]
+) -> Iterator[Any]:
+    """Yield the examples of rows; count the rows that are left out, and keep errors."""
+    index = 0
+    for row in rows:
+        try:
+            example = make(index, row)
+        except DataError as error:
+            keep_error(error, errors)
+            continue
+        if isinstance(example, str):
+            left_out[example] += 1
+            continue
+        yield example
+        index += 1

@@ -23,7 +23,6 @@ from finetune.data.files import (
     Rows,
     decoded_block,
     joined_rows,
-    read_blocks,
     read_lines,
     uncompressed_name,
     whole_paragraphs,
@@ -42,6 +41,8 @@ from finetune.data.tables import Table
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
+
+_NO_TEXT = "there is no text in it: remove it."
 
 
 class _Lines(NamedTuple):
@@ -76,7 +77,7 @@ class TextSource:
             for example in read_text(self.hub, pair=False, splits=["train"]).splits["train"]:
                 yield from filter(str.strip, example.text.split("\n"))
         for file in self.files:
-            for text in _texts(file, self.encoding):
+            for text, _ in _texts(file, (), self.encoding):
                 yield from filter(str.strip, text.split("\n"))
 
 
@@ -116,13 +117,15 @@ def _source(name: str, path: str, encoding: str) -> TextSource:
     return TextSource(name, tuple(files), encoding)
 
 
-def _texts(path: Path, encoding: str) -> Iterator[str]:
-    """Yield the texts of a file, or its sentences of words."""
+def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a file, or its sentences of words, each with its ``file:line``."""
     if format_of(path) != "txt" and data_kind(str(path), encoding) == "tokens":
-        yield from (" ".join(each.words) for each in read_token_file(path, encoding=encoding))
-    else:
-        texts = read_text_file(path, pair=False, labels=False, encoding=encoding)
-        yield from (each.text for each in texts)
+        for sentence in read_token_file(path, encoding=encoding):
+            yield " ".join(sentence.words), sentence.where
+        return
+    named = column_map(columns)
+    for row in read_text_file(path, columns=named, pair=False, labels=False, encoding=encoding):
+        yield row.text, row.where
 
 
 def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
@@ -236,29 +239,27 @@ def _of_files(
 
 
 def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Rows[_Document]:
-    """Return the documents of a file."""
+    """Return the documents of a file. A file of lines is read twice, in bounded memory; a pipe
+    once."""
+    name = str(path)
+    if format_of(path) not in ("txt", None):
+        return Rows(_grouped(_of_table(path, columns, encoding)), list, BLOCK_LINES)
 
-    def parse(block: _Lines | list[_Document]) -> Iterable[_Document]:
-        if isinstance(block, list):
-            return block
-        return _of_lines(str(path), block.single, decoded_block(str(path), block.block))
+    def blocks() -> Iterator[_Lines]:
+        lines = read_lines(name, path, encoding)
+        again = read_lines(name, path, encoding) if path.is_file() else lines.ahead()
+        single = _is_single(name, again)
+        for block in lines.blocks if single else whole_paragraphs(lines.blocks):
+            yield _Lines(block, single)
 
-    def blocks() -> Iterator[_Lines | list[_Document]]:
-        empty = True
-        for block in _blocks(path, columns, encoding):
-            empty = empty and not any(True for _ in parse(block))
-            yield block
-        if empty:
-            raise DataError(f"{path}: there is no text in it: remove it.")
+    def parse(lines: _Lines) -> Iterable[_Document]:
+        return _of_lines(name, lines.single, decoded_block(name, lines.block))
 
-    def share(block: _Lines | list[_Document]) -> float | None:
-        return None if isinstance(block, list) else block.block.share
-
-    return Rows(blocks(), parse, BLOCK_LINES, share=share)
+    return Rows(blocks(), parse, BLOCK_LINES, share=lambda lines: lines.block.share)
 
 
 def _of_rows(rows: Examples) -> Rows[_Document]:
-    return Rows(_grouped(_documents_of_rows(rows)), lambda block: block, BLOCK_LINES)
+    return Rows(_grouped(_documents_of_rows(rows)), list, BLOCK_LINES)
 
 
 def _documents_of_rows(rows: Examples) -> Iterator[_Document]:
@@ -276,43 +277,20 @@ def _documents_of_rows(rows: Examples) -> Iterator[_Document]:
             yield from map(_Document._make, group)
 
 
-def _blocks(
-    path: Path, columns: Sequence[str], encoding: str
-) -> Iterator[_Lines | list[_Document]]:
-    """Yield the blocks of a file. A file is read twice, in bounded memory; a pipe once."""
-    name = str(path)
-    if format_of(path) not in ("txt", None):
-        yield from _grouped(_documents_of_table(path, columns, encoding))
-    elif path.is_file() and encoding == UTF_8:
-        single = _is_single(read_lines(name, path))
-        blocks = read_blocks(name, path)
-        for block in blocks if single else whole_paragraphs(blocks):
-            yield _Lines(block, single)
-    else:
-        lines: Iterable[Line] = read_lines(name, path, encoding)
-        again = list(lines) if not path.is_file() else read_lines(name, path, encoding)
-        single = _is_single(again if isinstance(again, list) else lines)
-        yield from _grouped(_of_lines(name, single, again))
-
-
 def _grouped(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
     documents = iter(documents)
     return iter(lambda: list(islice(documents, BLOCK_LINES)), [])
 
 
-def _documents_of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
+def _of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
     """Yield the documents of a file of rows, or of tagged words."""
-    if data_kind(str(path), encoding=encoding) == "tokens":
-        sentences = read_token_file(path, encoding=encoding)
-        texts = ((" ".join(row.words), row.where) for row in sentences)
-    else:
-        rows = read_text_file(
-            path, columns=column_map(columns), pair=False, labels=False, encoding=encoding
-        )
-        texts = ((row.text, row.where) for row in rows)
-    for text, where in texts:
+    empty = True
+    for text, where in _texts(path, columns, encoding):
         if kept := "\n".join(filter(str.strip, text.split("\n"))):
+            empty = False
             yield _Document(kept, where)
+    if empty:
+        raise DataError(f"{path}: {_NO_TEXT}")
 
 
 def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Document]:
@@ -331,12 +309,16 @@ def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Docum
         yield _Document("\n".join(document), f"{name}:{first}")
 
 
-def _is_single(lines: Iterable[Line]) -> bool:
+def _is_single(name: str, lines: Iterable[Line]) -> bool:
     """Return whether each line is a document: no blank line has text after it."""
-    blank = False
+    blank = filled = False
     for _, text in lines:
         if not text.strip():
             blank = True
         elif blank:
             return False
+        else:
+            filled = True
+    if not filled:
+        raise DataError(f"{name}: {_NO_TEXT}")
     return True

@@ -8,7 +8,9 @@ from __future__ import annotations
 import difflib
 import glob
 import itertools
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
+from finetune.data import examples as holder
 from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
 from finetune.data.files import (
@@ -23,6 +26,7 @@ from finetune.data.files import (
     IGNORED_NAMES,
     UTF_8,
     DataFile,
+    Record,
     Rows,
     uncompressed_name,
 )
@@ -37,10 +41,9 @@ from finetune.data.hub import (
     saved_tables,
 )
 from finetune.data.in_memory import memory_tables
-from finetune.data.joining import joined, joined_in_turn, joined_splits
-from finetune.data.tables import Table
+from finetune.data.tables import Table, joined, joined_in_turn
 from finetune.runtime.files import allow_open_files
-from finetune.types import abbreviated, did_you_mean
+from finetune.types import abbreviated, did_you_mean, quantity
 
 SPLITS = {
     "train": "train",
@@ -60,6 +63,8 @@ SPLITS = {
 """The split for each word of a file name, and for the split names of other data sets."""
 SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
 
+MAX_REPEATED = 0.5
+"""Fraction of the rows of a split that may also be in the splits that it is joined with."""
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 IN_MEMORY = "memory"
 """Name and format of data in memory."""
@@ -262,6 +267,58 @@ def open_splits(
     return OpenSource(source.name, {**tables}, format, notes + more, pinned)
 
 
+def joined_splits(
+    data: str, splits: Mapping[str, Sequence[tuple[str, Table]]]
+) -> tuple[dict[str, Table], list[str]]:
+    """Return one table for each split, and notes on splits that are joined from several tables.
+
+    Raises DataError for tables whose first rows (``MOST_IN_MEMORY``) are mostly the same: training
+    on both would count these rows twice, and only the user knows which table to choose.
+    """
+    found: dict[str, Table] = {}
+    notes = []
+    for split, parts in splits.items():
+        if len(parts) == 1:
+            found[split] = parts[0][1]
+            continue
+        rows, over = dict[str, list[Record]](), dict[str, str]()
+        for name, table in parts:
+            most = holder.MOST_IN_MEMORY
+            found_rows = table.records.peek(most + 1)
+            rows[name] = found_rows[:most]
+            over[name] = "over " if len(found_rows) > most else ""
+        _refuse_repeated(data, split, rows)
+        found[split] = joined([table for _, table in parts])
+        listed = ", ".join(f"{name} ({over[name]}{len(own):,})" for name, own in rows.items())
+        number = quantity(sum(map(len, rows.values())), "row")
+        notes.append(f"{split}: {max(over.values())}{number}, joined from {listed}")
+    return found, notes
+
+
+def _refuse_repeated(data: str, split: str, rows: Mapping[str, Sequence[Record]]) -> None:
+    content = {name: Counter(map(_content, own)) for name, own in rows.items()}
+    for name, own in content.items():
+        others = {key for other, found in content.items() if other != name for key in found}
+        repeated = sum(count for key, count in own.items() if key in others)
+        if repeated > MAX_REPEATED * own.total():
+            raise DataError(
+                f"{data}: the splits {abbreviated(list(rows))} all mean {split}, and "
+                f"{repeated:,} of {quantity(own.total(), 'row')} of {name} are also in the others: "
+                f"choose with --data {data},{split}={name} ({split}=A+B for several; in Python, "
+                "leave some out)."
+            )
+
+
+def _content(record: Record) -> str:
+    """Return the values of a row without its numbers and ids."""
+    values = {
+        name: value
+        for name, value in record.values.items()
+        if name.lower() not in ("idx", "index") and not name.lower().endswith("id")
+    }
+    return json.dumps(values or dict(record.values), default=str)
+
+
 def _stop_after(train: Table | None, number: int | None) -> None:
     """Read at most ``number`` rows of the training split; add a note if it has more rows."""
     if train is None or number is None:
@@ -429,7 +486,9 @@ def _named_parts(spec: str) -> Source:
     """
     first, *items = re.split(r",(?=\s*\w+=)", spec)
     if not items or re.match(r"\s*\w+=", first):
-        return _named_files([first, *items])
+        named = _split_items([first, *items], "FILE")
+        files = {split: _files_of(split, value) for split, value in named.items()}
+        return Source(next(iter(files.values()))[0].resolve().parent.name, files)
     source = resolve(first)
     if source.hub is None and source.saved is None:
         raise DataError(
@@ -464,30 +523,21 @@ def _split_items(items: Sequence[str], what: str) -> dict[str, str]:
     return values
 
 
-def _named_files(items: Sequence[str]) -> Source:
-    """Return the files of ``train=FILE``, ``train=FILE+FILE`` or ``train=FOLDER`` items."""
-    files = {
-        split: tuple(path for name in _file_names(value) for path in _split_files(split, name))
-        for split, value in _split_items(items, "FILE").items()
-    }
-    first = next(iter(files.values()))[0]
-    return Source(first.resolve().parent.name, files)
-
-
-def _file_names(value: str) -> list[str]:
-    """Split ``FILE+FILE``, unless a file has this name itself."""
-    return [value] if Path(value).expanduser().exists() else value.split("+")
-
-
-def _split_files(split: str, name: str) -> list[Path]:
-    """Return a file, a folder of standoff documents, or all data files of another folder."""
-    path = Path(name).expanduser()
-    if path.is_file() or (path.is_dir() and document_names(path)):
-        return [path]
-    if not path.is_dir():
-        raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
-    advice = f"name the files, {split}=A.jsonl+B.jsonl"
-    return _of_one_format(data_files(path), f"--data {split}={name}: the folder", advice)
+def _files_of(split: str, value: str) -> tuple[Path, ...]:
+    """Return the files of ``FILE+FILE``; of a folder all data files, unless it has documents."""
+    found: list[Path] = []
+    names = [value] if Path(value).expanduser().exists() else value.split("+")
+    for name in names:
+        path = Path(name).expanduser()
+        if path.is_file() or (path.is_dir() and document_names(path)):
+            found.append(path)
+        elif path.is_dir():
+            advice = f"name the files, {split}=A.jsonl+B.jsonl"
+            what = f"--data {split}={name}: the folder"
+            found += _of_one_format(data_files(path), what, advice)
+        else:
+            raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
+    return tuple(found)
 
 
 def _nearest(path: Path) -> str:

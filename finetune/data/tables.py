@@ -1,20 +1,20 @@
-"""Rows of named columns from JSON, JSON Lines, CSV, TSV, Parquet and plain text files."""
+"""Tables of rows with named columns, and readers of CSV, TSV, Excel, Parquet and plain text."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from finetune.data import examples as holder
-from finetune.data.annotation_tools import (
-    tool_rows,
-)
 from finetune.data.dataset import DataError
 from finetune.data.files import (
     MAX_LINE,
@@ -24,11 +24,10 @@ from finetune.data.files import (
     ReadOptions,
     Record,
     Rows,
-    check_characters,
+    joined_rows,
     keep_error,
 )
 from finetune.data.json_files import parse_json
-from finetune.data.squad_files import is_squad, squad_rows
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
 _WITHOUT_CONTENT = {"", "index", "idx", "answer", "meta"}
@@ -84,6 +83,25 @@ class Table:
             and (name.lower() in known or known.issuperset(name.lower().split("+")))
         } | {**given}
 
+    @property
+    def by_name(self) -> dict[str, str]:
+        """The columns by their names in lower case; of two that differ only in case, the first."""
+        return {name.lower(): name for name in reversed(self.header)}
+
+    def find(self, role: str, given: Mapping[str, str], usual: Sequence[str] = ()) -> str | None:
+        """Return the column of a role: the given one, else the first with a usual name, or None."""
+        if role in given:
+            return find_column(self, role, given[role])
+        by_name = self.by_name
+        return next((by_name[name] for name in usual if name in by_name), None)
+
+    def several(self, role: str, given: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the columns that the user joins by ``+`` for a role; none without several."""
+        name = given.get(role, "")
+        if "+" not in name or name in self.header:
+            return ()
+        return tuple(find_column(self, role, each) for each in name.split("+"))
+
     def first(self) -> Any:
         """Return the first row, None without any; sets ``header`` from it if it is empty."""
         for record in self.records.peek(1):
@@ -101,6 +119,94 @@ class Table:
         """Set ``header``, if it is empty, from the columns of some rows."""
         if not self.header and not self.sentences:
             self.header = list(dict.fromkeys(key for row in rows for key in row.values))
+
+
+def joined(parts: Sequence[Table]) -> Table:
+    """Return tables as one; its rows keep the order of the parts.
+
+    Raises DataError if the parts do not fit together.
+    """
+    first, *others = parts
+    for other in others:
+        _check_fit(first, other)
+    if not others:
+        return first
+    first.records = joined_rows(
+        [_rows_of_part(part, number) for number, part in enumerate(parts, 1)]
+    )
+    header = chain.from_iterable(part.header for part in parts)
+    # rows of JSON have no header: then it is made of the columns of all rows
+    first.header = list(dict.fromkeys(header)) if all(part.header for part in parts) else []
+    first.typed = all(part.typed for part in parts)
+    first.names = {name: names for part in parts for name, names in part.names.items()}
+    first.notes = list(dict.fromkeys(note for part in parts for note in part.notes))
+    return first
+
+
+def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) -> Table:
+    """Return files as one; each is opened once the rows of the files before it are read.
+
+    The header is the header of the first file. Raises DataError if a file does not fit to it.
+    """
+    first = open_path(paths[0])
+    if len(paths) == 1:
+        return first
+    records = first.records
+
+    def parts() -> Iterator[Rows[Any]]:
+        yield records
+        for number, path in enumerate(paths[1:], 2):
+            other = open_path(path)
+            _check_fit(first, other)
+            yield _rows_of_part(other, number)
+
+    first.records = joined_rows(parts())
+    return first
+
+
+def _check_fit(first: Table, other: Table) -> None:
+    """Raise DataError if only one has columns, or their columns or classes have other numbers."""
+    if first.sentences and other.sentences:
+        return
+    if first.sentences or other.sentences:
+        raise DataError(
+            f"{first.name} and {other.name} cannot be read as one split, since only one of "
+            "them has rows of named columns: convert one of them with `finetune convert`."
+        )
+    if (first.headless is None) != (other.headless is None):
+        with_header, without = (first, other) if first.headless is None else (other, first)
+        raise DataError(
+            f"{with_header.name} names its columns and {without.name} does not: add the same "
+            "header to both."
+        )
+    for column in first.names.keys() & other.names.keys():
+        if list(first.names[column]) != list(other.names[column]):
+            raise DataError(
+                f"{first.name} and {other.name} number the classes of {column!r} in different ways "
+                f"({abbreviated(first.names[column])}; {abbreviated(other.names[column])}): save "
+                "them with the same features."
+            )
+    for column in first.names.keys() ^ other.names.keys():
+        if {column} <= {*first.header} & {*other.header}:
+            named, plain = (first, other) if column in first.names else (other, first)
+            raise DataError(
+                f"{named.name} has class names for {column!r} and {plain.name} has none: save them "
+                "with the same features."
+            )
+
+
+def _rows_of_part(table: Table, number: int) -> Rows[Any]:
+    """Return the rows of a part; after the first part, documents have its number in their names."""
+    if number == 1 or not table.sentences:
+        return table.records
+
+    def renamed(records: Iterable[Any]) -> Iterator[Any]:
+        for record in records:
+            if record.document is not None:
+                record = record._replace(document=f"{record.document} in file {number}")
+            yield record
+
+    return table.records.converted(renamed)
 
 
 def column_notes(tables: Mapping[str, Table]) -> list[str]:
@@ -147,9 +253,8 @@ def find_column(table: Table, role: str, name: str) -> str:
     """Return the column that the user names, in any case or by its number from 0."""
     if name in table.header:
         return name
-    lowered = {column.lower(): column for column in reversed(table.header)}
-    if name.lower() in lowered:
-        return lowered[name.lower()]
+    if name.lower() in table.by_name:
+        return table.by_name[name.lower()]
     if name.isdecimal() and int(name) < len(table.header) and not table.typed:
         return table.header[int(name)]
     hint = did_you_mean(name, table.header)
@@ -195,6 +300,14 @@ def is_missing(value: Any) -> bool:
     return value is None or value != value
 
 
+def json_cell(value: Any) -> Any:
+    """Return the list or object that a cell of text holds as JSON; any other cell unchanged."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        with contextlib.suppress(DataError):  # a text that begins with a bracket
+            return parse_json(value, "")
+    return value
+
+
 def whole_number(value: Any) -> int | None:
     """Return a cell that holds a whole number, of at most 15 digits; None for any other cell."""
     text = str(value).strip()
@@ -220,87 +333,6 @@ def text_cell(record: Record, column: str) -> str:
     )
 
 
-_JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
-_JSON_ADVICE = f": write {_JSON_ROW}."
-
-
-def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
-    """Read one JSON object per line."""
-
-    def parse(lines: Iterable[Line]) -> Iterator[Record]:
-        for number, text in lines:
-            if text.strip():
-                where = file.where(number)
-                try:
-                    value = parse_json(text, where, _JSON_ADVICE)
-                except DataError as error:
-                    check_characters(file.name, Line(number, text), is_last=True)
-                    keep_error(error, options.errors)
-                else:
-                    yield from _rows(value, where, options.errors)
-
-    return Table(file.name, [], file.lines.converted(parse, _count_json_rows))
-
-
-_SEVERAL_ROWS = b'"annotations"', b'"paragraphs"'
-"""Keys of objects that are several rows."""
-_ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
-
-
-def _count_json_rows(block: Any) -> int | None:
-    """Return the number of rows in a block of lines; None if only their values can tell."""
-    if not _is_countable(block) or any(key in block.content for key in _SEVERAL_ROWS):
-        return None
-    if b"\\u00" in block.content and _ESCAPED_LETTER.search(block.content):
-        return None  # such a key may be written with escapes
-    lines = block.content.decode(errors="replace").split("\n")
-    return len(lines) - sum(not line.strip() for line in lines)
-
-
-def _is_countable(block: Any) -> bool:
-    """Return whether a block has bytes; the first may begin with a byte order mark."""
-    return isinstance(block, Block) and block.number > 1
-
-
-def read_json(file: DataFile, options: ReadOptions) -> Table:
-    """Read one list of objects, or JSON Lines in a file with the suffix ``.json``."""
-    first = file.first_line().strip()
-    if first.startswith("{") and first != "{":
-        return read_json_lines(file, options)
-    items = parse_json("\n".join(line.text for line in file), file.name, _JSON_ADVICE)
-    if is_squad(items):
-        return Table(file.name, [], Rows(squad_rows(items, file.name, options.errors)))
-    if not isinstance(items, list):
-        raise DataError(
-            f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
-            '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
-        )
-    numbered = ((f"{file.name}:item {i}", item) for i, item in enumerate(items, 1))
-    parse = partial(_rows, errors=options.errors)
-    return Table(file.name, [], Rows(numbered, lambda item: parse(item[1], item[0])))
-
-
-def _rows(value: Any, where: str, errors: list[str] | None) -> Iterator[Record]:
-    """Yield an object as rows; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
-        value = {"text": value[0], **value[1]}
-    if is_squad(value):
-        yield from squad_rows(value, where, errors)
-        return
-    try:
-        if not isinstance(value, dict):
-            problem = f"a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}."
-            raise DataError(f"{where}: {problem}")
-        yield from tool_rows(value, where)
-    except DataError as error:
-        keep_error(error, errors)
-
-
-def _json_type(value: Any) -> str:
-    types = {dict: "object", list: "list", str: "string", type(None): "null", bool: "boolean"}
-    return types.get(type(value), "number")
-
-
 def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
     """Read each line, blank lines too, as the column ``text``."""
 
@@ -309,6 +341,11 @@ def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
 
     lines = file.lines
     return Table(file.name, ["text"], lines.converted(parse, lines.count), typed=False)
+
+
+def is_countable(block: Any) -> bool:
+    """Return whether a block has bytes; the first may begin with a byte order mark."""
+    return isinstance(block, Block) and block.number > 1
 
 
 _Row = tuple[int, list[str]]
@@ -384,7 +421,7 @@ def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:
 
 
 def _count_tab_separated(block: Any) -> int | None:
-    if not _is_countable(block):
+    if not is_countable(block):
         return None
     lines = block.content.split(b"\n")
     return sum(bool(line.rstrip(b"\r").strip(b" ")) for line in lines)

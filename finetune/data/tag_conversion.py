@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from finetune.data.tag_schemes import (
     spans_to_tags,
     tags_to_spans,
 )
-from finetune.data.token_records import Offsets, TokenRecord, token_example
+from finetune.data.token_records import Offsets, TokenRecord
 from finetune.types import Span, TokenExample, abbreviated, quantity
 
 Layers = tuple[tuple[str, ...], ...]
@@ -47,61 +46,59 @@ def to_bio(
     written ``B-PER``. Spans get tags too, unless some spans of the data set overlap. Raises
     DataError if some but not all tags are of a span scheme.
     """
-    own = {split: Examples.of(rows) for split, rows in splits.items()}
-    layers = {split: _Layers.of(rows) for split, rows in own.items()}
-    counts = sum((each.counts for each in layers.values()), Counter[str]())
+    found = {split: _Split(Examples.of(rows)) for split, rows in splits.items()}
+    every = list(found.values())
+    counts = sum((each.counts for each in every), Counter[str]())
     if counts and all(tag.isdecimal() for tag in counts):
-        examples = {split: rows.map(token_example) for split, rows in own.items()}
+        examples = {split: each.rows.map(Conversion().example) for split, each in found.items()}
         return examples, ["tags are numbers without names: replace them by names"]
     notes = []
     no_prefix = all("-" not in tag[:2] for tag in counts)
-    spelled = {split: _spelled({*each.counts}) for split, each in layers.items()}
+    odd = next((each.names for each in every if each.names), None)
     # O on half of the words: some part-of-speech sets have a tag O too
-    if (
-        no_prefix
-        and len(counts) > 1
-        and counts["O"] * 2 >= counts.total()
-        and not any(spelled.values())
-    ):  # Few-NERD
+    if no_prefix and len(counts) > 1 and counts["O"] * 2 >= counts.total() and not odd:  # Few-NERD
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
-        spelled = {s: {tag: f"I-{tag}" for tag in counts if tag != "O"} for s in own}
-    elif odd := next((each for each in spelled.values() if each), None):
+        for each in every:
+            each.names = {tag: f"I-{tag}" for tag in counts if tag != "O"}
+    elif odd:
         changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
         changes = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(changes, 3)}")
-    transitions = {
-        split: _transitions(own[split], names) if names else layers[split].transitions
-        for split, names in spelled.items()
-        if layers[split].number
-    }
-    schemes = {split: scheme_of(found) for split, found in transitions.items()}
-    if None in schemes.values():
-        _check_plain_tags(own, layers, spelled, schemes)
-        schemes = {}
-    else:
-        found = {split: str(scheme) for split, scheme in schemes.items() if scheme != "BIO"}
-        if found and not (no_prefix and notes):
-            named = sorted({*found.values()} - {"IO"}) or ["IO"]
-            notes.append(f"tag scheme {' and '.join(named)} found, converted to BIO")
-        illegal = {
-            s: num_illegal(transitions[s] or Counter(), scheme) for s, scheme in found.items()
-        }
-        if number := sum(illegal.values()):
-            split = next(split for split in found if illegal[split])
-            where = _first_illegal(own[split], spelled[split], found[split])
-            counted = quantity(number, "illegal tag")
-            notes.append(f"{counted} read as the start of a span, first in {where}")
-        schemes = {split: schemes.get(split) or "BIO" for split in own}
-    conversions = {s: _Conversion(spelled[s], schemes.get(s)) for s in own}
-    nested = any(
-        layers[split].may_nest and conversions[split].nests_in(rows) for split, rows in own.items()
-    )
+    notes += _find_schemes(every, named=not (no_prefix and notes))
+    nested = any(each.nests() for each in every)
     if nested:
         notes.append("nested spans: examples have spans, no tags")
     return {
-        split: rows.map(partial(_example, conversion=conversions[split], nested=nested))
-        for split, rows in own.items()
+        split: each.rows.map(Conversion(each.names, each.scheme, nested).example)
+        for split, each in found.items()
     }, notes
+
+
+def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
+    """Find the schemes of the tags of all splits; return notes, if ``named`` also on the schemes.
+
+    Raises DataError if some but not all tags are of a span scheme.
+    """
+    tagged = [each for each in splits if each.is_tagged]
+    for each in tagged:
+        each.find_scheme()
+    if any(each.scheme is None for each in tagged):
+        _check_plain_tags(splits)
+        for each in splits:
+            each.scheme = None
+        return []
+    notes = []
+    others = [each for each in tagged if each.scheme != "BIO"]
+    if others and named:
+        schemes = sorted({str(each.scheme) for each in others} - {"IO"}) or ["IO"]
+        notes.append(f"tag scheme {' and '.join(schemes)} found, converted to BIO")
+    if illegal := [each for each in others if each.num_illegal()]:
+        counted = quantity(sum(each.num_illegal() for each in illegal), "illegal tag")
+        where = illegal[0].first_illegal()
+        notes.append(f"{counted} read as the start of a span, first in {where}")
+    for each in splits:
+        each.scheme = each.scheme or "BIO"
+    return notes
 
 
 def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -110,49 +107,79 @@ def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[spelled.get(tag, tag) for tag in layer] for layer in layers]
 
 
-class _Layers(NamedTuple):
-    """Counts of the layers of tags of a split."""
+class _Split:
+    """The records of a split, the counts of their tags, and how the tags are read.
 
-    counts: Counter[str]
-    """The number of occurrences of each tag."""
-    transitions: Transitions | None
-    """The number of times that each tag follows another; None if one has no prefix."""
-    number: int
-    """The number of records with tags."""
-    several: bool
-    """Whether some record has several layers."""
-    given_spans: bool
-    """Whether some record has spans."""
+    Attributes:
+        counts: The number of occurrences of each tag.
+        is_tagged: Whether some record has tags.
+        has_several: Whether some record has several layers of tags.
+        may_nest: Whether spans can overlap: the spans of one layer of tags cannot.
+        names: New names of the tags.
+        scheme: The scheme of the renamed tags; None if they are not spans.
+    """
 
-    @property
-    def may_nest(self) -> bool:
-        """True if spans can overlap: the spans of one layer of tags cannot."""
-        return self.several or self.given_spans
+    def __init__(self, rows: Examples) -> None:
+        self.rows = rows
+        counts, transitions, num_layers, spans = zip(*rows.each_chunk(_counted), strict=True)
+        self.counts = Counter[str]()
+        for each in counts:
+            self.counts.update(each)
+        self._transitions = all_transitions(transitions)
+        self.is_tagged: bool = max(num_layers) > 0
+        self.has_several: bool = max(num_layers) > 1
+        self.may_nest: bool = self.has_several or any(spans)
+        self.names: Mapping[str, str] = _spelled({*self.counts})
+        self.scheme: str | None = None
 
-    @classmethod
-    def of(cls, rows: Examples) -> _Layers:
-        """Count the layers of a split."""
-        parts = list(rows.each_chunk(_counted))
-        counts = Counter[str]()
-        for part in parts:
-            counts.update(part.counts)
-        return cls(
-            counts,
-            all_transitions([part.transitions for part in parts]),
-            sum(part.number for part in parts),
-            any(part.several for part in parts),
-            any(part.given_spans for part in parts),
+    def find_scheme(self) -> None:
+        """Find the scheme of the renamed tags."""
+        if self.names:
+            self._transitions = all_transitions([*self.rows.each_chunk(self._renamed_transitions)])
+        self.scheme = scheme_of(self._transitions)
+
+    def _renamed_transitions(self, rows: Examples) -> Transitions | None:
+        layers = (_renamed(each, self.names) for each in rows.column("layers"))
+        return count_transitions(chain.from_iterable(layers))
+
+    def num_illegal(self) -> int:
+        """Return the number of illegal transitions."""
+        return num_illegal(self._transitions or Counter(), str(self.scheme))
+
+    def first_illegal(self) -> str:
+        """Return the ``file:line`` of the first record with an illegal transition."""
+        return next(
+            str(where)
+            for where, layers in self.rows.columns("where", "layers")
+            if any(
+                illegal_transitions(layer, str(self.scheme))
+                for layer in _renamed(layers, self.names)
+            )
         )
 
+    def nests(self) -> bool:
+        """Return whether spans of any record overlap."""
+        conversion = Conversion(self.names, self.scheme)
 
-def _counted(rows: Examples) -> _Layers:
+        def nests(chunk: Examples) -> bool:
+            names = ("layers", "spans", "unreachable", "offsets")
+            return any(
+                are_nested(conversion.spans_of(_renamed(layers, self.names), spans), *others)
+                for layers, spans, *others in chunk.columns(*names)
+            )
+
+        return self.may_nest and any(self.rows.each_chunk(nests))
+
+
+def _counted(rows: Examples) -> tuple[Counter[str], Transitions | None, int, bool]:
+    """Return the counts of tags and transitions, the most layers of a record, and whether some
+    record has spans."""
     layers = list(rows.column("layers"))
     tags = list(chain.from_iterable(layers))
-    return _Layers(
+    return (
         Counter(chain.from_iterable(tags)),
         count_transitions(tags),
-        sum(map(bool, layers)),
-        max(map(len, layers), default=0) > 1,
+        max(map(len, layers), default=0),
         any(spans is not None for spans in rows.column("spans")),
     )
 
@@ -176,49 +203,46 @@ def _spelled(found: Set[str]) -> dict[str, str]:
     return {}
 
 
-def _transitions(rows: Examples, names: Mapping[str, str]) -> Transitions | None:
-    """Count the transitions between renamed tags; None if a tag has no prefix of any scheme."""
-
-    def count(chunk: Examples) -> Transitions | None:
-        layers = [_renamed(each, names) for each in chunk.column("layers")]
-        return count_transitions(chain.from_iterable(layers))
-
-    return all_transitions([*rows.each_chunk(count)])
-
-
-def _first_illegal(rows: Examples, names: Mapping[str, str], scheme: str) -> str:
-    """Return the ``file:line`` of the first record with an illegal transition."""
-    return next(
-        str(where)
-        for where, layers in rows.columns("where", "layers")
-        if any(illegal_transitions(layer, scheme) for layer in _renamed(layers, names))
-    )
-
-
 def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
     if not names:
         return layers
     return tuple(tuple(names.get(tag, tag) for tag in layer) for layer in layers)
 
 
-class _Conversion(NamedTuple):
-    """The conversion of the records of a split."""
+class Conversion(NamedTuple):
+    """The conversion of the records of a split to examples."""
 
-    names: Mapping[str, str]
-    scheme: str | None
+    names: Mapping[str, str] = {}
+    """New names of tags."""
+    scheme: str | None = None
     """The scheme of the tags; None if they are not spans."""
+    nested: bool = False
+    """Whether spans may overlap, so that there are no tags for them."""
 
-    def __call__(self, record: TokenRecord) -> TokenRecord:
-        """Return the record with its spans; one layer of tags becomes BIO."""
-        if not record.layers:
-            return record
+    def example(self, index: int, record: TokenRecord) -> TokenExample:
+        """Return an example with the spans of a record, and one layer of tags in BIO."""
         layers = _renamed(record.layers, self.names)
         spans = self.spans_of(layers, record.spans)
+        tags = layers[0] if layers else None
         if self.scheme is not None and len(layers) > 1:
-            layers = ()
-        elif self.scheme not in (None, "BIO"):
-            layers = (tuple(convert_tags(layers[0], str(self.scheme), "BIO")),)
-        return record._replace(layers=layers, spans=spans)
+            tags = None
+        elif tags is not None and self.scheme not in (None, "BIO"):
+            tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
+        if tags is None and spans is not None and not self.nested:
+            tags = tuple(spans_to_tags(spans, len(record.words), "BIO"))
+        return TokenExample(
+            index,
+            record.words,
+            spans,
+            tags,
+            record.document,
+            record.text,
+            record.offsets,
+            record.where,
+            unreachable=record.unreachable,
+            key=record.key,
+            relations=record.relations,
+        )
 
     def spans_of(self, layers: Layers, spans: tuple[Span, ...] | None) -> tuple[Span, ...] | None:
         """Return the spans of a record, given or encoded by renamed tags."""
@@ -227,81 +251,47 @@ class _Conversion(NamedTuple):
         found = chain.from_iterable(tags_to_spans(layer, self.scheme) for layer in layers)
         return tuple(sorted({*found}))
 
-    def nests_in(self, rows: Examples) -> bool:
-        """Return whether spans of any record overlap."""
 
-        def nests(chunk: Examples) -> bool:
-            names = ("layers", "spans", "unreachable", "offsets")
-            return any(
-                _are_nested(self.spans_of(_renamed(layers, self.names), spans), *others)
-                for layers, spans, *others in chunk.columns(*names)
-            )
-
-        return any(rows.each_chunk(nests))
-
-
-def _example(
-    index: int, record: TokenRecord, conversion: _Conversion, nested: bool
-) -> TokenExample:
-    return token_example(index, with_tags(conversion(record), nested))
-
-
-def is_nested(record: TokenRecord) -> bool:
-    """Return whether any two spans of a record overlap."""
-    return _are_nested(record.spans, record.unreachable, record.offsets)
-
-
-def _are_nested(
+def are_nested(
     found: Sequence[Span] | None, unreachable: Sequence[Span], offsets: Offsets | None
 ) -> bool:
+    """Return whether any two spans of a record overlap."""
     spans: Sequence[Span] = found or ()
     if unreachable:
         spans = [*words_to_chars(offsets or (), spans), *unreachable]
     return overlapping(spans)
 
 
-def with_tags(record: TokenRecord, nested: bool) -> TokenRecord:
-    """Return the record with BIO tags for its spans, unless it has tags or ``nested`` is set."""
-    if nested or record.layers or record.spans is None:
-        return record
-    return record._replace(layers=(tuple(spans_to_tags(record.spans, len(record.words), "BIO")),))
-
-
-def _check_plain_tags(
-    splits: Mapping[str, Examples],
-    layers: Mapping[str, _Layers],
-    spelled: Mapping[str, Mapping[str, str]],
-    schemes: Mapping[str, str | None],
-) -> None:
+def _check_plain_tags(splits: Sequence[_Split]) -> None:
     """Raise DataError where tags without a scheme are probably span tags with errors.
 
     Without this check, one header or misprint among span tags would turn all tags into plain tags.
     """
     counts = Counter[str]()
-    for split, names in spelled.items():
-        for tag, number in layers[split].counts.items():
-            counts[names.get(tag, tag)] += number
+    for each in splits:
+        for tag, number in each.counts.items():
+            counts[each.names.get(tag, tag)] += number
     plain = Counter({tag: n for tag, n in counts.items() if not SPAN_TAG.fullmatch(tag)})
     if counts and not plain:
         found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
         legal = (", ".join(f"{p}-" for p in SCHEMES[name]) for name in DISTINCT_SCHEMES)
-        where = next(chain.from_iterable(splits.values())).where
+        where = next(row for each in splits for row in each.rows).where
         raise DataError(
             f"{where}: the prefixes of the tags ({found}) fit no one scheme: legal are "
             f"{'; '.join(legal)}."
         )
     num_inside = counts.total() - plain.total() - counts["O"]
     spelled_alike = all(any(p.fullmatch(tag) for p in _SPELLINGS) for tag in plain)
-    if num_inside and (
-        plain.total() * 2 <= num_inside or spelled_alike or len({*schemes.values()}) > 1
-    ):
-        for split, rows in splits.items():
-            for where, words, found in rows.columns("where", "words", "layers"):
-                for layer in _renamed(found, spelled[split]):
+    schemes = {each.scheme for each in splits if each.is_tagged}
+    if num_inside and (plain.total() * 2 <= num_inside or spelled_alike or len(schemes) > 1):
+        for each in splits:
+            for where, words, layers in each.rows.columns("where", "words", "layers"):
+                for layer in _renamed(layers, each.names):
                     _check_span_tags(where, words, layer, plain, num_inside)
-    for split, rows in splits.items():
-        if layers[split].several:
-            where = next(w for w, own in rows.columns("where", "layers") if len(own) > 1)
+    for each in splits:
+        if each.has_several:
+            rows = each.rows.columns("where", "layers")
+            where = next(where for where, layers in rows if len(layers) > 1)
             raise DataError(
                 f"{where}: several columns of tags, but they are not span tags (B-TYPE, "
                 "I-TYPE, O): name the one column to read, for instance --columns tags=1."

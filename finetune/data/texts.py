@@ -10,11 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
-from finetune.data.labels import convert_labels, raw_label
+from finetune.data.json_rows import SKIPPED_ANSWERS
+from finetune.data.labels import (
+    convert_labels,
+    counted_votes,
+    majority,
+    object_of,
+    raw_label,
+    read_votes,
+    votes_notes,
+)
 from finetune.data.rows import Columns, Gold, Make, RowReader, Splits, without_gold
 from finetune.data.tables import (
     Table,
@@ -24,7 +32,6 @@ from finetune.data.tables import (
     text_cell,
     whole_number,
 )
-from finetune.data.votes import counted_votes, majority, object_of, read_votes, votes_notes
 from finetune.types import TextExample, quantity
 
 ROLES = ("text", "pair", "label", "negative")
@@ -253,38 +260,30 @@ def read_text_file(
 
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
     """Return the columns that the user names, else columns with usual names."""
-    by_name = {name.lower(): name for name in reversed(table.header)}
-    columns, annotators = table.columns(columns, ROLES), tuple[str, ...]()
-    if "+" in columns.get("label", "") and columns["label"] not in table.header:
-        names = columns.pop("label").split("+")
-        annotators = tuple(find_column(table, "label", name) for name in names)
-    given = {role: find_column(table, role, name) for role, name in columns.items()}
-    text, second = given.get("text"), given.get("pair")
+    by_name = table.by_name
+    given = table.columns(columns, ROLES)
+    annotators = table.several("label", given)
+    text, second = table.find("text", given), table.find("pair", given)
     if text is None:
         usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]
-        usual += [name for name in TEXT_COLUMNS if name in by_name]
-        if not usual:
-            missing = missing_column(table, "text", "a text", "text")
-            raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
-        text = by_name[usual[0]]
+        text = table.find("text", given, [*usual, *TEXT_COLUMNS])
+    if text is None:
+        missing = missing_column(table, "text", "a text", "text")
+        raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
     if second is None and pair is not False:
-        partners = (b for a, b in PAIR_COLUMNS if a == text.lower() and b in by_name)
-        second = next((by_name[name] for name in partners), None)
+        second = table.find("pair", given, [b for a, b in PAIR_COLUMNS if a == text.lower()])
     if second is None and pair:
         raise missing_column(table, "pair", "the second text of a pair", "text_pair")
-    labels = [
-        by_name[name]
-        for name in LABEL_COLUMNS
-        if name in by_name and by_name[name] not in (text, second)
-    ]
-    negative = given.get("negative")
-    if negative is None and text.lower() in ("anchor", "query"):
-        negative = by_name.get(NEGATIVE_COLUMN)
+    searched = text.lower() in ("anchor", "query")
+    negative = table.find("negative", given, [NEGATIVE_COLUMN] if searched else [])
     if annotators:
         label = "+".join(annotators)
         return TextColumns(text, second, label, negative=negative, annotators=annotators)
     if "label" in given:
-        return TextColumns(text, second, given["label"], negative=negative)
+        label = find_column(table, "label", given["label"])
+        return TextColumns(text, second, label, negative=negative)
+    found = [by_name[name] for name in LABEL_COLUMNS if name in by_name]
+    labels = [name for name in found if name not in (text, second)]
     return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]), negative)
 
 
@@ -322,12 +321,8 @@ def text_example(index: int, record: Record, columns: TextColumns, table: Table)
 def target_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]:
     """Return the columns that name the compared words: two or four by role, none without any."""
     columns = table.columns(columns, TARGET_ROLES)
-    by_name = {name.lower(): name for name in reversed(table.header)}
     for roles in (CHARACTER_ROLES, WORD_ROLES):
-        found = {
-            role: find_column(table, role, columns[role]) if role in columns else by_name.get(role)
-            for role in roles
-        }
+        found = {role: table.find(role, columns, [role]) for role in roles}
         if not all(found.values()) and any(role in columns for role in roles):
             missing = next(role for role, name in found.items() if name is None)
             raise DataError(

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
-from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
+from finetune.data.json_rows import SKIPPED_ANSWERS
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import (
     Table,
-    find_column,
     is_missing,
     missing_column,
 )
 from finetune.data.word_splitting import split_words
-from finetune.types import Relation, Span, TokenExample, abbreviated, quantity
+from finetune.types import Relation, Span, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]
 
@@ -55,22 +53,6 @@ class TokenRecord(NamedTuple):
     relations: tuple[Relation, ...] | None = None
 
 
-def token_example(index: int, record: TokenRecord) -> TokenExample:
-    """Return a record as an example."""
-    tags = record.layers[0] if record.layers else None
-    context = record.document, record.text, record.offsets, record.where
-    return TokenExample(
-        index,
-        record.words,
-        record.spans,
-        tags,
-        *context,
-        unreachable=record.unreachable,
-        key=record.key,
-        relations=record.relations,
-    )
-
-
 class TokenColumns(NamedTuple):
     """The columns of a table by role; either ``words`` or ``text`` is set."""
 
@@ -84,70 +66,37 @@ class TokenColumns(NamedTuple):
 
 def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> TokenColumns:
     """Return the columns that the user names, else columns with usual names and fitting values."""
-    by_name = {name.lower(): name for name in reversed(table.header)}
-    columns = table.columns(columns, TokenColumns._fields)
-    given = {role: find_column(table, role, name) for role, name in columns.items()}
-    usual = {
-        role: next((by_name[name] for name in names if name in by_name), None)
-        for role, names in (
-            ("words", WORD_COLUMNS),
-            ("text", TEXT_COLUMNS),
-            ("document", DOCUMENT_COLUMNS),
-        )
-    }
-    words = given.get("words") or usual["words"]
+    given = table.columns(columns, TokenColumns._fields)
+    words = table.find("words", given, WORD_COLUMNS)
     if "text" in given and "words" not in given:
         words = None
-    text = None if words else given.get("text") or usual["text"]
+    text = None if words else table.find("text", given, TEXT_COLUMNS)
     if words is None and text is None:
         raise missing_column(table, "words", "words or a text", "tokens")
-    tags = given.get("tags")
+    tags, spans = table.find("tags", given), table.find("spans", given)
     if tags is None and words:
-        tags = _first_fitting(by_name, TAG_COLUMNS, rows, (str, int))
-    spans = given.get("spans")
+        tags = _first_fitting(table, TAG_COLUMNS, rows, (str, int))
     if spans is None and "tags" not in given:
-        spans = _first_fitting(by_name, SPAN_COLUMNS, rows, (dict, list, tuple))
-    related = given.get("relations") or by_name.get(RELATION_COLUMN)
-    document = given.get("document") or usual["document"]
-    return TokenColumns(words, text, tags, spans, document, related)
+        spans = _first_fitting(table, SPAN_COLUMNS, rows, (dict, list, tuple))
+    document = table.find("document", given, DOCUMENT_COLUMNS)
+    return TokenColumns(
+        words, text, tags, spans, document, table.find("relations", given, [RELATION_COLUMN])
+    )
 
 
 def _first_fitting(
-    by_name: Mapping[str, str],
+    table: Table,
     usual: Sequence[str],
     rows: Sequence[Record],
     types: tuple[type, ...],
 ) -> str | None:
     """Return the first usual column whose values are lists of a type (or empty in all rows)."""
-    for name in (by_name[name] for name in usual if name in by_name):
+    for name in (table.by_name[name] for name in usual if name in table.by_name):
         values = (row.values.get(name) for row in rows)
         filled = next((value for value in values if value not in (None, [], "")), None)
         if filled is None or (isinstance(filled, list) and isinstance(filled[0], types)):
             return name
     return None
-
-
-def record_reader(
-    table: Table,
-    columns: Mapping[str, str],
-    first: Sequence[Record],
-    need_gold: bool = False,
-    relations: bool = False,
-) -> Callable[[Record], TokenRecord]:
-    """Return the function that reads a row of a table; the ``first`` rows decide on columns.
-
-    With ``need_gold``, raises DataError if no column holds tags or spans. ``relations`` are read on
-    request only.
-    """
-    chosen = guess_columns(table, columns, first)
-    table.label_column = chosen.tags
-    read = chosen if relations else chosen._replace(relations=None)
-    if chosen.words and "text" in table.header:  # the characters of Prodigy's tokens
-        read = read._replace(text="text")
-    table.choose(**read._asdict())
-    if need_gold and chosen.tags is None and chosen.spans is None:
-        raise missing_column(table, "tags", "tags or spans", "tags")
-    return partial(token_record, columns=chosen, names=table.names, relations=relations)
 
 
 def token_record(
@@ -175,27 +124,29 @@ def token_record(
     if value is None and not (columns.spans and answer == "accept"):
         return record
     value = [] if value is None else value
-    found = read_spans(value, row.where, len(record.words), record.text, record.offsets)
-    if relations and found.unreachable and columns.words is None:
-        record = _split_at(record, found)
-        found = read_spans(value, row.where, len(record.words), record.text, record.offsets)
-    record = record._replace(
-        spans=found.spans,
-        unreachable=found.unreachable,
-        discontinuous=(row.where,) * found.num_discontinuous,
-    )
+    record = with_spans(record, value, split=relations and columns.words is None)
     given = row.values.get(columns.relations) if relations and columns.relations else None
     if given is None:
         return record
     return record._replace(relations=read_relations(given, row.where, value, record))
 
 
-def _split_at(record: TokenRecord, found: ParsedSpans) -> TokenRecord:
-    """Return the record of a text with its words split where spans begin or end."""
-    offsets, text = record.offsets or (), record.text or ""
-    spans = [*words_to_chars(offsets, found.spans), *found.unreachable]
-    pieces = split_offsets(offsets, spans)
-    return record._replace(words=tuple(text[start:end] for start, end in pieces), offsets=pieces)
+def with_spans(
+    record: TokenRecord, value: Any, places: Sequence[str] = (), split: bool = False
+) -> TokenRecord:
+    """Return a record with the JSON spans of its row; ``places`` are their own, if they have any.
+
+    With ``split``, its words are also split where spans begin or end.
+    """
+    found = read_spans(value, record.where, len(record.words), record.text, record.offsets, places)
+    if split and found.unreachable:
+        offsets, text = record.offsets or (), record.text or ""
+        ends = [*words_to_chars(offsets, found.spans), *found.unreachable]
+        pieces = split_offsets(offsets, ends)
+        words = tuple(text[start:end] for start, end in pieces)
+        return with_spans(record._replace(words=words, offsets=pieces), value, places)
+    spans, unreachable, discontinuous = found
+    return record._replace(spans=spans, unreachable=unreachable, discontinuous=discontinuous)
 
 
 def _from_words(row: Record, column: str) -> TokenRecord:
@@ -266,15 +217,21 @@ def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None)
 
 
 class ParsedSpans(NamedTuple):
-    """The spans of a row in words, and the spans in characters that begin or end inside a word."""
+    """The spans of a row in words, the spans in characters that begin or end inside a word, and the
+    places of discontinuous spans."""
 
     spans: tuple[Span, ...]
     unreachable: tuple[Span, ...]
-    num_discontinuous: int
+    discontinuous: tuple[str, ...]
 
 
 def read_spans(
-    value: Any, where: str, num_words: int, text: str | None = None, offsets: Offsets | None = None
+    value: Any,
+    where: str,
+    num_words: int,
+    text: str | None = None,
+    offsets: Offsets | None = None,
+    places: Sequence[str] = (),
 ) -> ParsedSpans:
     """Read a list of JSON spans: sorted, without repetitions.
 
@@ -283,36 +240,39 @@ def read_spans(
     ``start_offset``/``end_offset``; or ``offsets``, a list of pairs, read from the first start to
     the last end. Positions count words, or the characters of ``text`` if it is given; ``offsets``
     [W] then has the characters ``(start, end)`` of each word. Raises DataError for anything else,
-    and for a span whose own ``text`` differs from its characters.
+    and for a span whose own ``text`` differs from its characters; it names the place of the span,
+    or ``where``.
     """
     if not isinstance(value, list | tuple):
         raise DataError(f"{where}: {value!r:.60} must be a list of spans: write [{_SPAN}, …].")
     spans: list[Span] = []
+    span_places: list[str] = []
     unreachable: list[Span] = []
-    num_discontinuous = 0
+    discontinuous: list[str] = []
     size, unit = (num_words, "word") if text is None else (len(text), "character")
-    for item in value:
-        fragments, labels = _parse_span(item, where, in_words=text is None)
+    for item, place in zip(value, places or repeat(where), strict=False):
+        fragments, labels = _parse_span(item, place, in_words=text is None)
         for start, end in fragments:
             if not 0 <= start < end <= size:
                 raise DataError(
-                    f"{where}: span {start} to {end} ({labels[0]}) is empty or outside the "
+                    f"{place}: span {start} to {end} ({labels[0]}) is empty or outside the "
                     f"{quantity(size, unit)} of the row: 0 <= start < end <= {size}, end exclusive."
                 )
         covered = item.get("text") if isinstance(item, Mapping) else None
         if text is not None and isinstance(covered, str) and not covers(text, fragments, covered):
             found = " ".join(text[start:end] for start, end in fragments)
             raise DataError(
-                f"{where}: a span has the text {covered!r:.60}, but characters {fragments[0][0]} "
+                f"{place}: a span has the text {covered!r:.60}, but characters {fragments[0][0]} "
                 f"to {fragments[-1][1]} are {found!r:.60}: count characters, not bytes, from 0 "
                 "and end exclusive."
             )
-        start, end, discontinuous = enclosing_range(fragments, text)
-        num_discontinuous += discontinuous
+        start, end, gaps = enclosing_range(fragments, text)
+        discontinuous += [place] * gaps
         spans += [Span(start, end, label) for label in labels]
+        span_places += [place] * len(labels)
     if text is not None:
-        spans, unreachable = chars_to_words(offsets or (), spans, [where] * len(spans))
-    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), num_discontinuous)
+        spans, unreachable = chars_to_words(offsets or (), spans, span_places)
+    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), tuple(discontinuous))
 
 
 def read_relations(value: Any, where: str, spans: Any, record: TokenRecord) -> tuple[Relation, ...]:

@@ -9,17 +9,17 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from finetune.data.checks import Locations, locations_of
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions
-from finetune.data.findings import Locations, locations_of
 from finetune.data.formats import open_data, read_file
 from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.tables import Table, check_columns, column_notes
-from finetune.data.tag_conversion import is_nested, to_bio, with_tags
+from finetune.data.tables import Table, check_columns, column_notes, missing_column
+from finetune.data.tag_conversion import Conversion, are_nested, to_bio
 from finetune.data.tag_schemes import (
     Transitions,
     all_transitions,
@@ -31,8 +31,8 @@ from finetune.data.token_records import (
     HEADER_NAMES,
     WORD_COLUMNS,
     TokenRecord,
-    record_reader,
-    token_example,
+    guess_columns,
+    token_record,
 )
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
@@ -78,8 +78,15 @@ class TokenReader(RowReader):
         """Choose the columns of words and gold by their names, and by the values of first rows."""
         if table.sentences:
             return lambda _, record: record
-        read = record_reader(table, given, first, gold == "required", self.relations)
-        return lambda _, row: read(row)
+        chosen = guess_columns(table, given, first)
+        table.label_column = chosen.tags
+        read = chosen if self.relations else chosen._replace(relations=None)
+        if chosen.words and "text" in table.header:  # the characters of Prodigy's tokens
+            read = read._replace(text="text")
+        table.choose(**read._asdict())
+        if gold == "required" and chosen.tags is None and chosen.spans is None:
+            raise missing_column(table, "tags", "tags or spans", "tags")
+        return lambda _, row: token_record(row, chosen, table.names, self.relations)
 
     def usable(self, make: Make, table: Table) -> Make:
         """Leave out rows without words, and rows that an annotator rejected or ignored."""
@@ -111,7 +118,8 @@ class TokenReader(RowReader):
     def predicted(self, index: int, made: TokenRecord) -> TokenExample:
         """Return a record as an example, with tags in the scheme of the file."""
         record = made._replace(layers=()) if len(made.layers) > 1 else made
-        return token_example(index, with_tags(record, is_nested(record)))
+        nested = are_nested(record.spans, record.unreachable, record.offsets)
+        return Conversion(nested=nested).example(index, record)
 
 
 def read_tokens(
@@ -258,10 +266,9 @@ def _record_notes(
     Raises DataError if no record of train has gold.
     """
     answers = Counter({answer: count for answer, count in left_out.items() if answer})
-    gold = [flag for flags in records.each_chunk(_gold_flags) for flag in flags]
-    without_gold = locations_of(records, (flag != _GOLD for flag in gold))
-    without_file = locations_of(records, (flag == _UNANNOTATED for flag in gold))
-    if split == "train" and len(without_gold) == len(records):
+    without_gold = sum(records.each_chunk(_num_without_gold))
+    without_file = locations_of(records, records.column("unannotated"))
+    if split == "train" and without_gold == len(records):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         if without_file:
             problem = "no text is annotated: training needs a NAME.ann for each NAME.txt"
@@ -276,21 +283,14 @@ def _record_notes(
         counted = f"{len(without_file):,} of {quantity(len(records), 'document')}"
         where = without_file.first[0]
         notes.append(f"{split}: {counted} without .ann file and so without gold, first {where}")
-    if without_tags := len(without_gold) - len(without_file):
+    if without_tags := without_gold - len(without_file):
         notes.append(f"{split}: {without_tags:,} of {quantity(len(records), 'row')} without tags")
     return notes
 
 
-_NONE, _GOLD, _UNANNOTATED = 0, 1, 2
-"""The state of a record: without gold, with gold, or without an .ann file."""
-
-
-def _gold_flags(records: Examples) -> bytes:
-    """Return whether records have gold."""
-    return bytes(
-        _GOLD if layers or spans is not None else _UNANNOTATED * unannotated
-        for layers, spans, unannotated in records.columns("layers", "spans", "unannotated")
-    )
+def _num_without_gold(records: Examples) -> int:
+    golds = records.columns("layers", "spans")
+    return sum(not layers and spans is None for layers, spans in golds)
 
 
 def _span_notes(splits: Sequence[Examples]) -> list[str]:

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from finetune.config.tasks import column_map
 from finetune.data import DataError, Dataset, read_text
-from finetune.data.label_names import NLI_LABELS, with_standard_names
-from finetune.data.votes import voted_names
+from finetune.data.labels import NLI_LABELS, voted_names, with_standard_names
 from finetune.embeddings.sentence_objectives import OBJECTIVES, Objective
 from finetune.embeddings.sentence_rows import scored_rows, with_half
 from finetune.embeddings.settings import SentenceConfig

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from finetune.data import halves
-from finetune.data.label_names import canonical_names
+from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import SetRule, set_scores
 from finetune.evaluation.kinds import Scored
 from finetune.evaluation.kinds.kind import Table

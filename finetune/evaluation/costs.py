@@ -12,7 +12,7 @@ from finetune.data import DataError
 from finetune.data.files import ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.json_files import parse_json
-from finetune.data.label_names import canonical_names
+from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.kinds import Kind, Scored
 from finetune.evaluation.kinds.label import NO_LABEL

@@ -14,6 +14,7 @@ the text or words to show, so that nothing has to read the data again:
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
 from finetune.data.conll import find_layout
 from finetune.data.examples import normalized_texts
-from finetune.data.files import UTF_8, DataFile, Line, uncompressed_name
+from finetune.data.files import UTF_8, DataFile, Line, read_lines, uncompressed_name
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.evaluation.decisions import Costs
@@ -187,7 +188,8 @@ class PredictionFile:
     def gold(self, kind: Kind) -> Sequence[Any]:
         """Return the examples with the gold that the file holds, to align predictions of a kind."""
         if self.format == "conll":
-            opened = DataFile(str(self.path), "conll", self.lines)
+            content = io.StringIO("\n".join(text for _, text in self.lines))
+            opened = DataFile(str(self.path), "conll", read_lines(str(self.path), content))
             return kind.read_gold(opened, GoldSource(columns={"tags": "-2"}))
         return [kind.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finetune.data.label_names import canonical_names
+from finetune.data.labels import canonical_names
 from finetune.evaluation.conformal import subgroups_of_sets, table_of_sets
 from finetune.evaluation.costs import price_table
 from finetune.evaluation.decisions import Decisions, below

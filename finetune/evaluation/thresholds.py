@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from finetune.config.metric_facts import facts_of
-from finetune.data.label_names import canonical_names
+from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
 from finetune.evaluation.kinds.kind import Kind, Scored, Table
 from finetune.evaluation.kinds.label import LABEL, LABELS, positive_counts, set_class_counts

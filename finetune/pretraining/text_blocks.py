@@ -20,8 +20,8 @@ from finetune.config.tasks import column_map
 from finetune.data import Dataset, read_text, with_held_out_splits
 from finetune.data import examples as holder
 from finetune.data.examples import Examples, collected, gathered
+from finetune.data.mixing import sampling_probabilities
 from finetune.data.running_text import read_running_text, text_sources
-from finetune.data.sampling import sampling_probabilities
 from finetune.data.snapshots import Inputs, Prepared
 from finetune.data.sources import PartOf, content_of, resolve
 from finetune.preprocessing.encodings import Array

@@ -26,8 +26,8 @@ from finetune.data import (
 from finetune.data import examples as holder
 from finetune.data.dataset import WARNING
 from finetune.data.json_files import read_object
-from finetune.data.label_names import folded
-from finetune.data.replay import with_replay
+from finetune.data.labels import folded
+from finetune.data.mixing import with_replay
 from finetune.data.snapshots import Inputs, Prepared, large_inputs
 from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
 from finetune.evaluation.runs import RunFolder

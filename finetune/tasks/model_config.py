@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from finetune.config.tasks import CONFIGS
 from finetune.data.json_files import read_object
-from finetune.data.label_names import NLI_LABELS, canonical_name
+from finetune.data.labels import NLI_LABELS, canonical_name
 from finetune.data.tag_schemes import detect_scheme
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.heads.base import labels_of

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
-from finetune.data.label_names import with_standard_names
+from finetune.data.labels import with_standard_names
 from finetune.data.tables import Table
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.positive import named_positive

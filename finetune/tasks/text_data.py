@@ -14,9 +14,8 @@ from finetune.config.tasks import ClassifyConfig, TextConfig, flag
 from finetune.data import Dataset
 from finetune.data.dataset import numbered_order
 from finetune.data.examples import Examples
-from finetune.data.label_names import NLI_LABELS
+from finetune.data.labels import NLI_LABELS, voted_names
 from finetune.data.splitting import per_class
-from finetune.data.votes import voted_names
 from finetune.evaluation.positive import positive_label
 from finetune.models.heads.task_models import Problem
 from finetune.tasks.base import with_gold

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from finetune.data.label_names import canonical_name
+from finetune.data.labels import canonical_name
 from finetune.tasks.base import Task
 from finetune.tasks.text_classification import TextClassificationTask, TextRecord
 from finetune.types import (

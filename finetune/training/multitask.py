@@ -17,7 +17,7 @@ import torch
 
 from finetune.config.tasks import Resume, TrainConfig, changes_of, flag, settings
 from finetune.data import Dataset
-from finetune.data.sampling import sampling_probabilities
+from finetune.data.mixing import sampling_probabilities
 from finetune.evaluation.runs import RunFolder
 from finetune.models.heads.base import Head
 from finetune.runtime.files import recover

@@ -95,8 +95,7 @@ def test_the_digest_tells_apart_content_and_order_but_not_places() -> None:
 
 def test_a_file_of_examples_runs_no_code() -> None:
     store = collected(iter(TEXTS))
-    harmful = store.disk.write(pickle.dumps([os.getcwd] * 4))
-    column = (harmful, *store.parts["text"][1:])
-    store.parts["text"] = column
+    harmful = store.written.disk.write(pickle.dumps([os.getcwd] * 4))
+    store.written.places["text"] = [harmful, *store.written.places["text"][1:]]
     with pytest.raises(pickle.UnpicklingError):
         list(store)

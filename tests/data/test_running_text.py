@@ -12,8 +12,8 @@ import pytest
 
 from finetune.data import examples as holder
 from finetune.data import files
+from finetune.data.mixing import sampling_probabilities
 from finetune.data.running_text import read_running_text, sample_lines, text_sources
-from finetune.data.sampling import sampling_probabilities
 from finetune.data.sources import input_files
 from finetune.types import UserError
 

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -15,38 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.data import DataError, read_text, read_text_file, read_token_file, texts
+from tests.small_data import jsonl
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(written):
     """Write one file and read it as train."""
-
-    def write_and_read(name, content, **options):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return read_text(str(path), **options)
-
-    return write_and_read
-
-
-@pytest.fixture
-def error(read, tmp_path):
-    """The message for a file that cannot be read, without the folder."""
-
-    def message(name, content, **options):
-        with pytest.raises(DataError) as caught:
-            read(name, content, **options)
-        return str(caught.value).replace(f"{tmp_path}/", "")
-
-    return message
+    return lambda name, content, **options: written(partial(read_text, **options), name, content)
 
 
 def train(dataset):
     return [(e.text, e.pair, e.label) for e in dataset.splits["train"]]
-
-
-def jsonl(*rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def zstandard(content):
@@ -375,11 +355,6 @@ def test_bad_labels(error, labels, words):
 def test_errors_name_the_line_and_the_remedy(error, name, content, words):
     message = error(name, content)
     assert all(word in message for word in words), message
-
-
-def test_message_for_an_unterminated_string(error):
-    message = error("a.jsonl", '{"text": "a\n')
-    assert "(Unterminated string starting at line 1 column 10)" in message
 
 
 def test_numbers_as_texts_are_texts(read):

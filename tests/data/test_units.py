@@ -75,7 +75,7 @@ def test_wanted_rows_have_their_numbers(
     parsed = []
     unit_rows = Rows.numbered
 
-    def numbered(rows: Rows[Any], wanted: Callable[[int], bool]) -> Any:
+    def numbered(rows: Rows[Any], wanted: Callable[[int], bool] | None) -> Any:
         parse = rows.parse
         rows.parse = lambda unit: parsed.append(unit) or parse(unit)  # type: ignore[func-returns-value]
         return unit_rows(rows, wanted)

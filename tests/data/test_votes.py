@@ -17,7 +17,7 @@ from finetune.annotation.writers import write_annotations
 from finetune.data import read_text
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
-from finetune.data.label_names import folded, with_standard_names
+from finetune.data.labels import folded, with_standard_names
 from finetune.data.texts import read_text_file
 from finetune.types import TextExample
 from tests import laboratory as lab

@@ -13,7 +13,7 @@ import torch
 from finetune.config.recipes import Recipe, find_recipes, load_recipe, packaged_folder
 from finetune.config.tasks import CONFIGS, changes_results, flag
 from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
-from finetune.data.label_names import NLI_LABELS
+from finetune.data.labels import NLI_LABELS
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.training.run_folder import RUNS
 from tests import laboratory as lab

@@ -11,7 +11,7 @@ import datasets
 import pytest
 
 from finetune.config.recipes import packaged_folder
-from finetune.data.label_names import NLI_LABELS
+from finetune.data.labels import NLI_LABELS
 from finetune.suites import submission
 from finetune.suites.definition import load_suite
 from finetune.suites.submission import GLUE, GlueFile, glue_text, squad_texts

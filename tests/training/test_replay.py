@@ -11,7 +11,7 @@ import pytest
 import finetune
 from finetune.data import Dataset, read_text
 from finetune.data import examples as holder
-from finetune.data.replay import with_replay
+from finetune.data.mixing import with_replay
 from finetune.types import TextExample
 from tests import laboratory as lab
 from tests.small_data import write_jsonl, write_splits

@@ -16,10 +16,8 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.files import DataFile
-from finetune.data.label_names import canonical_names
-from finetune.data.labels import convert_labels
+from finetune.data.labels import agreement, canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
-from finetune.data.votes import agreement, read_votes
 from finetune.evaluation.confident_learning import probable_label_errors
 from finetune.evaluation.kinds.examples import OfTexts, confidence_of
 from finetune.evaluation.kinds.kind import (

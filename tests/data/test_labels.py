@@ -6,7 +6,7 @@ from pathlib import Path
 
 from finetune.config.tasks import CONFIGS
 from finetune.data import check_data, read_text, read_tokens
-from finetune.data.label_names import folded
+from finetune.data.labels import folded
 from finetune.tasks import load_task
 from tests import laboratory as lab
 
