@@ -22,8 +22,7 @@ from finetune.annotation.annotations import Annotations, read_annotations
 from finetune.cli.output import print_tables, show
 from finetune.evaluation.kinds import KINDS
 from finetune.evaluation.metrics import class_counts, f1, total
-from finetune.evaluation.resampling import Counts
-from finetune.evaluation.significance import estimate
+from finetune.evaluation.significance import Counts, estimate
 from finetune.evaluation.span_matching import match_spans
 from finetune.types import UserError, abbreviated, quantity
 

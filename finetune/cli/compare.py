@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.options import Command, EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
-from finetune.cli.predict import Predict
+from finetune.cli.predict import predicted
 from finetune.config.options import argument
 from finetune.types import UserError, abbreviated, last_part, quantity
 
@@ -190,12 +189,8 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
                 f"{name}: no such file or folder. If it is a hub id, add --gold FILE: the model "
                 "predicts the examples of this file."
             )
-        with tempfile.TemporaryDirectory(prefix="finetune-") as folder:
-            file = str(Path(folder) / "predictions.jsonl")
-            Predict(
-                folder=name, file=self.gold, out=file, columns=self.columns, encoding=self.encoding
-            ).run()
-            yield file
+        with predicted(name, self.gold, self) as file:
+            yield str(file)
 
     def _compare_folds(self, first: Entry, second: Entry) -> None:
         from finetune.evaluation.compare import compare_folds

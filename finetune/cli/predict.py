@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from finetune.cli.options import Command, InputOptions, OutOption, ReasonOptions, SpeedOptions
+from finetune.cli.options import (
+    Command,
+    DataOptions,
+    InputOptions,
+    OutOption,
+    ReasonOptions,
+    SpeedOptions,
+)
 from finetune.cli.output import (
     check_output,
     inputs_of,
@@ -361,6 +369,16 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 yield task.record.example(index, given, "--text")
         else:
             yield from task.record.read(self.file or "", **self.reading, rows=rows, wanted=wanted)
+
+
+@contextlib.contextmanager
+def predicted(model: str, file: str, options: DataOptions) -> Iterator[Path]:
+    """Context with the predictions of a model for a file, read with the options, as a file."""
+    with TemporaryDirectory(prefix="finetune-") as folder:
+        out = Path(folder) / "predictions.jsonl"
+        columns, encoding = options.columns, options.encoding
+        Predict(folder=model, file=file, out=str(out), columns=columns, encoding=encoding).run()
+        yield out
 
 
 def _reporting(records: Iterable[T], reporter: Reporter) -> Iterator[T]:

@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from finetune.cli.options import Command, DataOptions, FormatOption
 from finetune.cli.output import TableFormat, print_tables, show
-from finetune.cli.predict import Predict
+from finetune.cli.predict import predicted
 from finetune.config.options import DATA, Help, argument
 from finetune.config.tasks import column_map
 from finetune.types import UserError
@@ -62,15 +61,7 @@ class Score(FormatOption, DataOptions, Command):
             raise UserError(f"--data {data}: no such file: name one file with gold labels.")
         from finetune.tasks import saved_task
 
-        with TemporaryDirectory() as folder:
-            predictions = Path(folder) / "predictions.jsonl"
-            Predict(
-                folder=self.predictions,
-                file=data,
-                out=str(predictions),
-                columns=self.columns,
-                encoding=self.encoding,
-            ).run()
+        with predicted(self.predictions, data, self) as predictions:
             columns = saved_task(self.predictions).record.config.columns
             self._score(predictions, data, column_map(columns))
 

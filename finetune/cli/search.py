@@ -25,22 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(FormatOption):
-    """Options of `finetune search`, besides the options of the task."""
-
-    space: Annotated[tuple[tuple[str, ...], ...], Help(append=True)] = ()
-    """The values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or
-    `tuning=full,lora`. Unset are the learning rate (a fifth to five times the default), the batch
-    size, the warm-up and the weight decay, as far as their options are not given."""
-    trials: int = 20
-    """Total number of trials, including trials of earlier calls and of other processes. The first
-    trial has the settings of the command."""
-    minutes: float | None = None
-    """Start no new trial after this total time, in minutes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search(SearchOptions, Command):
+class Search(FormatOption, Command):
     """Search for the settings with the best validation score; the test split decides nothing.
 
     Examples:
@@ -50,6 +35,15 @@ class Search(SearchOptions, Command):
 
     task: Annotated[str, argument("TASK")]
     """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
+    space: Annotated[tuple[tuple[str, ...], ...], Help(append=True)] = ()
+    """The values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or
+    `tuning=full,lora`. Unset are the learning rate (a fifth to five times the default), the batch
+    size, the warm-up and the weight decay, as far as their options are not given."""
+    trials: int = 20
+    """Total number of trials, including trials of earlier calls and of other processes. The first
+    trial has the settings of the command."""
+    minutes: float | None = None
+    """Start no new trial after this total time, in minutes."""
 
     trains = True
 

@@ -28,8 +28,7 @@ from finetune.embeddings.pairs import SimilarityData, read_similarity
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, cosine
 from finetune.evaluation.kinds import KINDS, scores_of
 from finetune.evaluation.predictions import to_row
-from finetune.evaluation.resampling import Counts
-from finetune.evaluation.significance import Estimate, estimate
+from finetune.evaluation.significance import Counts, Estimate, estimate
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
 from finetune.types import TextExample, TextPrediction, UserError, quantity

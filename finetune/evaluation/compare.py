@@ -19,14 +19,16 @@ from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.kinds import DEFAULT_METRICS, Scored, score_limits
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.reproduction import standard_deviation
-from finetune.evaluation.resampling import Counts, count_metric, custom_counts
 from finetune.evaluation.runs import find_system, read_summary
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
+    Counts,
     Estimate,
     adjust,
     compare,
+    count_metric,
+    custom_counts,
     estimate,
     fold_interval,
     fold_test,

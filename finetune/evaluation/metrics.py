@@ -1,6 +1,6 @@
 """Metrics, each written once: counts of each example, and the value of their sum.
 
-Scores sum over all examples; confidence intervals and significance tests (``resampling``) take
+Scores sum over all examples; confidence intervals and significance tests (``significance``) take
 weighted sums, so values also take batches of sums. A score with nothing to divide by is 0.0. Here
 is what several kinds of predictions share; to add a metric, add a ``Metric`` to the ``metrics`` of
 its kind.

@@ -124,12 +124,12 @@ class PredictionFile:
         """
         words = [bool(kind.asked(each)) for each in gold.examples]
         golds = [kind.gold(each) is not None for each in gold.examples]
-        needed = [both == (True, True) for both in zip(words, golds, strict=True)]
+        needed = [own and known for own, known in zip(words, golds, strict=True)]
         keys, own = _ids([(each.key, each.where) for each in gold.examples]), self.ids
         if keys is not None and own is not None:
             order = self.indices_of(keys, [e.where for e in gold.examples], gold.name, needed)
-            both = zip(order, gold.examples, strict=True)
-            return [(self.rows[i], each) for i, each in both if i is not None], "id"
+            found = zip(order, gold.examples, strict=True)
+            return [(self.rows[i], each) for i, each in found if i is not None], "id"
         filters = ([True] * len(golds), words, needed, golds)
         kept = next((some for some in filters if sum(some) == len(self.rows)), None)
         if kept is None:

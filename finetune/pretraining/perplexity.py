@@ -27,8 +27,7 @@ from finetune.config.tasks import column_map
 from finetune.data import read_text_file
 from finetune.data.word_splitting import split_words
 from finetune.evaluation.metrics import mean
-from finetune.evaluation.resampling import Counts
-from finetune.evaluation.significance import estimate
+from finetune.evaluation.significance import Counts, estimate
 from finetune.inference.loop import chunks, forward_passes
 from finetune.models.encoder import Batching
 from finetune.models.heads.masked_lm import MaskedLanguageModel

@@ -10,9 +10,8 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.files import DataFile
-from finetune.evaluation.kinds.examples import OfTexts
+from finetune.evaluation.kinds.examples import OfTexts, bucket, buckets, right_by_group
 from finetune.evaluation.kinds.kind import Grouping, Scored, Wording
-from finetune.evaluation.kinds.subgroups import bucket, buckets, right_by_group
 from finetune.evaluation.metrics import Metric, mean
 from finetune.types import MaskedPrediction, TextExample
 

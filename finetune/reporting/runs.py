@@ -20,9 +20,14 @@ from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.kinds import Scored, score_limits
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import standard_deviation
-from finetune.evaluation.resampling import count_metric
 from finetune.evaluation.runs import RunFolder, read_summary
-from finetune.evaluation.significance import ALPHA, Estimate, estimate, observed_scores
+from finetune.evaluation.significance import (
+    ALPHA,
+    Estimate,
+    count_metric,
+    estimate,
+    observed_scores,
+)
 from finetune.reporting.rendering import format_score
 from finetune.types import UserError, abbreviated, quantity
 

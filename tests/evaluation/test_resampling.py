@@ -18,8 +18,7 @@ from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.error_analysis import analyze_predictions
 from finetune.evaluation.kinds import KINDS, Scored
 from finetune.evaluation.kinds.kind import class_scores
-from finetune.evaluation.resampling import count_metric
-from finetune.evaluation.significance import compare
+from finetune.evaluation.significance import compare, count_metric
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
     Example,

@@ -11,8 +11,7 @@ from scipy import stats
 
 from finetune.evaluation import significance
 from finetune.evaluation.metrics import f1, mean
-from finetune.evaluation.resampling import Counts
-from finetune.evaluation.significance import Comparison, compare, holm
+from finetune.evaluation.significance import Comparison, Counts, compare, holm
 
 GENERATOR = "rng" if "rng" in inspect.signature(stats.bootstrap).parameters else "random_state"
 """What scipy calls its source of random numbers; before 1.15 the second."""

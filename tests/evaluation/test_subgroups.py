@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from finetune.data.spans import inner_spans
 from finetune.evaluation.kinds import KINDS, scores_of
+from finetune.evaluation.kinds.examples import POSITIONS, bucket, buckets
 from finetune.evaluation.kinds.spans import SEEN_ENTITIES, depths
-from finetune.evaluation.kinds.subgroups import POSITIONS, bucket, buckets
 from finetune.evaluation.kinds.words import SEEN_WORDS
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.types import Span, TextExample, TokenExample

@@ -14,8 +14,7 @@ import pytest
 
 from finetune.config.values import shown_value
 from finetune.evaluation.alignment import align_runs
-from finetune.evaluation.resampling import count_metric
-from finetune.evaluation.significance import estimate
+from finetune.evaluation.significance import count_metric, estimate
 from tests import laboratory as lab
 from tests import small_data as data
 from tests.command import Outcome, refused, run

@@ -25,7 +25,7 @@ from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.files import DataFile
 from finetune.data.questions import QUESTIONS
-from finetune.evaluation.kinds.examples import OfTexts, confidence_of
+from finetune.evaluation.kinds.examples import OfTexts, bucket, buckets, by_length, confidence_of
 from finetune.evaluation.kinds.kind import (
     Grouping,
     Mistake,
@@ -35,7 +35,6 @@ from finetune.evaluation.kinds.kind import (
     expected_calibration_error,
     known_or_nan,
 )
-from finetune.evaluation.kinds.subgroups import bucket, buckets, by_length
 from finetune.evaluation.metrics import Metric, mean
 from finetune.types import (
     ANSWERABLE,

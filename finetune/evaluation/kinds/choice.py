@@ -11,7 +11,7 @@ import numpy as np
 from finetune.data import DataError
 from finetune.data.choices import CHOICES
 from finetune.data.files import DataFile
-from finetune.evaluation.kinds.examples import OfTexts, confidence_of
+from finetune.evaluation.kinds.examples import OfTexts, by_length, confidence_of, right_by_group
 from finetune.evaluation.kinds.kind import (
     Grouping,
     Mistake,
@@ -21,7 +21,6 @@ from finetune.evaluation.kinds.kind import (
     expected_calibration_error,
     known_or_nan,
 )
-from finetune.evaluation.kinds.subgroups import by_length, right_by_group
 from finetune.evaluation.metrics import Metric, mean
 from finetune.types import ChoicePrediction, ChoiceQuestion
 

@@ -19,7 +19,7 @@ from finetune.data.files import DataFile
 from finetune.data.labels import agreement, canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
 from finetune.evaluation.confident_learning import probable_label_errors
-from finetune.evaluation.kinds.examples import OfTexts, confidence_of
+from finetune.evaluation.kinds.examples import OfTexts, by_length, confidence_of, right_by_group
 from finetune.evaluation.kinds.kind import (
     Answer,
     Grouping,
@@ -33,7 +33,6 @@ from finetune.evaluation.kinds.kind import (
     is_number,
     probability,
 )
-from finetune.evaluation.kinds.subgroups import by_length, right_by_group
 from finetune.evaluation.metrics import (
     Metric,
     class_counts,
@@ -548,7 +547,7 @@ def _centered(values: Sequence[float], all_values: Sequence[float]) -> np.ndarra
 
 
 def rank_moments(scored: Scored) -> np.ndarray:
-    """Return the ``moments`` of ranks. In a resample ranks change: see ``resampling.Counts``."""
+    """Return the ``moments`` of ranks. In a resample ranks change: see ``significance.Counts``."""
     one = np.ones((1, len(scored)))
     gold, predicted = (weighted_ranks(side, one)[0] for side in (scored.gold, scored.predicted))
     return moments(Scored(NUMBER, gold, predicted, scale=predicted))

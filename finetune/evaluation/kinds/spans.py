@@ -20,7 +20,11 @@ from finetune.data.tag_schemes import tags_to_spans
 from finetune.data.token_records import ParsedSpans, read_spans
 from finetune.data.tokens import read_gold
 from finetune.evaluation.kinds.examples import (
+    POSITIONS,
+    SENTENCE_LENGTHS,
     OfSentences,
+    bucket,
+    buckets,
     check_words,
     predicted_scheme,
     spans_in_characters,
@@ -39,7 +43,6 @@ from finetune.evaluation.kinds.kind import (
     probability,
     rates,
 )
-from finetune.evaluation.kinds.subgroups import POSITIONS, SENTENCE_LENGTHS, bucket, buckets
 from finetune.evaluation.metrics import (
     RATES,
     Metric,

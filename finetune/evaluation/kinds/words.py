@@ -24,9 +24,14 @@ from finetune.data.tag_schemes import (
 )
 from finetune.data.tokens import read_token_file
 from finetune.evaluation.kinds.examples import (
+    POSITIONS,
+    SENTENCE_LENGTHS,
     OfSentences,
+    bucket,
+    buckets,
     check_words,
     predicted_scheme,
+    right_by_group,
     spans_in_characters,
 )
 from finetune.evaluation.kinds.kind import (
@@ -47,13 +52,6 @@ from finetune.evaluation.kinds.spans import (
     OfSpans,
     span_mistake,
     span_sets,
-)
-from finetune.evaluation.kinds.subgroups import (
-    POSITIONS,
-    SENTENCE_LENGTHS,
-    bucket,
-    buckets,
-    right_by_group,
 )
 from finetune.evaluation.metrics import (
     Metric,
