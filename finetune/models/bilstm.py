@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from finetune.runtime.device import to_device
 
@@ -32,17 +32,20 @@ class BiLstm(nn.Module):
 
     def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """Return states [T, H] for hidden states [T, H] of sequences with these lengths."""
-        longest_first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+        # the order is computed on the CPU, as packing on a device waits for it
+        rows = torch.arange(sum(lengths)).split(lengths)
+        order, sizes, *_ = pack_sequence(sorted(rows, key=len, reverse=True))
+        place = order.argsort()  # of each token among the packed ones
+        ends = torch.tensor(lengths).cumsum(0)
+        place_of_last = place.index_copy(0, ends - torch.tensor(lengths), place[ends - 1])
+        order, place, place_of_last = (
+            to_device(each, hidden.device) for each in (order, place, place_of_last)
+        )
         with torch.autocast(hidden.device.type, enabled=False):
-            rows = hidden.to(next(self.lstm.parameters()).dtype).split(lengths)
-            packed, _ = self.lstm(pack_sequence([rows[number] for number in longest_first]))
-        found = dict(zip(longest_first, unpack_sequence(packed), strict=True))
-        states = torch.cat([found[number] for number in range(len(lengths))])
-        ends = to_device(torch.tensor(lengths).cumsum(0), hidden.device)
-        begins = ends - to_device(torch.tensor(lengths), hidden.device)
-        before, after = states.split(self.lstm.hidden_size, dim=1)
-        before = before.index_copy(0, begins, before.index_select(0, ends - 1))
-        return torch.cat([before, after], 1)
+            states = hidden.to(next(self.lstm.parameters()).dtype).index_select(0, order)
+            packed, _ = self.lstm(PackedSequence(states, sizes))
+        before, after = packed.data.split(self.lstm.hidden_size, dim=1)
+        return torch.cat([before.index_select(0, place_of_last), after.index_select(0, place)], 1)
 
 
 def add_bilstm(model: Any) -> bool:
