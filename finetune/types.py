@@ -119,6 +119,10 @@ class TextExample:
     GOLD: ClassVar[tuple[str, ...]] = ("label",)
     """The fields that ``labels_of`` takes."""
 
+    def line(self) -> str:
+        """Return the text, or both texts of a pair, to show."""
+        return self.text if self.pair is None else f"{self.text} ||| {self.pair}"
+
     def texts(self) -> list[str]:
         """Return the text, or both texts of a pair."""
         return [self.text] if self.pair is None else [self.text, self.pair]
@@ -280,6 +284,10 @@ class TokenExample:
 
     GOLD: ClassVar[tuple[str, ...]] = ("relations", "spans", "unreachable", "tags")
     """The fields that ``labels_of`` takes."""
+
+    def line(self) -> str:
+        """Return the text, or the words joined by blanks, to show."""
+        return " ".join(self.words) if self.text is None else self.text
 
     def texts(self) -> list[str]:
         """Return the words joined by blanks."""
@@ -554,6 +562,12 @@ class TextPrediction:
         decided = _withheld(self, self.label if unsure else None)
         return dataclasses.replace(self, label=None if unsure else self.label, decided=decided)
 
+    def full(self) -> Self:
+        """Return the prediction with a value in each place that it may leave empty, for types."""
+        label = self.decided.get("withheld") if self.label is None else self.label
+        label = tuple(self.scores or ("",))[:1] if label == () else label
+        return dataclasses.replace(self, label=label)
+
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         label = list(self.label) if isinstance(self.label, tuple) else self.label
@@ -604,6 +618,10 @@ class ChoicePrediction:
         choice, text = (None, "") if unsure else (self.choice, self.text)
         return dataclasses.replace(self, choice=choice, text=text, decided=decided)
 
+    def full(self) -> Self:
+        """Return the prediction with a value in each place that it may leave empty, for types."""
+        return dataclasses.replace(self, choice=0)
+
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         return {
@@ -653,6 +671,12 @@ class TokenPrediction:
         decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, tags=tags, decided=decided, **changed)
 
+    def full(self) -> Self:
+        """Return the prediction with a value in each place that it may leave empty, for types."""
+        spans: Any = {} if self.spans is None else {"spans": (_SPAN,), "span_scores": (0.5,)}
+        words = _one_word(self.offsets)
+        return dataclasses.replace(self, tags=("",), scores=(0.5,), **words, **spans)
+
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         record: dict[str, Any] = {
@@ -693,6 +717,11 @@ class SpanPrediction:
         decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, spans=spans, scores=scores, decided=decided)
 
+    def full(self) -> Self:
+        """Return the prediction with a value in each place that it may leave empty, for types."""
+        words = _one_word(self.offsets)
+        return dataclasses.replace(self, spans=(_SPAN,), scores=(0.5,), **words)
+
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
@@ -723,6 +752,12 @@ class RelationPrediction:
         (relations, scores), unsure = _divided(self.relations, self.scores, least)
         decided = _withheld(self, relation_records(self.spans, *unsure))
         return dataclasses.replace(self, relations=relations, scores=scores, decided=decided)
+
+    def full(self) -> Self:
+        """Return the prediction with a value in each place that it may leave empty, for types."""
+        relations = (Relation(_SPAN, _SPAN, ""),)
+        spans: Any = {"spans": (_SPAN,), "relations": relations, "scores": (0.5,)}
+        return dataclasses.replace(self, **_one_word(self.offsets), **spans)
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values; relations name their spans by index."""
@@ -774,6 +809,11 @@ class AnswerPrediction:
             self, answer=answer, decided=_withheld(self, text if unsure else None)
         )
 
+    def full(self) -> Self:
+        """Return the prediction with a value in each place that it may leave empty, for types."""
+        answer = FoundAnswer(0, 0, "", 0.5)
+        return dataclasses.replace(self, answer=answer, best=(answer,))
+
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values; ``answer`` is empty without an answer."""
         found = self.answer
@@ -803,6 +843,11 @@ class SentencePrediction:
     label: str | float | None = None
     score: float | None = None
     scores: Mapping[str, float] | None = None
+    decided: ClassVar[Mapping[str, Any]] = {}
+
+    def full(self) -> Self:
+        """Return the prediction, which leaves nothing empty."""
+        return self
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values: of a text its vector, of a pair its label."""
@@ -839,6 +884,11 @@ class MaskedPrediction:
     boundary_losses: tuple[float, ...] | None = None
     follows: bool | None = None
     follows_score: float | None = None
+    decided: ClassVar[Mapping[str, Any]] = {}
+
+    def full(self) -> Self:
+        """Return the prediction, which leaves nothing empty."""
+        return self
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -875,6 +925,14 @@ Prediction = (
     | SentencePrediction
     | MaskedPrediction
 )
+
+
+_SPAN = Span(0, 1, "")
+
+
+def _one_word(offsets: Any) -> dict[str, Any]:
+    """Return the fields of the prediction of a sentence of one word."""
+    return {"words": ("",), "offsets": None if offsets is None else ((0, 0),)}
 
 
 def _divided(

@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.data.examples import Examples
+from finetune.evaluation.kinds import KINDS
 from finetune.inference.loop import predict
 from finetune.runtime.files import recover, write_text
 from finetune.runtime.launch import make_accelerator
@@ -29,7 +30,6 @@ from finetune.training.repeated_runs import require_runs_folder
 from finetune.training.run_folder import open_run
 from finetune.training.trainer import fit
 from finetune.types import (
-    TextExample,
     TextPrediction,
     TokenPrediction,
     UserError,
@@ -71,7 +71,7 @@ def cross_validate(
         validation = data.splits[given[0]]
     else:
         examples += data.splits.get("validation", [])  # held out of train
-    if isinstance(examples[0], TextExample) and isinstance(examples[0].label, float):
+    if not KINDS[task.record.kind].classes:
         raise UserError(
             f"--label-errors needs classes, tags or spans: labels of {config.data} are numbers."
         )

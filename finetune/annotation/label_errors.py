@@ -25,7 +25,7 @@ from finetune.cli.output import show
 from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags, tags_to_spans
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
-from finetune.evaluation.error_analysis import ErrorCase, example_text
+from finetune.evaluation.error_analysis import ErrorCase
 from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.kinds.kind import Mistake
 from finetune.evaluation.kinds.spans import span_mistakes
@@ -75,7 +75,7 @@ class Suspect(ErrorCase):
             "confidence": round(self.confidence, 6),
             "given_confidence": round(self.given_confidence, 6),
             "margin": round(self.margin, 6),
-            "text": example_text(self.example),
+            "text": self.example.line(),
             "kind": self.mistake.category,
         }
         if self.mistake.words is not None:

@@ -1,12 +1,7 @@
 """Active learning: the unlabeled examples most worth labeling next.
 
-Uncertainty of a prediction, between 0 and 1:
-
-- one label: 1 less the margin between the two best labels (Scheffer et al. 2001);
-- several labels: the mean over labels of 1 - |2p - 1|;
-- tags: 1 less the geometric mean of the probabilities of the tags, which does not prefer long
-  sentences (MNLP, Shen et al. 2018; measures for sequences: Settles & Craven 2008);
-- spans: the entropy in bits of each candidate, span or not, summed and divided by the words.
+The kinds of predictions measure the uncertainty (``Kind.uncertainty``): the margin of one label,
+the mean over several labels, the mean probability of tags, the entropy of spans.
 
 ``both`` is diverse mini-batch active learning (Zhdanov 2019). For n suggestions, k-means clusters
 the 10 n most uncertain examples, weighted by uncertainty, and chooses the nearest to each center.
@@ -16,7 +11,6 @@ the 10 n most uncertain examples, weighted by uncertainty, and chooses the neare
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +21,7 @@ import xxhash
 
 from finetune.cli.output import open_records, show
 from finetune.data.examples import normalized_texts
+from finetune.evaluation.kinds import KINDS
 from finetune.inference.embed import Embedder
 from finetune.inference.predictor import Predictor
 from finetune.runtime.records import with_columns
@@ -34,10 +29,7 @@ from finetune.types import (
     Example,
     Prediction,
     SpanPrediction,
-    TextExample,
-    TextPrediction,
     TokenExample,
-    TokenPrediction,
     UserError,
     quantity,
 )
@@ -59,24 +51,6 @@ class Suggestion:
     example: Example
     prediction: Prediction
     uncertainty: float | None
-
-
-def uncertainty(prediction: Prediction) -> float | None:
-    """Return the uncertainty of a prediction; None if it has no probabilities."""
-    if isinstance(prediction, TextPrediction) and prediction.scores is not None:
-        values = sorted(prediction.scores.values(), reverse=True)
-        if isinstance(prediction.label, tuple):
-            return float(np.mean([1 - abs(2 * value - 1) for value in values]))
-        return 1 - (values[0] - values[1]) if len(values) > 1 else 0.0
-    if isinstance(prediction, TokenPrediction):
-        logs = np.log(np.maximum(prediction.scores, np.finfo(float).tiny))
-        return 1 - math.exp(float(logs.mean())) if len(logs) else 0.0
-    if isinstance(prediction, SpanPrediction):
-        p = np.array([score for _, score in prediction.candidates], dtype=float)
-        p = np.clip(p, 1e-12, 1 - 1e-12)
-        entropy = float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)).sum())
-        return entropy / max(len(prediction.words), 1)
-    return None
 
 
 def in_roles(example: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,8 +127,9 @@ class Suggester:
     def _predicted(self, examples: Iterable[Example]) -> Iterator[Suggestion]:
         waiting: dict[int, Example] = {}
         predictions = self.model.stream(self._distinct(examples, waiting))
+        kind = KINDS[self.model.task.record.kind]
         for prediction in predictions:
-            found = uncertainty(prediction)
+            found = kind.uncertainty(prediction)
             if isinstance(prediction, SpanPrediction):
                 prediction = replace(prediction, candidates=())
             yield Suggestion(waiting.pop(prediction.id), prediction, found)
@@ -182,7 +157,7 @@ class Suggester:
         embedder = Embedder(self.folder, unit="text", normalize=True, pooling="mean")
         examples: list[Any] = [each.example for each in found]
         sides = [examples]
-        if isinstance(examples[0], TextExample) and examples[0].pair is not None:
+        if len(examples[0].texts()) == 2:
             sides = [[each.text for each in examples], [each.pair or "" for each in examples]]
         vectors = ([each.vectors[0] for each in embedder.encode(side)] for side in sides)
         return np.concatenate(list(map(np.stack, vectors)), 1)

@@ -17,7 +17,7 @@ from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.runs import RunFolder, find_system
 from finetune.evaluation.selective import tables_of_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
-from finetune.types import Example, TextExample, UserError
+from finetune.types import UserError
 
 TITLES = {
     "counted": "By criterion (strict: boundaries and type; exact: boundaries; partial: overlap, "
@@ -65,7 +65,7 @@ class ErrorCase:
         """The part of the text to show: its beginning, or the words around the mistake."""
         if self.mistake.words is not None:
             return excerpt(self.example.words, *self.mistake.words)
-        line = " ".join(example_text(self.example).split())
+        line = " ".join(self.example.line().split())
         return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
 
     def record(self) -> dict[str, Any]:
@@ -78,15 +78,8 @@ class ErrorCase:
             "gold": mistake.gold,
             "predicted": mistake.predicted,
             "confidence": mistake.confidence,
-            "text": example_text(example),
+            "text": example.line(),
         }
-
-
-def example_text(example: Example) -> str:
-    """Return the text of a sentence, or the text or pair of texts of an example."""
-    if isinstance(example, TextExample):
-        return example.text if example.pair is None else f"{example.text} ||| {example.pair}"
-    return " ".join(example.words) if example.text is None else example.text
 
 
 def excerpt(words: Sequence[str], start: int, end: int) -> str:

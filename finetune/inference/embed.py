@@ -214,14 +214,14 @@ class Embedder:
         elif not isinstance(item, TextExample | TokenExample):
             item = TokenExample(index, tuple(item))
         is_text = isinstance(item, TextExample)
-        if is_text and item.pair is not None:
+        if len(item.texts()) > 1:
             raise UserError(f"{item.where}: a pair of texts has no vector: name one column.")
         id = index if item.key is None else item.key
         if self.unit == "word":
             words, offsets = split_words(item.text) if is_text else (item.words, item.offsets)
             offsets = None if offsets is None else tuple(offsets)
             return _Units(id, tuple(words), self.tokenizer.word_subwords([words])[0], offsets)
-        text = " ".join(item.words) if item.text is None else item.text
+        text = item.line()
         encoding = self.tokenizer.backend.encode(text, add_special_tokens=False)
         subwords = [[id] for id in encoding.ids]
         if self.unit == "subword":

@@ -29,18 +29,8 @@ from finetune.runtime.files import LOCK, FolderInUse, lock_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.runtime.records import Record, record_writer
 from finetune.types import (
-    AnswerPrediction,
-    ChoicePrediction,
     Example,
-    FoundAnswer,
-    MaskedPrediction,
-    Relation,
-    RelationPrediction,
-    SentencePrediction,
-    Span,
-    SpanPrediction,
     TextPrediction,
-    TokenPrediction,
     UserError,
 )
 
@@ -298,44 +288,13 @@ def typical(predictions: Iterable[Any]) -> list[Any]:
     answers, the second one has them withheld.
     """
     found, *others = predictions
-    if isinstance(found, TextPrediction):
-        own = ((each, _label(each)) for each in (found, *others))
-        found = next((each for each, label in own if label is not None), found)
-    full = _full(found)
-    if isinstance(full, MaskedPrediction | SentencePrediction) or not full.decided:
+    if isinstance(found, TextPrediction):  # a blank text does not tell the type of labels
+        found = next((each for each in (found, *others) if each.full().label is not None), found)
+    full = found.full()
+    if not full.decided:
         return [full]
     known = full.class_probabilities if "set" in full.decided else ()
     filled = {"set": [*known], "distance": 0.5, "unlike": False, "withheld": None}
     decided = {name: filled.get(name, value) for name, value in full.decided.items()}
     given = replace(full, decided=decided)
     return [given, given.withhold(lambda _: math.inf)] if "withheld" in decided else [given]
-
-
-def _label(prediction: TextPrediction) -> Any:
-    """Return the label of a text, also if it is withheld."""
-    withheld = prediction.decided.get("withheld")
-    return withheld if prediction.label is None else prediction.label
-
-
-def _full(found: Any) -> Any:
-    """Return a prediction with an answer."""
-    span, words, place = Span(0, 1, ""), ("",), ((0, 0),)
-    if isinstance(found, TextPrediction):
-        several = tuple(found.scores or ("",))[:1]
-        return replace(found, label=several if found.label == () else _label(found))
-    if isinstance(found, ChoicePrediction):
-        return replace(found, choice=0)
-    if isinstance(found, AnswerPrediction):
-        answer = FoundAnswer(0, 0, "", 0.5)
-        return replace(found, answer=answer, best=(answer,))
-    if isinstance(found, TokenPrediction | SpanPrediction | RelationPrediction):
-        found = replace(found, words=words, offsets=None if found.offsets is None else place)
-    if isinstance(found, TokenPrediction):
-        spans: Any = {} if found.spans is None else {"spans": (span,), "span_scores": (0.5,)}
-        return replace(found, tags=("",), scores=(0.5,), **spans)
-    if isinstance(found, SpanPrediction):
-        return replace(found, spans=(span,), scores=(0.5,))
-    if isinstance(found, RelationPrediction):
-        relations = (Relation(span, span, ""),)
-        return replace(found, spans=(span,), relations=relations, scores=(0.5,))
-    return found

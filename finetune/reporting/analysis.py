@@ -18,7 +18,6 @@ from finetune.evaluation.error_analysis import (
     AROUND,
     TITLES,
     Analysis,
-    example_text,
     most_confident,
 )
 from finetune.evaluation.kinds.kind import Mistake, Shown
@@ -164,7 +163,7 @@ def _reasons(
     for near in nearest:
         labels = dict.fromkeys(near.example.gold_labels() or ())
         marks = [(label, "right" if label in gold else "wrong") for label in labels]
-        text = clip(example_text(near.example), MOST_CHARACTERS // 4)
+        text = clip(near.example.line(), MOST_CHARACTERS // 4)
         neighbors.append((near.similarity, marks, text, near.example.where))
     explanations = []
     for each in explanation:

@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from finetune.annotation.suggestion import Suggester, central, uncertainty
+from finetune.annotation.suggestion import Suggester, central
+from finetune.evaluation.kinds import KINDS
 from finetune.types import (
     Span,
     SpanPrediction,
@@ -25,18 +26,19 @@ from tests.small_data import read_jsonl
 
 def test_uncertainty():
     single = TextPrediction(0, "a", 0.6, {"a": 0.6, "b": 0.3, "c": 0.1})
-    assert uncertainty(single) == pytest.approx(0.7)
+    assert KINDS["label"].uncertainty(single) == pytest.approx(0.7)
     several = TextPrediction(0, ("a",), None, {"a": 0.5, "b": 1.0})
-    assert uncertainty(several) == pytest.approx(0.5)
-    assert uncertainty(TextPrediction(0, 3.5)) is None
+    assert KINDS["labels"].uncertainty(several) == pytest.approx(0.5)
+    assert KINDS["number"].uncertainty(TextPrediction(0, 3.5)) is None
+    of_tags = KINDS["plain tags"].uncertainty
     tags = [TokenPrediction(0, ("x",) * n, ("O",) * n, (0.5,) * n) for n in (1, 9)]
-    assert [uncertainty(each) for each in tags] == pytest.approx([0.5, 0.5])  # not for length
-    assert uncertainty(TokenPrediction(0, ("x",), ("O",), (0.0,))) == pytest.approx(1)
+    assert list(map(of_tags, tags)) == pytest.approx([0.5, 0.5])  # not for length
+    assert of_tags(TokenPrediction(0, ("x",), ("O",), (0.0,))) == pytest.approx(1)
     candidates = ((Span(0, 1, "X"), 0.5), (Span(0, 2, "X"), 0.25))
     spans = SpanPrediction(0, ("a", "b"), (), (), candidates=candidates)
     entropy = 1 + -(0.25 * math.log2(0.25) + 0.75 * math.log2(0.75))
-    assert uncertainty(spans) == pytest.approx(entropy / 2)
-    assert uncertainty(SpanPrediction(0, ("a",), (), ())) == 0
+    assert KINDS["spans"].uncertainty(spans) == pytest.approx(entropy / 2)
+    assert KINDS["spans"].uncertainty(SpanPrediction(0, ("a",), (), ())) == 0
 
 
 def test_central_examples_of_clusters():

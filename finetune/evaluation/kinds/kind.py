@@ -257,6 +257,13 @@ class Kind(ABC):
     def asked(self, example: Any) -> object:
         """Return the content of an example without its gold."""
 
+    def uncertainty(self, prediction: Any) -> float | None:
+        """Return the uncertainty of a prediction from 0 to 1 (``finetune suggest``).
+
+        None if it has no measure.
+        """
+        return None
+
     def read_lines(self, file: DataFile) -> list[tuple[str, dict[str, Any]]]:
         """Read predictions in a format of their own."""
         raise NotImplementedError

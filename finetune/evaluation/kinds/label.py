@@ -405,6 +405,13 @@ class Label(_OfLabels):
         """Return the micro average, which is the accuracy where each text has one label."""
         return {"micro_f1": scores["accuracy"]}
 
+    def uncertainty(self, prediction: TextPrediction) -> float | None:
+        """Return 1 less the margin between the two best labels (Scheffer et al. 2001)."""
+        if prediction.scores is None:
+            return None
+        values = sorted(prediction.scores.values(), reverse=True)
+        return 1 - (values[0] - values[1]) if len(values) > 1 else 0.0
+
     def mistakes(self, scored: Scored) -> Iterator[tuple[int, Mistake]]:
         """Yield every wrong label; the category names the gold and the predicted label."""
         rows = zip(scored.sides, confidence_of(scored), strict=True)
@@ -489,6 +496,12 @@ class Labels(_OfLabels):
     named = (("{}", False),)
     takes_thresholds = True
     classes = "label"
+
+    def uncertainty(self, prediction: TextPrediction) -> float | None:
+        """Return the mean of 1 - |2p - 1| over labels."""
+        if prediction.scores is None:
+            return None
+        return float(np.mean([1 - abs(2 * p - 1) for p in prediction.scores.values()]))
 
     def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
         """Return the probability of every label, and whether gold has it."""

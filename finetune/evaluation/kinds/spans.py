@@ -254,6 +254,13 @@ class Spans(OfSpans):
         """Return the predicted spans."""
         return prediction.spans
 
+    def uncertainty(self, prediction: SpanPrediction) -> float | None:
+        """Return the entropy in bits of each candidate, span or not, summed, for each word."""
+        p = np.array([score for _, score in prediction.candidates], dtype=float)
+        p = np.clip(p, 1e-12, 1 - 1e-12)
+        entropy = float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)).sum())
+        return entropy / max(len(prediction.words), 1)
+
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TokenExample]:
         """Return the sentences of a file with their spans."""
         return read_gold(file, **source.reading)

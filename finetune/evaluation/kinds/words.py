@@ -167,6 +167,15 @@ class _OfWords(OfSentences):
         """Return the predicted tags."""
         return prediction.tags
 
+    def uncertainty(self, prediction: TokenPrediction) -> float | None:
+        """Return 1 less the geometric mean of the probabilities of the tags.
+
+        It does not prefer long sentences (MNLP, Shen et al. 2018; measures for sequences: Settles &
+        Craven 2008).
+        """
+        logs = np.log(np.maximum(prediction.scores, np.finfo(float).tiny))
+        return 1 - math.exp(float(logs.mean())) if len(logs) else 0.0
+
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TokenExample]:
         """Return the sentences of a file with their tags."""
         return list(read_token_file(file, **source.reading))
