@@ -116,8 +116,8 @@ def test_a_search_from_the_command_line_to_its_recipe(
     space = "--space lr=1e-3,1e30 batch_size=8,16 --space freeze=none,all"
     options = f"--data data --epochs 1 --out found {space}".split()
     command = ["search", "classify", "--model", str(lab.checkpoint()), *options]
-    outcome = run(*command, "--metric", "quality")  # a mistake that the next call corrects
-    assert outcome.code == 2 and "--metric 'quality' cannot select a model" in outcome.err
+    # a mistake that the next call corrects
+    run(*command, "--metric", "quality").refused("--metric 'quality' cannot select a model")
     run(*command, "--trials", "5").refused("test.jsonl:1")
     before = read_object(Path("found/search.json"))
     assert len(before["trials"]) == 5 and before["metrics"] is None
@@ -149,9 +149,10 @@ def test_a_search_from_the_command_line_to_its_recipe(
     )
     (best / "last").mkdir()  # as a process leaves it that is killed while it removes the folder
     (best / "last" / "random.safetensors").write_bytes(b"")
-    assert run(*command, "--trials", "5").code == 0 and not (best / "last").exists()
-    outcome = run(*command, "--trials", "7")  # more trials continue it
-    assert outcome.code == 0 and len(read_object(Path("found/search.json"))["trials"]) == 7
+    run(*command, "--trials", "5").ok()
+    assert not (best / "last").exists()
+    run(*command, "--trials", "7").ok()  # more trials continue it
+    assert len(read_object(Path("found/search.json"))["trials"]) == 7
 
 
 def test_spaces_are_typed_and_conditional_values_legal():
