@@ -21,7 +21,15 @@ from finetune.data.json_files import read_object
 from finetune.runtime.progress import Reporter
 from finetune.training.callbacks import EvaluationEvent
 from finetune.training.optimizer import Schedule
-from finetune.training.search import Search, Trial, default_space, open_search, quiet_optuna
+from finetune.training.run_folder import Diverged
+from finetune.training.search import (
+    Search,
+    Trial,
+    default_space,
+    failure,
+    open_search,
+    quiet_optuna,
+)
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests import small_data
@@ -153,6 +161,12 @@ def test_a_search_from_the_command_line_to_its_recipe(
     assert not (best / "last").exists()
     run(*command, "--trials", "7").ok()  # more trials continue it
     assert len(read_object(Path("found/search.json"))["trials"]) == 7
+
+
+def test_which_errors_end_a_trial_alone():
+    assert failure(MemoryError()) == "out of memory"
+    assert failure(Diverged("the loss is not finite")) == "the loss is not finite"
+    assert failure(ValueError("a mistake")) is None
 
 
 def test_spaces_are_typed_and_conditional_values_legal():
