@@ -51,14 +51,13 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "crf": ("tag", "windows", {"crf": True, "overlap": 8}),
     "ner windows": ("ner", "windows", {"overlap": 8}),
     "multi ner": ("ner", "windows", {"multi_label": True, "overlap": 8}),
-    **{
-        objective: ("sentence", name, {"objective": objective})
-        for objective, name in {
-            **dict.fromkeys(("mirror", "simcse", "prompt", "cosine", "cmlm"), "similar"),
-            "softmax": "related",
-            "ranking": "triples",
-        }.items()
-    },
+    "mirror": ("sentence", "similar", {"objective": "mirror"}),
+    "simcse": ("sentence", "similar", {"objective": "simcse"}),
+    "prompt": ("sentence", "similar", {"objective": "prompt"}),
+    "cosine": ("sentence", "similar", {"objective": "cosine"}),
+    "cmlm": ("sentence", "similar", {"objective": "cmlm"}),
+    "softmax": ("sentence", "related", {"objective": "softmax"}),
+    "ranking": ("sentence", "triples", {"objective": "ranking"}),
     "spans": ("pretrain", "short_text", {"mask": "spans", "boundary": True}),
     "nsp": ("pretrain", "short_text", {"mask": "spans", "boundary": True, "nsp": True}),
 }

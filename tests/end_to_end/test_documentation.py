@@ -11,6 +11,7 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from finetune.cli.main import COMMANDS, main
 from finetune.config.tasks import CONFIGS
 from tests import laboratory as lab
 from tests.command import run
-from tests.end_to_end.example_data import copy_examples
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -27,6 +27,24 @@ SET_UP = ("python3 -m venv", ". .venv", "pip install", "python -m pytest")
 """Beginnings of commands that the continuous integration runs in a fresh environment."""
 NOT_RUN = {"bench", "push", "serve"}
 """Commands that need minutes or a network, or do not end; their own tests cover them."""
+
+
+EVALUATED = 30
+"""Examples of each file to validate or test on."""
+
+
+def copy_examples(folder: Path) -> None:
+    """Copy the scripts and the data of the examples."""
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    for path in (folder / "examples" / "data").glob("*/*"):
+        if path.stem in ("validation", "test"):
+            _shorten(path)
+
+
+def _shorten(path: Path) -> None:
+    between = "\n\n" if path.suffix == ".conll" else "\n"
+    examples = path.read_text("utf-8").split(between)
+    path.write_text(between.join(examples[:EVALUATED]).rstrip("\n") + "\n", "utf-8")
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 
 import finetune
 from tests import laboratory as lab
-from tests.end_to_end.example_data import copy_examples
+from tests.end_to_end.test_documentation import copy_examples
 from tests.small_data import write_jsonl
 from tests.training.same_weights import same_files
 from tests.training.stopping import interrupted

@@ -19,7 +19,7 @@ from finetune.training.checkpoint import (
     random_state,
     save_training_state,
 )
-from finetune.training.run_folder import open_log, require_free, require_same_run
+from finetune.training.run_folder import _Background, open_log, require_free, require_same_run
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.training.stopping import interrupted
@@ -75,6 +75,24 @@ def test_a_log_that_was_edited_is_refused(line: str, tmp_path: Path):
     (path := tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(UserError, match=r"log\.jsonl:2: .*"):
         open_log(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
+
+
+def test_nothing_is_done_after_an_error() -> None:
+    done = []
+
+    def fail() -> None:
+        raise OSError("full")
+
+    background = _Background()
+    background.run(Path("first"), lambda: done.append(1))
+    background.run(Path("best"), fail)
+    background.run(Path("last"), lambda: done.append(2))
+    background.wait(Path("first"))
+    with pytest.raises(OSError, match="full"):
+        background.wait(Path("last"))
+    with pytest.raises(OSError, match="full"):
+        background.close()
+    assert done == [1]
 
 
 def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object) -> RunFolder:

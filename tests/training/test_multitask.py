@@ -44,9 +44,6 @@ tasks:
     return path
 
 
-TASKS = "task: multitask\ntasks: {"
-
-
 def train(place: Path, out: Path, **changes):
     recipe = load_multitask(place / "both.yaml", **changes)
     return train_multitask(recipe, out, command="finetune", reporter=Reporter(quiet=True))
@@ -123,20 +120,26 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_again(
         ("alpha: much", "", r"bad.yaml:7: alpha must be a number"),
         ("epochz: 2", "", r"bad.yaml:7: unknown setting 'epochz'"),
         ("", ", crff: true", r"bad.yaml:10: unknown setting 'crff'"),
-        (None, "task: nli", "bad.yaml:1: task is 'nli', and not multitask"),
-        (None, "task: multitask", "two or more names"),
-        (None, f"{TASKS}a: {{task: nli}}}}", "bad.yaml:2: `tasks` must have two or more"),
-        (None, f"{TASKS}a: {{task: nli}}, b: {{task: sentence}}}}", "legal are classify"),
-        (None, f"{TASKS}a: {{task: nli}}, b: 3}}", "the task of b is None"),
-        (None, f"{TASKS}a: {{task: nli}}, ../b: {{task: nli}}}}", "names a folder"),
     ],
 )
-def test_refuses_what_does_not_fit(
-    more: str | None, own: str, message: str, tmp_path: Path
-) -> None:
-    """Lines that are added to the recipe or to one of its tasks, and other recipes."""
-    path = write_recipe(tmp_path, "bad.yaml", more or "", own)
-    if more is None:
-        path.write_text(f"{own}\n", "utf-8")
+def test_refuses_what_does_not_fit(more: str, own: str, message: str, tmp_path: Path) -> None:
+    path = write_recipe(tmp_path, "bad.yaml", more, own)
     with pytest.raises(UserError, match=message):
         train_multitask(load_multitask(path), tmp_path / "run", command="", reporter=Reporter(True))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task: nli\n", "bad.yaml:1: task is 'nli', and not multitask"),
+        ("task: multitask\n", "two or more names"),
+        ("task: multitask\ntasks: {a: {task: nli}}\n", "bad.yaml:2: `tasks` must have two or more"),
+        ("task: multitask\ntasks: {a: {task: nli}, b: {task: sentence}}\n", "legal are classify"),
+        ("task: multitask\ntasks: {a: {task: nli}, b: 3}\n", "the task of b is None"),
+        ("task: multitask\ntasks: {a: {task: nli}, ../b: {task: nli}}\n", "names a folder"),
+    ],
+)
+def test_refuses_other_recipes(text: str, message: str, tmp_path: Path) -> None:
+    (path := tmp_path / "bad.yaml").write_text(text, "utf-8")
+    with pytest.raises(UserError, match=message):
+        load_multitask(path)

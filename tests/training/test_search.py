@@ -21,7 +21,15 @@ from finetune.data.json_files import read_object
 from finetune.runtime.progress import Reporter
 from finetune.training.callbacks import EvaluationEvent
 from finetune.training.optimizer import Schedule
-from finetune.training.search import Search, Trial, default_space, open_search, quiet_optuna
+from finetune.training.run_folder import Diverged
+from finetune.training.search import (
+    Search,
+    Trial,
+    default_space,
+    failure,
+    open_search,
+    quiet_optuna,
+)
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests import small_data
@@ -116,8 +124,8 @@ def test_a_search_from_the_command_line_to_its_recipe(
     space = "--space lr=1e-3,1e30 batch_size=8,16 --space freeze=none,all"
     options = f"--data data --epochs 1 --out found {space}".split()
     command = ["search", "classify", "--model", str(lab.checkpoint()), *options]
-    outcome = run(*command, "--metric", "quality")  # a mistake that the next call corrects
-    assert outcome.code == 2 and "--metric 'quality' cannot select a model" in outcome.err
+    # a mistake that the next call corrects
+    run(*command, "--metric", "quality").refused("--metric 'quality' cannot select a model")
     run(*command, "--trials", "5").refused("test.jsonl:1")
     before = read_object(Path("found/search.json"))
     assert len(before["trials"]) == 5 and before["metrics"] is None
@@ -149,9 +157,16 @@ def test_a_search_from_the_command_line_to_its_recipe(
     )
     (best / "last").mkdir()  # as a process leaves it that is killed while it removes the folder
     (best / "last" / "random.safetensors").write_bytes(b"")
-    assert run(*command, "--trials", "5").code == 0 and not (best / "last").exists()
-    outcome = run(*command, "--trials", "7")  # more trials continue it
-    assert outcome.code == 0 and len(read_object(Path("found/search.json"))["trials"]) == 7
+    run(*command, "--trials", "5").ok()
+    assert not (best / "last").exists()
+    run(*command, "--trials", "7").ok()  # more trials continue it
+    assert len(read_object(Path("found/search.json"))["trials"]) == 7
+
+
+def test_which_errors_end_a_trial_alone():
+    assert failure(MemoryError()) == "out of memory"
+    assert failure(Diverged("the loss is not finite")) == "the loss is not finite"
+    assert failure(ValueError("a mistake")) is None
 
 
 def test_spaces_are_typed_and_conditional_values_legal():

@@ -1,7 +1,8 @@
-"""Processes that end with their parent; a thread that works ahead."""
+"""Processes that end with their parent or stop after the same step; a thread that works ahead."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -10,9 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from finetune.runtime.signals import InterruptHandler
 from finetune.runtime.workers import ahead
 
 
@@ -79,3 +83,33 @@ def test_ahead_is_ahead_and_ends_when_closed() -> None:
     stream.close()
     assert threading.active_count() == before
     assert len(made) < 6
+
+
+def interrupt(device: str, num_processes: int) -> InterruptHandler:
+    accelerator = SimpleNamespace(device=torch.device(device), num_processes=num_processes)
+    return InterruptHandler(accelerator)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cpu", [False, False, True, True]), ("cuda", [False, False, False, True])],
+)
+def test_a_request_counts_in_its_step_or_the_next(device: str, expected: list[bool]) -> None:
+    stop, found = interrupt(device, 2), []
+    for number in (0.0, 0.0, 1.0, 1.0):
+        message = torch.tensor([3.0, number])
+        stop.receive(message[1])
+        message.zero_()  # its memory may be used again
+        found.append(stop.should_stop())
+    assert found == expected
+
+
+def test_a_system_without_sighup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signal, "SIGHUP", raising=False)
+    spec = importlib.util.find_spec("finetune.runtime.signals")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.SIGNALS == {signal.SIGINT, signal.SIGTERM}
+    with module.InterruptHandler(SimpleNamespace()) as handler:
+        assert signal.getsignal(signal.SIGTERM) == handler._catch
