@@ -31,8 +31,10 @@ class Outcome(NamedTuple):
         return self
 
     def refused(self, *said: str) -> Outcome:
-        """Return the outcome of a command that must end with an error that says all this."""
+        """Return the outcome of an error of use, which is told once and says all this."""
         assert self.code == 2, self.out + self.err
+        told = sum(line.startswith("error: ") for line in self.err.splitlines())
+        assert told <= 1, self.err  # the error of a user's own function has its traceback
         for part in said:
             assert part in self.err, self.err
         return self
@@ -82,16 +84,6 @@ def folder_in_use(folder: Path, name: str = LOCK) -> Iterator[subprocess.Popen]:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         yield holder
         holder.communicate("\n")
-
-
-def refused(outcome: Outcome, *parts: str) -> None:
-    """The outcome is an error of use whose one line, the last of all, has all parts."""
-    assert outcome.code == 2, outcome
-    assert "Traceback" not in outcome.err
-    lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and outcome.err.endswith(lines[0] + "\n"), outcome.err
-    for part in parts:
-        assert part in lines[0], outcome.err
 
 
 def option_texts(kind: type) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from finetune.data import examples as holder
 from finetune.runtime import progress
-from tests.command import Outcome, refused, run
+from tests.command import Outcome, run
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
@@ -158,12 +158,9 @@ def test_what_cannot_be_searched(place: Path, tmp_path: Path):
     ):
         outcome = run("check", *arguments, "--label-errors")
         assert outcome.code == 2 and message in outcome.err, outcome.err
-    refused(
-        run(
-            "check", tmp_path / "n.jsonl", "--model", place / "bert", "--label-errors", "--folds=1"
-        ),
-        "--folds must be 2 or more",
-    )
+    run(
+        "check", tmp_path / "n.jsonl", "--model", place / "bert", "--label-errors", "--folds=1"
+    ).refused("--folds must be 2 or more")
 
 
 def test_what_is_asked_for_beside_it(place: Path, tmp_path: Path):

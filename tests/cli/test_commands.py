@@ -19,7 +19,7 @@ from finetune.cli.train import score_lines
 from finetune.data import read_text_file
 from tests import laboratory as lab
 from tests import small_data as data
-from tests.command import Outcome, refused, run
+from tests.command import Outcome, run
 from tests.small_data import write_jsonl
 
 TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
@@ -222,9 +222,8 @@ def test_predictions_for_a_spreadsheet(task: str, place: Path, tmp_path: Path):
         assert [each.key for each in found] == [
             f"{'-n' if suffix != '.tsv' else chr(39) + '-n'}{n}" for n in range(5)
         ]
-    refused(
-        run("predict", place / task, "--file", path, "--out", tmp_path / "p.pdf"),
-        "the suffix names the format: one of .jsonl",
+    run("predict", place / task, "--file", path, "--out", tmp_path / "p.pdf").refused(
+        "the suffix names the format: one of .jsonl"
     )
     assert [row["id"] for row in table] == [f"'-n{n}" for n in range(5)]
     assert [row["note"] for row in table] == [f"'{row['note']}" for row in rows]
@@ -264,9 +263,8 @@ def test_several_texts(place: Path):
     assert [row["scores"] for row in records(outcome.out)] == [
         pytest.approx(scores, abs=1e-5) for scores in alone
     ]
-    refused(
-        run("predict", place / "nli", "--text", "one", "--text", "two", "--pair", "x"),
-        "--pair is the second text of one --text",
+    run("predict", place / "nli", "--text", "one", "--text", "two", "--pair", "x").refused(
+        "--pair is the second text of one --text"
     )
 
 
@@ -310,8 +308,8 @@ def test_a_finished_model_is_scored_on_other_data(place: Path, tmp_path: Path):
     file = data.write_jsonl(tmp_path / "other.jsonl", rows)
     found = json.loads(run("score", place / "classify", "--data", file).out)
     assert found["accuracy"] in (0.0, 0.5), "the label is missed"
-    refused(run("score", place / "classify", file, "--data", file), "holds the gold labels, too")
-    refused(run("score", place / "classify", "--data", tmp_path / "no"), "no such file")
+    run("score", place / "classify", file, "--data", file).refused("holds the gold labels, too")
+    run("score", place / "classify", "--data", tmp_path / "no").refused("no such file")
 
 
 def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
@@ -344,10 +342,9 @@ def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
     file = data.write_jsonl(tmp_path / "train.jsonl", rows)
     outcome = run("check", "--data", f"train={file}", "--model", lab.checkpoint())
     assert "3 examples of more than 64 tokens" in outcome.out, outcome
-    refused(
-        run("check", "--data", f"train={file}", "--model", lab.checkpoint(), "--max-length", "99"),
-        "exceeds the 64 tokens",
-    )
+    run(
+        "check", "--data", f"train={file}", "--model", lab.checkpoint(), "--max-length", "99"
+    ).refused("exceeds the 64 tokens")
 
 
 def test_the_class_of_f1_is_named(place: Path, outcomes: dict[str, Outcome]):
@@ -484,12 +481,12 @@ def test_damaged_folders_of_runs(tmp_path: Path) -> None:
     few = lab.train("classify", tmp_path / "few", few_shot=True, per_class=4)
     assert few.code == 0, few.err
     (tmp_path / "few" / "best" / "classifier.safetensors").unlink()
-    refused(run("predict", tmp_path / "few", "--text", "a"), "classifier.safetensors: is missing")
+    run("predict", tmp_path / "few", "--text", "a").refused("classifier.safetensors: is missing")
     given = ("--model", lab.checkpoint(), "--data", lab.data("sentiment"))
     search = ("search", "classify", *given, "--steps=1", "--trials=1", "--out", tmp_path / "found")
     assert run(*search).code == 0
     (tmp_path / "found" / "search.db").write_bytes(b"no database" * 500)
-    refused(run(*search), "search.db: damaged")
+    run(*search).refused("search.db: damaged")
 
 
 def test_relations_have_no_advice_on_labels_of_spans(tmp_path: Path) -> None:
@@ -538,4 +535,4 @@ def test_thresholds_need_some_examples_of_a_label(tmp_path: Path) -> None:
     (data / "validation.jsonl").unlink()  # a tenth of the few examples is held out
     done = lab.train("classify", tmp_path / "run", data=data, few_shot=True, per_class=4)
     assert done.code == 0, done.err
-    refused(run("thresholds", tmp_path / "run"), "no label has 5 gold examples in validation")
+    run("thresholds", tmp_path / "run").refused("no label has 5 gold examples in validation")

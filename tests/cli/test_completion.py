@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from finetune.cli.completion import SHELLS
-from tests.command import refused, run
+from tests.command import run
 
 TYPED = {
     "nl": {"nli"},
@@ -65,4 +65,4 @@ def test_zsh_reads_the_script(scripts: Path):
 
 
 def test_other_shells():
-    refused(run("--print-completion=tcsh"), "write bash, zsh, fish")
+    run("--print-completion=tcsh").refused("write bash, zsh, fish")

@@ -18,7 +18,7 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.processes import VARIABLES
 from finetune.types import UserError
 from tests import small_data as data
-from tests.command import in_two_processes, refused, run
+from tests.command import in_two_processes, run
 from tests.forks import in_two_forks
 from tests.tiny import save_tiny_checkpoint
 
@@ -96,7 +96,7 @@ def test_a_stream_cannot_be_divided(place: Path, monkeypatch: pytest.MonkeyPatch
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    refused(run("predict", place / "run", "--file", "-"), "processes cannot share a stream")
+    run("predict", place / "run", "--file", "-").refused("processes cannot share a stream")
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_settings_of_accelerate_without_effect_are_refused(
 
 def test_predict_refuses_another_mixed_precision(place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
-    refused(run("predict", place / "run", "--text", "a"), "not the precision of the run, fp32")
+    run("predict", place / "run", "--text", "a").refused("not the precision of the run, fp32")
 
 
 @pytest.mark.slow

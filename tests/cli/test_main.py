@@ -25,7 +25,7 @@ from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.config.values import converted
 from finetune.reporting import html
 from finetune.types import UserError
-from tests.command import refused, run
+from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -207,7 +207,7 @@ def test_nothing_is_an_option_after_two_dashes():
 def test_one_word_for_input(calls: list[tuple]):
     assert parse(["predict", "run", "--data", "a"]) == parse(["predict", "run", "--file", "a"])
     assert parse(["tag", "--file", "a"]).config.data == "a"
-    refused(run("predict", "--model", "run", "--file", "a"), "finetune predict RUN")
+    run("predict", "--model", "run", "--file", "a").refused("finetune predict RUN")
 
 
 def test_lists_and_switches(calls: list[tuple]):
@@ -254,11 +254,10 @@ def test_names_of_the_scripts_of_transformers(
     outcome = run("tag", *arguments, "--num-train-epochs", "2")
     assert outcome.code == 0, outcome.err
     assert calls[0][2] == TagConfig(model="m", lr=1e-3, out="o", epochs=2)
-    refused(
-        run("tag", "--per_device_train_batch_size", "8"),
-        "write --batch-size for the examples per step",
+    run("tag", "--per_device_train_batch_size", "8").refused(
+        "write --batch-size for the examples per step"
     )
-    refused(run("tag", "--train_file", "a.conll"), "write --data train=FILE,validation=FILE")
+    run("tag", "--train_file", "a.conll").refused("write --data train=FILE,validation=FILE")
 
 
 def test_version():

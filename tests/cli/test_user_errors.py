@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests import laboratory as lab
-from tests.command import Outcome, refused, run
+from tests.command import Outcome, run
 from tests.small_data import write_jsonl
 from tests.training.stopping import interrupt_in_step
 
@@ -225,13 +225,13 @@ def test_one_line_says_what_is_wrong(line: str, place: Path, monkeypatch: pytest
     words = command.replace("TRAIN", f"classify --model bert --data sentiment {SMALL}")
     words = words.replace("TAG", f"tag --model bert {SMALL} --overlap 8")
     before = files_of(place)
-    refused(run(*words.split()), *parts)
+    run(*words.split()).refused(*parts)
     assert files_of(place) == before
 
 
 def test_a_refused_run_is_not_in_the_way_of_the_next(place: Path, tmp_path: Path):
     ready = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--steps", "2")
-    refused(train("classify", *ready, "--metric", "acuracy"), "legal are accuracy")
+    train("classify", *ready, "--metric", "acuracy").refused("legal are accuracy")
     assert train("classify", *ready).code == 0
 
 
@@ -240,14 +240,14 @@ def test_trackers_that_are_not_installed(
 ):
     monkeypatch.setattr("finetune.runtime.launch.importlib.util.find_spec", lambda name: None)
     flags = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--track")
-    refused(train("classify", *flags, "tensorboard"), 'pip install "tensorboard>=2.17"')
-    refused(train("classify", *flags, "wandb"), 'pip install "wandb"')
+    train("classify", *flags, "tensorboard").refused('pip install "tensorboard>=2.17"')
+    train("classify", *flags, "wandb").refused('pip install "wandb"')
 
 
 def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
     ready = (place / "bert", place / "sentiment", "--steps", "1", "--out", tmp_path)
     (tmp_path / "config.json").write_text("mine")
-    refused(train("classify", *ready), f"--out {tmp_path} holds other files (config.json)")
+    train("classify", *ready).refused(f"--out {tmp_path} holds other files (config.json)")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     (tmp_path / "config.json").unlink()
     hold = "import time; from pathlib import Path; from finetune.runtime.files import lock_folder\n"
@@ -255,20 +255,20 @@ def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
     holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None and holder.stdout.readline()
-        refused(train("classify", *ready), "is in use by process", "choose another --out")
+        train("classify", *ready).refused("is in use by process", "choose another --out")
     finally:
         holder.kill()
         holder.wait()
     assert train("classify", *ready).code == 0
     tag = ("tag", "--model", place / "bert", "--data", place / "entities", "--out", tmp_path)
-    refused(run(*tag, "--resume"), "holds a run of `finetune classify`")
+    run(*tag, "--resume").refused("holds a run of `finetune classify`")
     weights = tmp_path / "last" / "optimizer.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
-    refused(train("classify", *ready, "--resume"), f"{weights}: damaged, changed or missing")
+    train("classify", *ready, "--resume").refused(f"{weights}: damaged, changed or missing")
     shutil.rmtree(tmp_path / "last")
     log = tmp_path / "log.jsonl"
     log.write_text(log.read_text() + '{"step": 70, "loss": 1.0}\n')
-    refused(train("classify", *ready, "--resume"), f"{tmp_path / 'last'} is missing")
+    train("classify", *ready, "--resume").refused(f"{tmp_path / 'last'} is missing")
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_loss_that_is_no_number(place: Path, tmp_path: Path):
     steep = "--lr 1e20 --warmup 0 --clip 0 --steps 30 --eval-every 1".split()
     flags = (*steep, "--out", tmp_path / "run")
     outcome = train("classify", place / "bert", place / "sentiment", *flags)
-    refused(outcome, "the loss is not finite", "lower --lr", "--precision fp32")
+    outcome.refused("the loss is not finite", "lower --lr", "--precision fp32")
     for name in ("best", "last"):  # what was saved before is whole
         if (tmp_path / "run" / name).exists():
             assert run("predict", tmp_path / "run" / name, "--text", "a").code == 0
@@ -310,7 +310,7 @@ def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.M
     # a steep rate, so that the second evaluation is better than the first
     flags = ("--steps", "60", "--eval-every", "30", "--lr", "3e-3", "--out", tmp_path / "run")
     outcome = train("classify", place / "bert", place / "sentiment", *flags)
-    refused(outcome, "No space left", "The previous version is intact", "--resume")
+    outcome.refused("No space left", "The previous version is intact", "--resume")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert not any(name.endswith((".new", ".old")) for name in names - {"random.new"})
     assert ("best" in names) == (when > 1) and ("last" in names) == (when > 2)
@@ -381,7 +381,7 @@ def test_a_damaged_config_is_named(damage: str | None, resume: str, place: Path,
     config.unlink() if damage is None else config.write_text(damage)
     options = ("--steps", "2", "--out", out, resume)
     outcome = train("classify", place / "bert", place / "sentiment", *options)
-    refused(outcome, f"{config}: ", "not valid JSON" if damage == "{" else "damaged")
+    outcome.refused(f"{config}: ", "not valid JSON" if damage == "{" else "damaged")
 
 
 def test_interrupted_predictions(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -402,7 +402,7 @@ def test_a_folder_without_rights(place: Path, tmp_path: Path):
         pytest.skip("root may write anywhere")
     (tmp_path / "locked").mkdir(mode=0o500)
     flags = ("--steps", "1", "--out", tmp_path / "locked" / "run")
-    refused(train("classify", place / "bert", place / "sentiment", *flags), "cannot be written")
+    train("classify", place / "bert", place / "sentiment", *flags).refused("cannot be written")
 
 
 def test_texts_that_are_cut_are_counted(place: Path):
@@ -418,12 +418,12 @@ def test_no_memory(monkeypatch: pytest.MonkeyPatch):
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. …")
 
     monkeypatch.setattr("finetune.cli.run.list_recipes", full)
-    refused(run("run"), "out of memory", "lower --max-tokens")
+    run("run").refused("out of memory", "lower --max-tokens")
 
 
 def test_a_command_that_ends_leaves_its_group_of_processes(tmp_path: Path) -> None:
     """Also with an error: threads of the group could end the interpreter with another one."""
     store = f"file://{tmp_path / 'store'}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    refused(run("classify", "--model", tmp_path, "--data", tmp_path / "none"), str(tmp_path))
+    run("classify", "--model", tmp_path, "--data", tmp_path / "none").refused(str(tmp_path))
     assert not torch.distributed.is_initialized()

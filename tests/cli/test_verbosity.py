@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import refused, run
+from tests.command import run
 from tests.small_data import write_jsonl
 
 
@@ -27,9 +27,9 @@ def test_quiet_prints_results_and_errors_only(texts: Path):
     assert run(*command).err and run(*command, "--quiet") == (0, "", "")
     shown = run("check", texts, "--quiet")
     assert shown.code == 0 and "warning" in shown.out
-    refused(run("check", "--quiet", texts.parent / "no"))
-    refused(run("check", texts, "--quiet", "--no-such-option"), "no-such-option")
-    refused(run("check", texts, "--quiet", "--verbose"), "exclude each other")
+    run("check", "--quiet", texts.parent / "no").refused()
+    run("check", texts, "--quiet", "--no-such-option").refused("no-such-option")
+    run("check", texts, "--quiet", "--verbose").refused("exclude each other")
 
 
 def test_verbose_prints_the_traceback_of_an_error(texts: Path):
@@ -60,7 +60,7 @@ def test_checks_for_pipelines(texts: Path):
     findings = json.loads(run("check", clean, "--format", "json").out)
     warned = any(finding["level"] == "warning" for finding in findings)
     assert run("check", clean, "--strict").code == int(warned)
-    refused(run("check", texts, "--label-errors", "--model", "x", "--json"), "--format json")
+    run("check", texts, "--label-errors", "--model", "x", "--json").refused("--format json")
 
 
 def test_no_color_means_no_style_at_all(tmp_path: Path):

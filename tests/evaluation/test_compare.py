@@ -20,7 +20,7 @@ from finetune.evaluation.significance import holm
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
-from tests.command import refused, run
+from tests.command import run
 from tests.runs import write_predictions
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
@@ -135,9 +135,8 @@ def test_training_data_of_a_run_are_known(runs: Path):
     found = compared("runs/good", "runs/bad", "--metric", "span_f1_in_training:seen")
     plain = compared("runs/good", "runs/bad")  # it was trained on the same sentences
     assert found["difference"]["value"] == pytest.approx(plain["difference"]["value"])
-    refused(
-        run("compare", "runs/good", "runs/bad", "--metric", "span_f1_in_training:unseen"),
-        "does not fit",
+    run("compare", "runs/good", "runs/bad", "--metric", "span_f1_in_training:unseen").refused(
+        "does not fit"
     )
 
 
@@ -306,9 +305,8 @@ def test_runs_with_other_gold_are_refused(place: Path):
         run_folder(place / f"run-{name}", answers, gold)
     assert compared("run-a", "run-b")["difference"]["value"] == 0
     for other in ("run-c", "run-d"):
-        refused(
-            run("compare", "run-a", other),
-            f"{other}/predictions.test.jsonl has other examples, or other gold",
+        run("compare", "run-a", other).refused(
+            f"{other}/predictions.test.jsonl has other examples, or other gold"
         )
 
 
@@ -329,7 +327,7 @@ def test_runs_that_tag_and_runs_that_find_spans(place: Path):
     for first in ("found", "nested"):
         found = compared(first, "tagged", *FEW)
         assert found["a"]["value"] == 1 and found["b"]["value"] == pytest.approx(2 / 3)
-    refused(run("compare", "tagged", "chunked"), "chunked/pred", "has other examples, or other")
+    run("compare", "tagged", "chunked").refused("chunked/pred", "has other examples, or other")
 
 
 def test_gold_in_any_prediction_file(place: Path):
@@ -342,9 +340,9 @@ def test_gold_in_any_prediction_file(place: Path):
     found = compared("b.jsonl", "a.jsonl")
     assert (found["a"]["value"], found["b"]["value"], found["num_units"]) == (1.0, 0.5, 2)
     write_jsonl(place / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": ["N"]}])
-    refused(run("compare", "a.jsonl", "a.jsonl"), "a.jsonl:1: next to `words`, `gold` must be")
+    run("compare", "a.jsonl", "a.jsonl").refused("a.jsonl:1: next to `words`, `gold` must be")
     write_jsonl(place / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": {"tags": []}}])
-    refused(run("compare", "a.jsonl", "a.jsonl"), "a.jsonl:1: 0 gold tags for 1 word.")
+    run("compare", "a.jsonl", "a.jsonl").refused("a.jsonl:1: 0 gold tags for 1 word.")
 
 
 @pytest.mark.parametrize(
@@ -369,7 +367,7 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
     path = out / "predictions.test.jsonl"
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
-    refused(run("compare", out, out), "no gold in it", "--gold FILE")
+    run("compare", out, out).refused("no gold in it", "--gold FILE")
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -388,10 +386,10 @@ def test_files_that_do_not_fit(place: Path, name: str):
     rows = [json.loads(line) for line in (place / "good.jsonl").read_text().splitlines()]
     change(rows)
     write_jsonl(place / "changed.jsonl", rows)
-    refused(run("compare", "good.jsonl", "changed.jsonl", *GOLD), message)
+    run("compare", "good.jsonl", "changed.jsonl", *GOLD).refused(message)
     if name == "cut":
         message = "gold.jsonl: 60 examples, but 59 predictions in changed.jsonl"
-        refused(run("compare", "changed.jsonl", "changed.jsonl", *GOLD), message)
+        run("compare", "changed.jsonl", "changed.jsonl", *GOLD).refused(message)
 
 
 GOLD = ("--gold", "gold.jsonl")
@@ -439,15 +437,15 @@ def test_refused(place: Path):
     labelled(place, ["x"] * 60, ["x"] * 60, [0.5] * 60)
     write_jsonl(place / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
     for typed, messages in REFUSED.items():
-        refused(run("compare", *typed.split()), *messages)
+        run("compare", *typed.split()).refused(*messages)
 
 
 def test_errors_of_runs(runs: Path):
     wrong = run("compare", "runs/good", "runs/bad", "--split", "dev")
-    refused(wrong, "no predictions.dev.jsonl", "write --split test")
+    wrong.refused("no predictions.dev.jsonl", "write --split test")
     write_jsonl(runs / "runs" / "bad" / "seed-1" / "predictions.test.jsonl", [{"label": "x"}] * 9)
     kind = "runs/bad/seed-1/predictions.test.jsonl predicts a label, but"
-    refused(run("compare", "runs/good", "runs/bad"), kind)
+    run("compare", "runs/good", "runs/bad").refused(kind)
 
 
 # --- tables for papers -----------------------------------------------------------------------
@@ -541,4 +539,4 @@ def test_tables_that_cannot_be(two_data_sets: Path):
         "a:x=runs/good a:y=half/good --gold gold.jsonl": ("leave --gold out",),
         "a:x=runs/good b:x=half/good c:x=half/bad": ("has no prediction in half/good",),
     }.items():
-        refused(run("compare", *typed.split()), *messages)
+        run("compare", *typed.split()).refused(*messages)

@@ -33,7 +33,7 @@ from finetune.evaluation.positive import positive_label
 from finetune.tasks.text_classification import TextClassificationTask, TextRecord
 from finetune.tasks.text_data import label_order, nli_label_order
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
-from tests.command import refused, run
+from tests.command import run
 from tests.small_data import write_jsonl
 
 pytestmark = [
@@ -500,9 +500,8 @@ def test_a_positive_class_needs_two_labels(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in "abc"])
     write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in "abc"])
-    refused(
-        run("score", "answers.jsonl", "gold.jsonl", "--positive", "a"),
-        "it applies to texts with one of two labels",
+    run("score", "answers.jsonl", "gold.jsonl", "--positive", "a").refused(
+        "it applies to texts with one of two labels"
     )
 
 

@@ -17,7 +17,7 @@ from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.significance import count_metric, estimate
 from tests import laboratory as lab
 from tests import small_data as data
-from tests.command import Outcome, refused, run
+from tests.command import Outcome, run
 from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
 
 VOID = {"meta", "link", "input"}
@@ -291,9 +291,9 @@ def test_a_model_folder_is_not_a_run(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     (folder / "best").mkdir()
     (folder / "best" / "config.json").write_text('{"architectures": ["X"]}')
-    refused(run("report", folder / "best"), "no config.json of a run")
+    run("report", folder / "best").refused("no config.json of a run")
     (folder / "config.json").unlink()
-    refused(run("report", folder), "no config.json of a run")
+    run("report", folder).refused("no config.json of a run")
 
 
 def test_missing_files_are_reported(tmp_path: Path):
@@ -333,15 +333,15 @@ def test_validation_is_analyzed_if_test_has_no_gold(tmp_path: Path):
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path):
-    refused(run("report"), "RUN", "finetune report --help")
-    refused(run("report", tmp_path), f"{tmp_path}: the folder has no config.json of a run")
-    refused(run("report", tmp_path / "none"), "the folder does not exist")
+    run("report").refused("RUN", "finetune report --help")
+    run("report", tmp_path).refused(f"{tmp_path}: the folder has no config.json of a run")
+    run("report", tmp_path / "none").refused("the folder does not exist")
     folder = label_run(tmp_path / "run")
-    refused(run("report", folder, folder), "named twice")
+    run("report", folder, folder).refused("named twice")
     many = [shutil.copytree(folder, tmp_path / f"run{n}") for n in range(13)]
-    refused(run("report", *many), "13 runs are too many", "12 at most")
-    refused(run("report", folder, "--out", tmp_path / "no" / "x.html"), "--out", "does not exist")
-    refused(run("report", folder, "--examples", "-1"), "--examples")
+    run("report", *many).refused("13 runs are too many", "12 at most")
+    run("report", folder, "--out", tmp_path / "no" / "x.html").refused("--out", "does not exist")
+    run("report", folder, "--examples", "-1").refused("--examples")
 
 
 def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from finetune.models.loading import model_license
 from finetune.reporting.hub_upload import without_paths
 from finetune.reporting.model_card import PLACEHOLDER
 from tests import small_data as data
-from tests.command import Outcome, refused, run
+from tests.command import Outcome, run
 from tests.hub.server import Hub
 from tests.tiny import save_tiny_checkpoint
 
@@ -166,7 +166,7 @@ def test_a_degenerate_run_warns_and_push_asks(
     assert train(place, "ner", folder).code == 0
     for card in ("README.md", "best/README.md"):
         assert "**Warning: this run is degenerate" in (folder / card).read_text("utf-8")
-    refused(run("push", folder, "lab/names"), "degenerate (test: no spans)")
+    run("push", folder, "lab/names").refused("degenerate (test: no spans)")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, code in (("n", 2), ("y", 0)):
         monkeypatch.setattr("builtins.input", lambda answer=answer: answer)
@@ -272,5 +272,5 @@ def test_the_license_is_that_of_the_base_model(signed_in: Hub, place: Path, tmp_
 
 
 def test_push_refuses_other_folders(signed_in: Hub, tmp_path: Path):
-    refused(run("push", tmp_path, "ana/names"), "no config.json of a model")
+    run("push", tmp_path, "ana/names").refused("no config.json of a model")
     assert not signed_in.requests
