@@ -13,10 +13,9 @@ from finetune.data import texts, token_records, tokens
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
-from finetune.data.formats import open_data, read_file
+from finetune.data.formats import open_data, open_text_table, read_file
 from finetune.data.json_rows import ANNOTATORS, SKIPPED_ANSWERS
 from finetune.data.labels import convert_labels
-from finetune.data.rows import open_text_table
 from finetune.data.spans import words_to_chars
 from finetune.data.tables import Table, check_columns
 from finetune.data.tag_conversion import to_bio

@@ -19,8 +19,8 @@ from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
 from finetune.data.files import Record
 from finetune.data.json_files import parse_json
-from finetune.data.labels import MISSING
-from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
+from finetune.data.labels import MISSING, without_gold
+from finetune.data.rows import Columns, Gold, Make, RowReader
 from finetune.data.tables import Table, is_missing, missing_column, text_cell
 from finetune.types import ChoiceQuestion, abbreviated, quantity
 

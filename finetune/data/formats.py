@@ -16,7 +16,7 @@ from finetune.config.values import text_encoding
 from finetune.data import tables
 from finetune.data.brat import document_names, read_brat
 from finetune.data.conll import read_conll
-from finetune.data.dataset import DataError
+from finetune.data.dataset import DataError, WordsNotTexts
 from finetune.data.files import (
     MAX_JSON,
     MAX_LINE,
@@ -129,3 +129,21 @@ def _detected(name: str, source: Path | IO[Any], format: str, encoding: str) -> 
         elif format == "lines":
             file.format = "txt"
     return file
+
+
+def open_text_table(file: DataFile, options: ReadOptions) -> Table:
+    """Open a file as a table; text to predict has columns only if its first line names some."""
+    if file.format in ("txt", "unknown"):
+        first, names = file.first_line(), options.header_names
+        tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
+        tsv = len(tabs) > 1 and (not options.predicting or options.columns or tabs & names)
+        csv = file.format == "unknown" and len(commas) > 1 and commas & names
+        file.format = "tsv" if tsv else "csv" if csv else "txt"
+    table = read_file(file, options)
+    if table.sentences:
+        raise WordsNotTexts(
+            f"{file.name} has the format {file.format}, words and spans instead of texts with a "
+            "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
+        )
+    table.usual_columns = options.usual_columns
+    return table

@@ -477,3 +477,10 @@ def with_standard_names(data: Dataset) -> Dataset:
     renamed = sorted(name for name, standard in mapped.items() if name != standard)
     listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)
     return _renamed(data, mapped, f"labels mapped by name: {listed}")
+
+
+def without_gold(split: str, examples: Examples, name: str) -> list[str]:
+    """Return a note on examples without a value of a field."""
+    missing = sum(value is None for value in examples.column(name))
+    counted = f"{missing:,} of {quantity(len(examples), 'row')}"
+    return [f"{split}: {counted} without label"] if missing else []

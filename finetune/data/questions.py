@@ -15,7 +15,8 @@ from typing import Any
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
 from finetune.data.files import Record
-from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
+from finetune.data.labels import without_gold
+from finetune.data.rows import Columns, Gold, Make, RowReader
 from finetune.data.tables import (
     Table,
     is_missing,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Literal
 
 from finetune.data import examples as holder
-from finetune.data.dataset import DataError, Dataset, WordsNotTexts
+from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected, gathered
 from finetune.data.files import (
     UTF_8,
@@ -31,12 +31,12 @@ from finetune.data.files import (
     Wanted,
     keep_error,
 )
-from finetune.data.formats import read_file
+from finetune.data.formats import open_text_table
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import MissingColumn, Table, check_columns, column_notes
 from finetune.runtime.memory import without_garbage_collection
 from finetune.runtime.progress import stage
-from finetune.types import abbreviated, quantity
+from finetune.types import abbreviated
 
 Make = Callable[[int, Any], Any]
 """Makes an example, given its ``id`` and a row, or tells in a word why the row is left out."""
@@ -207,31 +207,6 @@ class RowReader(ABC):
                 f"{where}: no key holds {error.content} (keys here: {keys}): add {error.usual!r}."
             ) from error
         return make(index, record)
-
-
-def open_text_table(file: DataFile, options: ReadOptions) -> Table:
-    """Open a file as a table; text to predict has columns only if its first line names some."""
-    if file.format in ("txt", "unknown"):
-        first, names = file.first_line(), options.header_names
-        tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
-        tsv = len(tabs) > 1 and (not options.predicting or options.columns or tabs & names)
-        csv = file.format == "unknown" and len(commas) > 1 and commas & names
-        file.format = "tsv" if tsv else "csv" if csv else "txt"
-    table = read_file(file, options)
-    if table.sentences:
-        raise WordsNotTexts(
-            f"{file.name} has the format {file.format}, words and spans instead of texts with a "
-            "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
-        )
-    table.usual_columns = options.usual_columns
-    return table
-
-
-def without_gold(split: str, examples: Examples, name: str) -> list[str]:
-    """Return a note on examples without a value of a field."""
-    missing = sum(value is None for value in examples.column(name))
-    counted = f"{missing:,} of {quantity(len(examples), 'row')}"
-    return [f"{split}: {counted} without label"] if missing else []
 
 
 def first_rows(table: Table) -> list[Any]:

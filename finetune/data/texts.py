@@ -22,8 +22,9 @@ from finetune.data.labels import (
     raw_label,
     read_votes,
     votes_notes,
+    without_gold,
 )
-from finetune.data.rows import Columns, Gold, Make, RowReader, Splits, without_gold
+from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
 from finetune.data.tables import (
     Table,
     column_notes,

@@ -11,7 +11,7 @@ from typing import Any
 from finetune.data import texts
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions, Record
-from finetune.data.rows import open_text_table
+from finetune.data.formats import open_text_table
 from finetune.data.sources import canonical_split, open_splits, resolve
 from finetune.data.tables import Table, check_columns, find_column
 from finetune.data.texts import guess_columns, target_columns, text_example
