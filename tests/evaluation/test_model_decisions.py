@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from finetune.evaluation.conformal import fit_sets, table_of_sets
+from finetune.data import halves
+from finetune.evaluation import conformal
+from finetune.evaluation.conformal import (
+    conformal_quantile,
+    fit_sets,
+    subgroups_of_sets,
+    table_of_sets,
+)
 from finetune.evaluation.costs import by_cost, check_costs, read_costs
 from finetune.evaluation.decisions import SET_SCORES, Decisions, SetRule, set_scores
 from finetune.evaluation.kinds import KINDS, Scored, score
@@ -131,6 +140,43 @@ def test_sets_hold_gold_at_the_level(how: str, per_class: bool) -> None:
     limit = 0.05 if how == "cumulative" else 0.015
     for found in np.mean(coverages, axis=0)[: None if per_class else 1]:
         assert 0.8 - 0.015 < found < 0.8 + limit
+
+
+def test_the_quantile_by_hand() -> None:
+    scores = [0.3, 0.1, 0.2]
+    assert [conformal_quantile(scores, level) for level in (0.25, 0.5, 0.75)] == [0.1, 0.2, 0.3]
+    assert conformal_quantile(scores, 0.76) is None
+    assert conformal_quantile([0.4, *scores], 0.8) == 0.4 and conformal.needed(0.8) == 4
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_each_half_has_the_rule_of_the_other(per_class: bool) -> None:
+    scored = labeled(90)
+    rule = fit_sets(scored, 0.8, "probability", per_class)
+    counts: dict[str, list[tuple[bool, int]]] = {}
+    for own, others in permutations(halves(scored.examples)):
+        sides = scored.examples, scored.predictions
+        part = KINDS["label"].scored(*([side[i] for i in others] for side in sides))
+        fitted = fit_sets(part, 0.8, "probability", per_class)
+        assert (fitted.quantiles.keys() == {*"abc"}) == per_class
+        for i in own:
+            prediction = scored.predictions[i]
+            members = fitted.members(prediction.class_probabilities, prediction.id)
+            counts.setdefault(scored.gold[i], []).append((scored.gold[i] in members, len(members)))
+    rows = table_of_sets(scored, rule, refit=True)
+    assert [row["texts"] for row in rows] == ["(all)", *sorted(counts)]
+    for row, own in zip(rows[1:], (counts[name] for name in sorted(counts)), strict=True):
+        assert [row["coverage"], row["size"]] == pytest.approx(np.mean(own, axis=0).tolist())
+        assert row["number"] == len(own)
+
+
+def test_texts_whose_gold_class_has_no_probability_are_in_no_set() -> None:
+    scored = labeled(60)
+    unknown = replace(scored, gold=["z", *scored.gold[1:]])
+    rule = fit_sets(unknown, 0.8, "probability", False)
+    (whole, *_), groups = table_of_sets(unknown, rule), subgroups_of_sets(unknown, rule)
+    (found,) = groups["text length"]
+    assert found == whole | {"texts": found["texts"]} and whole["number"] == 59
 
 
 def test_scores_of_classes() -> None:
