@@ -562,8 +562,8 @@ class TextPrediction:
         decided = _withheld(self, self.label if unsure else None)
         return dataclasses.replace(self, label=None if unsure else self.label, decided=decided)
 
-    def full(self) -> Self:
-        """Return the prediction with a value in each place that it may leave empty, for types."""
+    def filled(self) -> Self:
+        """Return the prediction with a value in every field, as an example of its types."""
         label = self.decided.get("withheld") if self.label is None else self.label
         label = tuple(self.scores or ("",))[:1] if label == () else label
         return dataclasses.replace(self, label=label)
@@ -618,8 +618,8 @@ class ChoicePrediction:
         choice, text = (None, "") if unsure else (self.choice, self.text)
         return dataclasses.replace(self, choice=choice, text=text, decided=decided)
 
-    def full(self) -> Self:
-        """Return the prediction with a value in each place that it may leave empty, for types."""
+    def filled(self) -> Self:
+        """Return the prediction with a value in every field, as an example of its types."""
         return dataclasses.replace(self, choice=0)
 
     def record(self) -> dict[str, Any]:
@@ -671,8 +671,8 @@ class TokenPrediction:
         decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, tags=tags, decided=decided, **changed)
 
-    def full(self) -> Self:
-        """Return the prediction with a value in each place that it may leave empty, for types."""
+    def filled(self) -> Self:
+        """Return the prediction with a value in every field, as an example of its types."""
         spans: Any = {} if self.spans is None else {"spans": (_SPAN,), "span_scores": (0.5,)}
         words = _one_word(self.offsets)
         return dataclasses.replace(self, tags=("",), scores=(0.5,), **words, **spans)
@@ -717,8 +717,8 @@ class SpanPrediction:
         decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, spans=spans, scores=scores, decided=decided)
 
-    def full(self) -> Self:
-        """Return the prediction with a value in each place that it may leave empty, for types."""
+    def filled(self) -> Self:
+        """Return the prediction with a value in every field, as an example of its types."""
         words = _one_word(self.offsets)
         return dataclasses.replace(self, spans=(_SPAN,), scores=(0.5,), **words)
 
@@ -753,8 +753,8 @@ class RelationPrediction:
         decided = _withheld(self, relation_records(self.spans, *unsure))
         return dataclasses.replace(self, relations=relations, scores=scores, decided=decided)
 
-    def full(self) -> Self:
-        """Return the prediction with a value in each place that it may leave empty, for types."""
+    def filled(self) -> Self:
+        """Return the prediction with a value in every field, as an example of its types."""
         relations = (Relation(_SPAN, _SPAN, ""),)
         spans: Any = {"spans": (_SPAN,), "relations": relations, "scores": (0.5,)}
         return dataclasses.replace(self, **_one_word(self.offsets), **spans)
@@ -809,8 +809,8 @@ class AnswerPrediction:
             self, answer=answer, decided=_withheld(self, text if unsure else None)
         )
 
-    def full(self) -> Self:
-        """Return the prediction with a value in each place that it may leave empty, for types."""
+    def filled(self) -> Self:
+        """Return the prediction with a value in every field, as an example of its types."""
         answer = FoundAnswer(0, 0, "", 0.5)
         return dataclasses.replace(self, answer=answer, best=(answer,))
 
@@ -845,8 +845,8 @@ class SentencePrediction:
     scores: Mapping[str, float] | None = None
     decided: ClassVar[Mapping[str, Any]] = {}
 
-    def full(self) -> Self:
-        """Return the prediction, which leaves nothing empty."""
+    def filled(self) -> Self:
+        """Return the prediction, which has a value in every field."""
         return self
 
     def record(self) -> dict[str, Any]:
@@ -886,8 +886,8 @@ class MaskedPrediction:
     follows_score: float | None = None
     decided: ClassVar[Mapping[str, Any]] = {}
 
-    def full(self) -> Self:
-        """Return the prediction, which leaves nothing empty."""
+    def filled(self) -> Self:
+        """Return the prediction, which has a value in every field."""
         return self
 
     def record(self) -> dict[str, Any]:

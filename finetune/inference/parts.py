@@ -289,8 +289,8 @@ def typical(predictions: Iterable[Any]) -> list[Any]:
     """
     found, *others = predictions
     if isinstance(found, TextPrediction):  # a blank text does not tell the type of labels
-        found = next((each for each in (found, *others) if each.full().label is not None), found)
-    full = found.full()
+        found = next((each for each in (found, *others) if each.filled().label is not None), found)
+    full = found.filled()
     if not full.decided:
         return [full]
     known = full.class_probabilities if "set" in full.decided else ()

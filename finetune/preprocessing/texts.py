@@ -102,8 +102,8 @@ class TextSequences:
     def words_of_tokens(self, example: TextExample) -> list[list[int]]:
         """Return the number of the word of each token of the sequences of ``encode``.
 
-        It is -1 for special tokens. The words of the second text follow those of the first; a
-        subword of several words counts as one of the first.
+        It is -1 for special tokens. The words of the second text follow the words of the first; a
+        subword of several words belongs to the first of them.
         """
         numbers, before = list[list[int]](), 0
         for text in example.texts():

@@ -1,4 +1,4 @@
-"""How pages and terminals show an analysis: its tables, and the examples with errors.
+"""Show an analysis on pages and terminals: its tables, and the examples with errors.
 
 Gold and predictions of an example stand side by side. Spans of sentences, which may nest and cross,
 are highlighted.

@@ -20,6 +20,7 @@ from finetune.inference.embed import Embedder
 from finetune.runtime import progress
 from tests import laboratory as lab
 from tests.command import run
+from tests.inference.test_embed import TEXTS
 from tests.small_data import read_jsonl
 from tests.tiny import WIDTH
 
@@ -86,16 +87,6 @@ def test_cosine() -> None:
     )
     np.testing.assert_allclose(found, expected, atol=1e-12)
     assert cosine([0.0, 0.0], [1.0, 0.0]) == 0
-
-
-TEXTS = [
-    "the train from paris to berlin was late",
-    "",
-    "Anna's film is good, that film isn't bad",
-    "a man is playing a guitar",
-    " ".join(["two children run across the street because it rains"] * 12),
-    "anna",
-]
 
 
 @pytest.mark.parametrize("shape", [{}, {"layers": [0, -1], "combine": "none"}])

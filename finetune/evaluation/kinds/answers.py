@@ -1,10 +1,10 @@
 """Answers to questions: texts from a context, or none.
 
-Scores are those of the official evaluation of SQuAD 1.1 and 2.0: Rajpurkar et al., 2016, "SQuAD:
-100,000+ Questions for Machine Comprehension of Text", and Rajpurkar, Jia & Liang, 2018, "Know What
-You Don't Know". Answers are compared without case, punctuation, articles and differences of white
-space. The best of several gold answers counts. A question without gold answers is right if no
-answer is predicted.
+Scores equal the scores of the official evaluation of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016,
+"SQuAD: 100,000+ Questions for Machine Comprehension of Text", and Rajpurkar, Jia & Liang, 2018,
+"Know What You Don't Know"). Answers are compared without case, punctuation, articles and
+differences of white space. The best of several gold answers counts. A question without gold answers
+is right if no answer is predicted.
 
 Shapes: N questions.
 """
