@@ -81,13 +81,10 @@ class Batcher:
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self.name = name
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._work, name=name or None, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        # made here, because a fork marks all threads that exist as ended
-        self._thread = threading.Thread(target=self._work, name=self.name or None, daemon=True)
         self._thread.start()
 
     @property
@@ -98,7 +95,7 @@ class Batcher:
     @property
     def alive(self) -> bool:
         """True while requests are answered."""
-        return self._thread is not None and self._thread.is_alive() and not self._closed
+        return self._thread.is_alive() and not self._closed
 
     def submit(self, items: Sequence[Any], sizes: Sequence[int]) -> Future[list[Any]]:
         """Add a request; its future gets the answers in the order of the items, or the error.
@@ -119,8 +116,7 @@ class Batcher:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _work(self) -> None:
         while batch := self._take():

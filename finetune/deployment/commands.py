@@ -6,11 +6,8 @@ import contextlib
 import importlib.util
 import ipaddress
 import logging
-import os
 import re
 import socket
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +18,6 @@ from finetune.cli.output import quiet_libraries, show
 from finetune.config.options import DATA, Help, argument
 from finetune.deployment.batcher import Limits
 from finetune.types import UserError, install_command
-
-MOST_WORKERS = 256
-"""Largest value of --workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +37,6 @@ class Serve(Limits, Command):
     server, which has no passwords and no encryption, to the network."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
-    workers: int = 1
-    """Processes that answer requests, on a CPU under Linux. They share the memory of the weights
-    and the cores: each has cores divided by workers as threads, unless OMP_NUM_THREADS is set (an
-    export has one). Each has a queue of its own. If one ends, the server stops."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level of the messages on standard error. `info` has a line for each answer: client,
     request, status, time and request id, never texts."""
@@ -59,24 +49,14 @@ class Serve(Limits, Command):
         from finetune.deployment.served_model import is_export, load_served
 
         folders = named_runs(self.runs)
-        with_torch = not all(map(is_export, folders.values()))
-        if with_torch:
+        if not all(map(is_export, folders.values())):  # which need torch
             quiet_libraries()
-        several = self.workers != 1
-        threads = _threads_of_workers(self.workers, with_torch) if several else None
         with contextlib.ExitStack() as stack:
             stack.enter_context(_log_on_standard_error(self.log_level.upper()))
-            if several:  # before the metrics are imported
-                counts = stack.enter_context(tempfile.TemporaryDirectory(prefix="finetune-"))
-                os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts
-                stack.callback(os.environ.pop, "PROMETHEUS_MULTIPROC_DIR")
-            from finetune.deployment.server import make_app, run_processes, run_server
+            from finetune.deployment.server import make_app, run_server
 
             listener = stack.enter_context(_listen(self.host, self.port))
-            models = [
-                load_served(name, folder, self, threads=1 if several else None)
-                for name, folder in folders.items()
-            ]
+            models = [load_served(name, folder, self) for name, folder in folders.items()]
             for model in models:
                 show(f"{model.name}: {folders[model.name]}, sha256 {model.sha256}", error=True)
             address, port = listener.getsockname()[:2]
@@ -86,20 +66,8 @@ class Serve(Limits, Command):
             shown = f"[{address}]" if ":" in address else address
             if not loopback:
                 show(f"note: {shown} is open to the network, without passwords.", error=True)
-            workers = f" with {self.workers} workers" if several else ""
-            show(f"serving {', '.join(folders)} at http://{shown}:{port}/{workers} (Ctrl-C stops)")
-
-            def serve() -> None:
-                if threads and with_torch:
-                    import torch
-
-                    torch.set_num_threads(threads)
-                run_server(app, models, listener)
-
-            if several:
-                run_processes(serve, self.workers)
-            else:
-                serve()
+            show(f"serving {', '.join(folders)} at http://{shown}:{port}/ (Ctrl-C stops)")
+            run_server(app, models, listener)
         show("stopped", error=True)
 
 
@@ -142,32 +110,6 @@ class Export(Command):
             Path(self.folder), self.out, int8=self.int8, max_loss=max_loss, data=self.data
         )
         show("\n".join(found.lines))
-
-
-def _threads_of_workers(workers: int, with_torch: bool) -> int:
-    """Let torch compute in one thread until the fork; return the threads of each worker."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
-    if not 1 <= workers <= MOST_WORKERS:
-        raise UserError(f"--workers {workers}: must be from 1 to {MOST_WORKERS}.")
-    if not cores:
-        raise UserError(f"--workers {workers}: needs Linux, where processes share loaded weights.")
-    threads = max(1, cores // workers)
-    if with_torch:
-        import torch
-
-        from finetune.runtime.launch import make_accelerator
-
-        device = make_accelerator().device
-        if device.type != "cpu":
-            raise UserError(
-                f"--workers {workers}: processes cannot share a model on {device.type}. Leave it "
-                "out: one process predicts the requests of all clients in batches. Or run on the "
-                "CPU with ACCELERATE_USE_CPU=true."
-            )
-        if os.environ.get("OMP_NUM_THREADS"):
-            threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-    return threads
 
 
 @contextlib.contextmanager

@@ -255,12 +255,9 @@ class ServedModel:
         return [prediction.record() | {"id": item.id} for prediction, item in answered]
 
 
-def load_served(
-    name: str, folder: str | Path, limits: Limits, *, threads: int | None = None
-) -> ServedModel:
+def load_served(name: str, folder: str | Path, limits: Limits) -> ServedModel:
     """Load the model of a run, model or export folder into memory, with the digest of its weights.
 
-    ``threads`` is the number of threads of an exported model.
 
     Raises:
         UserError: There is no model in the folder, or it changed while it was read.
@@ -270,7 +267,7 @@ def load_served(
     before = weights_digest(source)
     try:
         if exported:
-            engine = Engine.of_export(OnnxModel(source, threads=threads))
+            engine = Engine.of_export(OnnxModel(source))
         else:
             from finetune.inference.predictor import Predictor
 

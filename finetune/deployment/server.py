@@ -1,25 +1,19 @@
-"""The HTTP interface of trained models: routes, limits, request ids, metrics, and processes."""
+"""The HTTP interface of trained models: routes, limits, request ids, and metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import gc
 import hashlib
 import json
 import logging
-import multiprocessing
-import os
 import re
 import signal
 import socket
-import sys
-import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +23,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -176,10 +169,7 @@ def _problem(error: Mapping[str, Any]) -> tuple[int, str]:
 
 
 class Metrics:
-    """Counts and times for Prometheus; sums over all processes if PROMETHEUS_MULTIPROC_DIR is set.
-
-    It must be set before prometheus_client is imported.
-    """
+    """Counts and times for Prometheus."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -194,17 +184,10 @@ class Metrics:
         examples = Counter("finetune_examples", "Predicted examples.", ["model"], **named)
         batches = Counter("finetune_batches", "Batches of examples.", ["model"], **named)
         self.waiting = Gauge(
-            WAITING_REQUESTS,
-            "Requests that wait for a batch.",
-            ["model"],
-            multiprocess_mode="livesum",
-            **named,
+            WAITING_REQUESTS, "Requests that wait for a batch.", ["model"], **named
         )
         for model in models:
             model.batcher.count = _counter(examples.labels(model.name), batches.labels(model.name))
-        if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-            self.registry = CollectorRegistry()
-            MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]
 
     def add(self, path: str, status: int, seconds: float) -> None:
         """Enter a response (status 499: the client has gone)."""
@@ -383,49 +366,3 @@ def run_server(app: FastAPI, models: Sequence[ServedModel], listener: socket.soc
     uvicorn.Server(config).run(sockets=[listener])
     for model in models:
         model.batcher.close()
-
-
-def run_processes(serve: Callable[[], None], number: int) -> None:
-    """Run a function that serves in several processes; stop all at a signal, or if one ends.
-
-    The parent has loaded the models and computes nothing, before or after: the processes share
-    the pages of the weights, and a fork keeps no threads.
-
-    Raises:
-        SystemExit: With 1, if a process ended by itself or had to be killed.
-    """
-    stopped: list[int] = []
-    alive, writer = os.pipe()
-
-    def work() -> None:
-        os.close(writer)
-        threading.Thread(target=_stop_after_parent, args=(alive,), daemon=True).start()
-        serve()
-
-    gc.collect()
-    gc.freeze()  # so that a collector does not write to the shared pages of objects
-    for signal_number in SIGNALS:
-        signal.signal(signal_number, lambda given, _: stopped.append(given))
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=work) for _ in range(number)]
-    for process in processes:
-        process.start()
-    while not stopped and not wait([process.sentinel for process in processes], timeout=0.2):
-        pass
-    failed, end = not stopped, time.monotonic() + STOP_SECONDS + 15
-    if failed:
-        log.error("a process of the server ended: stopping.")
-    while running := [process for process in processes if process.is_alive()]:
-        for process in running:
-            if time.monotonic() < end:
-                process.terminate()
-            else:
-                process.kill()
-        wait([process.sentinel for process in running], timeout=0.5)
-    if failed or any(process.exitcode for process in processes):
-        sys.exit(1)
-
-
-def _stop_after_parent(alive: int) -> None:
-    os.read(alive, 1)  # returns when the parent has ended
-    os.kill(os.getpid(), signal.SIGTERM)

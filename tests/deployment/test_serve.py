@@ -1,4 +1,4 @@
-"""`finetune serve` as a process: its address, requests, the graceful stop, killed workers."""
+"""`finetune serve` as a process: its address, requests, the graceful stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,63 +230,7 @@ def test_wrong_options(tmp_path: Path):
             (["--port", "70000"], "must be 0 to 65535"),
             (["--max-examples", "0"], "must be at least 1"),
             (["--port", "0"], "no such folder"),
-            (["--workers", "0"], "--workers 0: must be from 1 to 256"),
-            (["--workers", "1000000"], "--workers 1000000: must be from 1 to 256"),
-            (["--workers", "2", "--port", "70000"], "must be 0 to 65535"),
         ):
             run("serve", tmp_path / "none", *options).refused(problem)
     after = (logger.level, logger.handlers, logger.propagate, dict(os.environ))
     assert after == before, "the logs and the environment of the program"
-
-
-WAIT = 30
-"""Seconds until a test gives up."""
-NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
-
-
-def children(server: subprocess.Popen[str]) -> set[int]:
-    path = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    return set(map(int, path.read_text().split()))
-
-
-def all_end(workers: set[int]) -> None:
-    limit = time.monotonic() + WAIT
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers outlive the parent"
-
-
-@NEEDS_LINUX
-@pytest.mark.slow
-@pytest.mark.parametrize("export", [False, True])
-def test_workers_share_counts_and_end_together(runs: dict[str, Path], tmp_path: Path, export: bool):
-    folder = runs["texts"]
-    if export:
-        pytest.importorskip("onnx")
-        run("export", folder, "--out", tmp_path / "graph").ok()
-        folder = tmp_path / "graph"
-    for killed in (False, True):
-        with serving(folder, "--workers", "2") as (server, port):
-            answers = [post(port, b'{"text": "a lovely room"}') for _ in range(40)]
-            assert {status for status, _ in answers} == {200}
-            assert len({str(answer["predictions"]) for _, answer in answers}) == 1
-            workers = children(server)
-            assert len(workers) == 2
-            for _ in range(10):  # whichever worker answers
-                assert 'finetune_examples_total{model="mine"} 40.0\n' in metrics(port)
-            if killed:
-                os.kill(min(workers), signal.SIGKILL)
-            else:
-                server.send_signal(signal.SIGTERM)
-            out, err = server.communicate(timeout=WAIT)
-            assert (server.returncode, out) == (int(killed), ""), err
-            assert ("a process of the server ended: stopping" in err) == killed
-        all_end(workers)
-
-
-@NEEDS_LINUX
-@pytest.mark.slow
-def test_workers_do_not_outlive_the_parent(runs: dict[str, Path]):
-    with serving(runs["texts"], "--workers", "2") as (server, _):
-        workers = children(server)
-    all_end(workers)
