@@ -1,6 +1,6 @@
 """Test and measure the paths of a GPU, and write the table for docs/performance.md.
 
-    python -m tests.gpu OUTPUT                 # about 15 minutes on one CUDA device
+    python -m tests.gpu OUTPUT                 # about six minutes on one CUDA device
     python -m tests.gpu OUTPUT --device cpu    # a rehearsal, with the smallest work
 
 ``OUTPUT/table.md`` has the table, and one file beside it the output of each part. A part that fails
