@@ -941,13 +941,14 @@ def _as_items(value: Any) -> Any:
 
 
 def column_map(columns: Sequence[str]) -> dict[str, str]:
-    """Return `role=column` items as a mapping."""
-    for item in columns:
+    """Return `role=column` items as a mapping; commas may separate them, too."""
+    items = [each for item in columns for each in re.split(r",(?=\w+=)", item)]
+    for item in items:
         if "=" not in item:
             raise UserError(
                 f"--columns must be role=column, for instance text=sentence, not {item!r}."
             )
-    pairs = [item.split("=", 1) for item in columns]
+    pairs = [item.split("=", 1) for item in items]
     found = {role: name for role, name in pairs}
     if len(found) < len(pairs):
         role = next(role for role in found if [each for each, _ in pairs].count(role) > 1)

@@ -6,6 +6,7 @@ sentences with their tags or spans. To add a format, write a reader and add it t
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,8 @@ FORMATS = {
     "standoff": Format((".ann",), read_brat, by_lines=False),
 }
 FORMATS |= {suffix[1:]: _format_of_wing(suffix) for suffix in FORMATS_OF_WINGS}
+_BRACKET = re.compile(r"[\[{]\s+[^\s\"'\[{\]}]")
+"""A line of columns whose word is a bracket, which is no JSON."""
 SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}
 """The format of each file suffix."""
 
@@ -122,9 +125,10 @@ def _detected(name: str, source: Path | IO[Any], format: str, encoding: str) -> 
     file = DataFile(name, format, lines, live=not isinstance(source, Path))
     if format in ("lines", "unknown"):
         first = file.first_line().lstrip()
-        if first.startswith("{"):
+        is_word = _BRACKET.match(first)
+        if first.startswith("{") and not is_word:
             file.format = "jsonl"
-        elif first.startswith("[") and format == "unknown":
+        elif first.startswith("[") and not is_word and format == "unknown":
             file.format = "json"
         elif format == "lines":
             file.format = "txt"

@@ -58,6 +58,7 @@ def test_tokens_of_a_pass_follow_the_device_unless_said():
 def test_names():
     assert flag("batch_size") == "--batch-size"
     assert column_map(("text=a", "label=b=c")) == {"text": "a", "label": "b=c"}
+    assert column_map(("text=a,label=b, c", "id=d")) == {"text": "a", "label": "b, c", "id": "d"}
 
 
 def test_a_setting_says_what_it_may_change() -> None:

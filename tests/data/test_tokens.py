@@ -90,6 +90,11 @@ def test_docstart_as_the_first_word_of_a_sentence(read):
     ]
 
 
+@pytest.mark.parametrize("word", ["[", "{"])
+def test_a_bracket_as_the_first_word_is_no_json(read, word):
+    assert train(read("a.test", f"{word}\tO\nAnn\tB-PER\n"))[0].words == (word, "Ann")
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.conll", "a.tsv", "a.bio", "a.train"])
 @pytest.mark.parametrize("separator", [" ", "\t", "   "])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
