@@ -9,6 +9,13 @@ A row of Label Studio's default export is a task with all its annotations; each 
 form of Prodigy: the fields of the task, ``label`` or ``spans``, ``answer`` and ``_annotator_id``.
 Label Studio and Prodigy count the characters of a text as Python does. doccano counts UTF-16 code
 units (https://github.com/doccano/doccano/issues/2290), in which an emoji has two.
+
+The spans of three benchmark formats end at their last word or character, those of rows after it:
+
+{"doc_key": …, "sentences": [["A", "dog"], …], "ner": [[[1, 1, "Animal"]], …],
+ "relations": [[[1, 1, 4, 4, "eats"]], …]}              (DyGIE++, PURE: words of the document)
+{"tokenized_text": ["A", "dog"], "ner": [[1, 1, "animal"]]}                       (GLiNER: words)
+{"text": "A dog", "label": {"animal": {"dog": [[2, 4]]}}}                  (CLUENER: characters)
 """
 
 from __future__ import annotations
@@ -63,7 +70,7 @@ def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     return Table(file.name, [], file.lines.converted(parse, _count_json_rows))
 
 
-_SEVERAL_ROWS = b'"annotations"', b'"paragraphs"'
+_SEVERAL_ROWS = b'"annotations"', b'"paragraphs"', b'"sentences"'
 """Keys of objects that are several rows."""
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 
@@ -167,9 +174,15 @@ def squad_rows(
 
 
 def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
-    """Yield an object as one row, or as one row for each of its annotations (Label Studio)."""
-    task, annotations = row.get("data"), row.get("annotations")
-    if isinstance(annotations, list) and isinstance(task, Mapping):
+    """Yield an object as one row, or as rows: annotations (Label Studio), sentences (DyGIE++)."""
+    task, annotations, label = row.get("data"), row.get("annotations"), row.get("label")
+    if isinstance(row.get("sentences"), list) and "doc_key" in row:
+        yield from _sentence_rows(row, where)
+    elif "tokenized_text" in row or (
+        isinstance(label, dict) and any(isinstance(each, dict) for each in label.values())
+    ):
+        yield Record(_with_exclusive_ends(row, where), where)
+    elif isinstance(annotations, list) and isinstance(task, Mapping):
         base = {"id": row.get("id"), **task}
         for annotation in annotations:
             yield Record(base | _label_studio(annotation, where), where)
@@ -186,6 +199,54 @@ def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
         yield Record(row | _doccano_spans(row, where), where)
     else:
         yield Record(row, where)
+
+
+def _sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
+    """Yield the sentences of a document of DyGIE++, whose spans count words of the document."""
+    first = 0
+    for number, words in enumerate(row["sentences"]):
+        place = f"{where}, sentence {number + 1}"
+        found: dict[str, Any] = {"tokens": words, "document": row["doc_key"]}
+        try:
+            if "ner" in row:
+                spans = [(start, end, label) for start, end, label, *_ in row["ner"][number]]
+                found["spans"] = [[s - first, e + 1 - first, label] for s, e, label in spans]
+                index = {(start, end): place for place, (start, end, _) in enumerate(spans)}
+                if "relations" in row:
+                    found["relations"] = [
+                        {"subject": index.get((a, b)), "object": index.get((c, d)), "label": label}
+                        for a, b, c, d, label, *_ in row["relations"][number]
+                    ]
+            first += len(words)
+        except (LookupError, TypeError, ValueError):
+            raise DataError(
+                f"{place}: not as in DyGIE++, where `ner` has a list of [first word, last word, "
+                "label] for each sentence, and `relations` a list of the words of two of them with "
+                "a label, counted from the start of the document."
+            ) from None
+        yield Record(found, place)
+
+
+def _with_exclusive_ends(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a row of GLiNER or CLUENER with its spans as other rows have them."""
+    try:
+        if "tokenized_text" in row:
+            found = {**row, "tokens": row["tokenized_text"]}
+            if "ner" in row:
+                found["spans"] = [[start, end + 1, label] for start, end, label in row["ner"]]
+            return {key: found[key] for key in found if key not in ("tokenized_text", "ner")}
+        spans = [
+            {"start": start, "end": end + 1, "label": label, "text": text}
+            for label, mentions in row["label"].items()
+            for text, places in mentions.items()
+            for start, end in places
+        ]
+    except (AttributeError, TypeError, ValueError):
+        raise DataError(
+            f"{where}: spans are neither as in GLiNER, [first word, last word, label], nor as in "
+            "CLUENER, {label: {mention: [[first character, last character]]}}."
+        ) from None
+    return {key: value for key, value in row.items() if key != "label"} | {"spans": spans}
 
 
 def _label_studio(annotation: Any, where: str) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Exports of annotation tools."""
 
 import json
+from functools import partial
 
 import pytest
 
 from finetune.data import DataError, data_kind, read_text, read_tokens
 from finetune.data.dataset import Dataset
-from finetune.types import Span
+from finetune.types import Relation, Span
 
 TEXT = "Ann Lee ran"
 
@@ -125,3 +126,49 @@ def test_choices_of_prodigy_without_a_configuration(tmp_path):
     row = {"text": "a", "options": [{"id": "p"}], "accept": ["p"], "answer": "accept"}
     rows = [row, {**row, "config": None}, {**row, "config": []}, {**row, "config": {}}]
     assert [e.label for e in read(tmp_path, rows, name="a.jsonl").splits["train"]] == ["p"] * 4
+
+
+DYGIE = {
+    "doc_key": "d1",
+    "sentences": [["Ann", "ran"], ["Bo", "Lee", "met", "Ann"], ["So"]],
+    "ner": [[[0, 0, "PER"]], [[2, 3, "PER"], [5, 5, "PER"]], []],
+    "relations": [[], [[2, 3, 5, 5, "met"]], []],
+}
+GLINER = {"tokenized_text": ["Bo", "Lee", "ran"], "ner": [[0, 1, "PER"]]}
+CLUENER = {"text": "Bo met Bo.", "label": {"PER": {"Bo": [[0, 1], [7, 8]]}}}
+
+
+def test_spans_with_inclusive_ends(tmp_path):
+    ann, lee = Span(3, 4, "PER"), Span(0, 2, "PER")
+    rows = read(tmp_path, [DYGIE, DYGIE], read_tokens, "a.jsonl").splits["train"]
+    assert [(row.words, row.spans, row.document) for row in rows[:3]] == [
+        (("Ann", "ran"), (Span(0, 1, "PER"),), "d1"),
+        (("Bo", "Lee", "met", "Ann"), (lee, ann), "d1"),
+        (("So",), (), "d1"),
+    ]
+    assert len(rows) == 6
+    related = read(tmp_path, [DYGIE], partial(read_tokens, relations=True)).splits["train"]
+    assert [row.relations for row in related] == [(), (Relation(lee, ann, "met"),), ()]
+    (row,) = read(tmp_path, [GLINER], read_tokens).splits["train"]
+    assert (row.words, row.spans) == (("Bo", "Lee", "ran"), (lee,))
+    (row,) = read(tmp_path, [CLUENER], read_tokens).splits["train"]
+    assert row.spans == (Span(0, 1, "PER"), Span(2, 3, "PER"))
+    assert data_kind(str(tmp_path / "a.json")) == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (DYGIE | {"ner": [[]]}, "item 1, sentence 2: not as in DyGIE"),
+        (DYGIE | {"relations": [[], [[2, 2, 5, 5, "met"]], []]}, "sentence 2: .* not a relation"),
+        (DYGIE | {"relations": [[], [[2, 3, "met"]], []]}, "item 1, sentence 2: not as in"),
+        (DYGIE | {"ner": [[[0, 0]], [], []]}, "item 1, sentence 1: not as in"),
+        (GLINER | {"ner": [[0, 3, "PER"]]}, "span 0 to 4 .* outside the 3 words"),
+        (GLINER | {"ner": [["Bo", 0, 0, "PER"]]}, "item 1: spans are neither as in GLiNER"),
+        (CLUENER | {"label": {"PER": {"Bo": [[0, 3]]}}}, "characters 0 to 4 are 'Bo m'"),
+        (CLUENER | {"label": {"PER": {"Bo": 1}}}, "item 1: spans are neither"),
+    ],
+)
+def test_spans_that_do_not_fit_their_format(tmp_path, row, problem):
+    with pytest.raises(DataError, match=problem):
+        read(tmp_path, [row], partial(read_tokens, relations=True))
