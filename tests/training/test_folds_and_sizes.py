@@ -62,8 +62,15 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
 def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
     random = np.random.default_rng(5)
     first, second = random.normal(0.8, 0.02, 10), random.normal(0.77, 0.02, 10)
-    assert fold_test(first - second, 0.0)[1] == pytest.approx(ttest_rel(first, second).pvalue)
-    assert fold_test(first - second, 0.25)[1] > fold_test(first - second, 0.0)[1]
+    plain, paired = fold_test(first - second, 0.0), ttest_rel(first, second)
+    assert plain[1] == pytest.approx(paired.pvalue)
+    assert plain[0][1:] == pytest.approx((*paired.confidence_interval(0.95),))
+    corrected = fold_test(first - second, 0.25)
+    assert corrected[1] > plain[1]
+    wider = np.sqrt((1 / 10 + 0.25) / (1 / 10))  # Nadeau & Bengio (2003)
+    assert corrected[0].high - corrected[0].value == pytest.approx(
+        (plain[0].high - plain[0].value) * wider
+    )
     assert fold_test([0.0, 0.0], 0.25)[1] == 1.0 and fold_test([0.1, 0.1], 0.25)[1] == 0.0
 
 
