@@ -212,10 +212,10 @@ def _sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
                 spans = [(start, end, label) for start, end, label, *_ in row["ner"][number]]
                 found["spans"] = [[s - first, e + 1 - first, label] for s, e, label in spans]
                 index = {(start, end): place for place, (start, end, _) in enumerate(spans)}
-                if "relations" in row:
+                if (relations := row.get("relations")) is not None:
                     found["relations"] = [
                         {"subject": index.get((a, b)), "object": index.get((c, d)), "label": label}
-                        for a, b, c, d, label, *_ in row["relations"][number]
+                        for a, b, c, d, label, *_ in relations[number]
                     ]
             first += len(words)
         except (LookupError, TypeError, ValueError):
