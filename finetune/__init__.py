@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from finetune.api import (
         DistilledRun,
@@ -195,14 +197,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        value: Any = version("finetune-encoders")
-    elif name in _MODULES:
-        value = getattr(importlib.import_module(_MODULES[name]), name)
-    else:
+    if name not in _MODULES:
         raise AttributeError(f"module 'finetune' has no attribute {name!r}")
+    value: Any = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -1,9 +1,16 @@
-"""Hints name the packages of pyproject.toml, and the distribution has a name of its own."""
+"""Hints name the packages of pyproject.toml; the version and license need no installation."""
 
+import importlib.metadata
 import tomllib
 from pathlib import Path
 
+import pytest
+
+import finetune
+from finetune.config.recipes import packaged_path
+from finetune.reporting.environment import environment
 from finetune.types import OPTIONAL_PACKAGES
+from tests.command import run
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 
@@ -23,3 +30,22 @@ def test_no_hint_installs_the_distribution_of_another_project() -> None:
         for path in (root / folder).rglob("*"):
             if path.suffix in (".py", ".md", ".ipynb", ".j2", ".html"):
                 assert "finetune[" not in path.read_text(encoding="utf-8"), path
+
+
+def test_a_checkout_on_the_path_needs_no_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.metadata.Distribution.from_name
+
+    def without_finetune(name: str) -> importlib.metadata.Distribution:
+        if name == PROJECT["name"]:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", without_finetune)
+    assert run("--version").out.strip() == finetune.__version__
+    assert environment("cpu", "fp32", 1)["versions"]["finetune"] == finetune.__version__
+    assert "Apache License" in packaged_path("LICENSE").read_text(encoding="utf-8")
+
+
+def test_the_citation_has_the_version() -> None:
+    citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"version: {finetune.__version__}" in citation.splitlines()

@@ -149,18 +149,18 @@ def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[s
     return [name for name in compared if before[name] != now[name]]
 
 
-def packaged_folder(name: str) -> Path:
-    """Return a folder of the distribution: in an installed package, or at the top of a checkout."""
+def packaged_path(name: str) -> Path:
+    """Return a file or folder of the distribution: in the package, or at the top of a checkout."""
     package = Path(str(resources.files("finetune")))
     installed = package / name
-    return installed if installed.is_dir() else package.parent / name
+    return installed if installed.exists() else package.parent / name
 
 
 def local_path(spec: str | Path) -> Path:
     """Return the path that the user names, ``examples/data/…`` also from the distribution."""
     path = Path(spec).expanduser()
     if path.parts[:2] == ("examples", "data") and not path.exists():
-        path = packaged_folder("examples").joinpath(*path.parts[1:])
+        path = packaged_path("examples").joinpath(*path.parts[1:])
     return path
 
 
@@ -197,7 +197,7 @@ def find_suites(folder: str | Path) -> list[Path]:
 def _yaml_files(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if not folder.exists() and folder == Path("recipes"):
-        folder = packaged_folder("recipes")
+        folder = packaged_path("recipes")
     return sorted(folder.rglob("*.yaml"))
 
 
@@ -384,7 +384,7 @@ def _locate(path: Path) -> Path:
         return path
     inside = path.relative_to("recipes") if path.parts[:1] == ("recipes",) else path
     name = inside.name if inside.suffix == ".yaml" else f"{inside.name}.yaml"
-    folder = packaged_folder("recipes")
+    folder = packaged_path("recipes")
     found = sorted(folder.rglob(glob.escape(str(inside.parent / name))))
     if len(found) > 1:
         listed = " or ".join(str(other.relative_to(folder).with_suffix("")) for other in found)

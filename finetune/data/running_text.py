@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from finetune.config.recipes import packaged_folder
+from finetune.config.recipes import packaged_path
 from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
@@ -107,7 +107,7 @@ def _source(name: str, path: str, encoding: str) -> TextSource:
     """Return a file, the data files in a folder in the order of their names, or a hub data set."""
     found = Path(path).expanduser()
     if found.parts[:2] == ("examples", "data") and not found.exists():
-        found = packaged_folder("examples").joinpath(*found.parts[1:])
+        found = packaged_path("examples").joinpath(*found.parts[1:])
     if not found.exists() and resolve(path).hub is not None:
         return TextSource(name, encoding=encoding, hub=path)
     if not found.is_dir():

@@ -88,7 +88,7 @@ class Inputs:
         return _load(self._key({}))
 
     def _key(self, more: Mapping[str, Any]) -> str:
-        facts = [finetune.__version__, _program(), self.content, {**self.settings, **more}]
+        facts = [_program(), self.content, {**self.settings, **more}]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> list[str]:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import finetune
-from finetune.config.recipes import packaged_folder
+from finetune.config.recipes import packaged_path
 from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel, folded
@@ -198,10 +198,7 @@ def requirements() -> str:
 
 def _license_text(source: Path) -> str:
     """Return the license of the program of an export, and the name of the license of its model."""
-    distribution = importlib.metadata.distribution("finetune-encoders")
-    text = distribution.read_text("licenses/LICENSE")
-    if text is None:  # a checkout
-        text = packaged_folder("LICENSE").read_text(encoding="utf-8")
+    text = packaged_path("LICENSE").read_text(encoding="utf-8")
     model = model_license(str(source))
     known = f"is under the license {model}, by its card" if model else "has no license in its card"
     return (

@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import finetune
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
@@ -32,7 +33,7 @@ if TYPE_CHECKING:  # reports are read without torch
     from finetune.data import Dataset
     from finetune.tasks.base import Task
 
-PACKAGES = ("finetune", "torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 FEW_EXAMPLES, ENOUGH_EXAMPLES, ENOUGH_STEPS = 100, 64, 100
 """Most training examples of a tiny run; examples of each label from which fine-tuning scores as
 high as few-shot training; and steps (these fine-tuned runs had 60 to 120; docs/results.md)."""
@@ -178,11 +179,10 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
     """Return versions, machine and command of this process."""
-    versions = {}
+    versions = {"finetune": finetune.__version__}
     for package in PACKAGES:
-        distribution = "finetune-encoders" if package == "finetune" else package
         try:
-            versions[package] = importlib.metadata.version(distribution)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "not installed"
     return {

@@ -14,7 +14,7 @@ from finetune.config.recipes import (
     find_recipes,
     load_multitask,
     load_recipe,
-    packaged_folder,
+    packaged_path,
 )
 from finetune.config.tasks import IN_MEMORY, NliConfig, settings
 from finetune.types import UserError
@@ -153,7 +153,7 @@ def test_files_that_are_not_text_or_not_there(tmp_path: Path):
     ["cola-minilm", "cola-minilm.yaml", "classify/cola-minilm", "recipes/classify/cola-minilm"],
 )
 def test_bare_names(name: str):
-    assert load_recipe(name).path == packaged_folder("recipes") / "classify" / "cola-minilm.yaml"
+    assert load_recipe(name).path == packaged_path("recipes") / "classify" / "cola-minilm.yaml"
 
 
 def test_bare_names_of_several_tasks():

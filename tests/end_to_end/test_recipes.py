@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.config.recipes import Recipe, find_recipes, load_recipe, packaged_folder
+from finetune.config.recipes import Recipe, find_recipes, load_recipe, packaged_path
 from finetune.config.tasks import CONFIGS, changes_results, flag
 from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
 from finetune.data.labels import NLI_LABELS
@@ -87,8 +87,8 @@ def test_a_warm_start_is_the_run_of_another_recipe(path: Path):
 
 def test_the_package_contains_the_recipes():
     inside = {
-        path.relative_to(packaged_folder("recipes"))
-        for path in find_recipes(packaged_folder("recipes"))
+        path.relative_to(packaged_path("recipes"))
+        for path in find_recipes(packaged_path("recipes"))
     }
     assert inside == {path.relative_to(ROOT / "recipes") for path in RECIPES}
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config.recipes import find_suites, packaged_folder
+from finetune.config.recipes import find_suites, packaged_path
 from finetune.suites.definition import Score, load_suite
 from finetune.types import UserError
 from tests.command import run
 
-PACKAGED = find_suites(packaged_folder("recipes"))
+PACKAGED = find_suites(packaged_path("recipes"))
 
 
 def test_a_suite(suite: Path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from finetune.config.recipes import packaged_folder
+from finetune.config.recipes import packaged_path
 from finetune.data.labels import NLI_LABELS
 from finetune.suites import submission
 from finetune.suites.definition import load_suite
@@ -78,7 +78,7 @@ def copy_of_glue(hub: Hub) -> None:
     publish(hub, "nyu-mll/glue", configs, features_of=features)
 
 
-VALIDATION = packaged_folder("examples") / "data" / "qa" / "validation.jsonl"
+VALIDATION = packaged_path("examples") / "data" / "qa" / "validation.jsonl"
 
 
 FILES = load_suite("glue").files
