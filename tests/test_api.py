@@ -141,3 +141,6 @@ def test_examples_of_another_task_are_refused(task: str, example: Any, wanted: s
         UserError, match=f"mine: the examples of train are .* reads finetune.{wanted}"
     ):
         finetune.train(task, data, str(lab.checkpoint()), quiet=True)
+    model = finetune.load(lab.trained(task))
+    with pytest.raises(UserError, match=f"input 0: the examples are .* reads finetune.{wanted}"):
+        model.predict([example])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.types import TextExample, TokenExample
+from finetune.types import TextExample, TokenExample, UserError
 
 CALIBRATION = ("ece", "ece_uncalibrated")
 """The metrics of calibrated probabilities."""
@@ -86,3 +86,11 @@ class TaskDescription:
     def words(self) -> bool:
         """True if examples are words and not whole texts."""
         return self.examples is TokenExample
+
+    def require_examples(self, kind: type, which: str) -> None:
+        """Raise UserError if the task does not read examples of this class; ``which`` has them."""
+        if not issubclass(kind, self.examples):
+            raise UserError(
+                f"{which} are {kind.__name__}, and `{self.name}` reads "
+                f"finetune.{self.examples.__name__}: make these."
+            )

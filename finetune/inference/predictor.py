@@ -341,10 +341,8 @@ class Predictor:
     def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
         record = self.task.record
         for index, item in enumerate(given):
-            if isinstance(item, TextExample):
+            if isinstance(item, TextExample | TokenExample):
                 yield record.checked(item)
-            elif isinstance(item, TokenExample):
-                yield item
             elif isinstance(item, SpanPrediction | TokenPrediction):
                 if not self.task.description.words:
                     raise UserError(f"input {index}: predicted spans are for models of relations.")

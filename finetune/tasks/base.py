@@ -37,7 +37,7 @@ from finetune.types import (
     Partial,
     Prediction,
     Sequences,
-    TextExample,
+    TokenExample,
     UserError,
     quantity,
 )
@@ -157,12 +157,15 @@ class TaskRecord:
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Return an input as an example; raise UserError if that is impossible."""
-        example: Any = as_example(index, item, words=False, pairs=self.pairs, where=where)
+        example = as_example(index, item, words=False, pairs=self.pairs, where=where)
         return self.checked(example)
 
-    def checked(self, example: TextExample) -> TextExample:
-        """Return an example; raise UserError for a pair without what the model compares."""
-        return check_pair(example, self.pairs)
+    def checked(self, example: Any) -> Any:
+        """Return an example with its place; raise UserError if the model cannot read it."""
+        if not example.where:
+            example = replace(example, where=f"input {example.id}")
+        self.config.description.require_examples(type(example), f"{example.where}: the examples")
+        return example if isinstance(example, TokenExample) else check_pair(example, self.pairs)
 
     @property
     def metric(self) -> str:

@@ -182,13 +182,9 @@ def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str,
     """
     if not isinstance(data, Dataset):
         data = read_data(task, config, data)
-    wanted = config.description.examples
     for split, rows in data.splits.items():
-        if rows and not issubclass(rows.kind, wanted):
-            raise UserError(
-                f"{data.name}: the examples of {split} are {rows.kind.__name__}, and "
-                f"`{config.description.name}` reads finetune.{wanted.__name__}: make these."
-            )
+        if rows:
+            config.description.require_examples(rows.kind, f"{data.name}: the examples of {split}")
     data = task.prepare(config, with_new_names(config, data))
     if "train" not in data.splits:
         raise UserError(

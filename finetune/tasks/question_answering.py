@@ -24,6 +24,7 @@ from finetune.evaluation.kinds.answers import ANSWERS, best_threshold
 from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses, rows_of
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
+from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Task, TaskRecord, with_gold
 from finetune.tasks.calibration import check_thresholds
@@ -74,6 +75,11 @@ class AnswerRecord(TaskRecord, AnswerDecoder):
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
         """Stream questions with their contexts, without their answers."""
         return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
+
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return a question and its context as an example."""
+        pair: Any = as_example(index, item, words=False, pairs=True, where=where)
+        return Question(index, pair.text, pair.pair, where=pair.where)
 
     @property
     def overlap(self) -> int:

@@ -96,15 +96,15 @@ class TextRecord(TaskRecord, TextDecoder):
         """Stream texts, without their labels."""
         return super().read(source, targets=self.config.marked_words, **options)
 
-    def checked(self, example: TextExample) -> TextExample:
-        """Return an example; raise UserError for a pair without what the model compares."""
-        checked = super().checked(example)
-        if self.config.marked_words and checked.targets is None:
+    def checked(self, example: Any) -> Any:
+        """Return an example; raise UserError for one without what the model compares."""
+        example = super().checked(example)
+        if self.config.marked_words and example.targets is None:
             raise UserError(
                 f"{example.where}: this model compares a marked word in each text: give --file "
                 "with the columns index and index_pair (in Python TextExamples with targets)."
             )
-        return checked
+        return example
 
     @property
     def with_threshold(self) -> list[str]:
