@@ -31,32 +31,35 @@ def read_costs(path: str) -> Costs:
         DataError: The file is no matrix of costs.
     """
     file = open_data(path)
+    rows: list[tuple[str, Any, Any]] = []  # their places, gold labels and costs
     if Path(path).suffix.lower() == ".json":
         content = parse_json("\n".join(line.text for line in file), path, f": {_LEGAL}.")
-        rows = list(content.items()) if isinstance(content, dict) else []
+        found = content.items() if isinstance(content, dict) else ()
+        rows = [(path, gold, row) for gold, row in found]
     else:
         if file.format in ("txt", "unknown"):
             file.format = "tsv"
         table = read_file(file, ReadOptions(header_names=frozenset({"gold"})))
-        rows = []
         for each in table.records:
             values = dict(each.values)
-            rows.append((values.pop("gold", None), values))
-    found: dict[str, dict[str, float]] = {}
-    for gold, row in rows:
-        if not isinstance(gold, str) or not isinstance(row, Mapping) or gold in found:
-            raise DataError(f"--costs {path}: {gold!r:.60} is not one row of costs: {_LEGAL}.")
-        found[gold] = {gold: 0.0} | {name: _cost(path, v) for name, v in row.items()}
-    if not found:
+            rows.append((each.where, values.pop("gold", None), values))
+    costs: dict[str, dict[str, float]] = {}
+    for where, gold, row in rows:
+        if not isinstance(gold, str) or not isinstance(row, Mapping) or gold in costs:
+            raise DataError(f"--costs {where}: {gold!r:.60} is not one row of costs: {_LEGAL}.")
+        costs[gold] = {gold: 0.0} | {name: _cost(where, gold, v) for name, v in row.items()}
+    if not costs:
         raise DataError(f"--costs {path}: there are no costs in it: {_LEGAL}.")
-    return found
+    return costs
 
 
-def _cost(path: str, value: Any) -> float:
+def _cost(where: str, gold: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise DataError(f"--costs {path}: {value!r:.60} is not a number: {_LEGAL}.") from None
+        raise DataError(
+            f"--costs {where}: {value!r:.60} for gold {gold!r} is not a number: {_LEGAL}."
+        ) from None
 
 
 def check_costs(costs: Costs, labels: Sequence[str], kind: Kind) -> None:

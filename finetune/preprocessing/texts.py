@@ -57,8 +57,8 @@ def check_pair(example: TextExample, pairs: bool | None) -> TextExample:
         )
     if pairs is False and example.pair is not None:
         raise UserError(
-            f"{example.where}: this model was trained on single texts and got a pair: leave the "
-            "second text out."
+            f"{example.where}: this model reads single texts and got a pair: leave the second "
+            "text out."
         )
     return example
 

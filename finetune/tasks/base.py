@@ -395,6 +395,11 @@ class Task(ABC):
         with self._warm_start.checkpoint() as folder:
             yield {"name": folder, **trusted}
 
+    @property
+    def keeps_head(self) -> bool:
+        """True if a new model begins with the trained head of ``--init-from``, or rows of it."""
+        return self._warm_start is not None and self._warm_start.rows is not None
+
     # Optional members: None, False or empty, unless a task overrides them.
 
     @property

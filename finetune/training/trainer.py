@@ -222,7 +222,7 @@ def train(  # noqa: C901 (the whole course is in one place)
         if not resuming:
             for part in parts:
                 check_splits(part)
-                if replays(part):
+                if replays(part) and part.task.keeps_head:  # a new head has no scores to keep
                     report_start(part)
 
         # the optimizer

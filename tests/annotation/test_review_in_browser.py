@@ -103,19 +103,26 @@ def test_a_label_has_one_key_on_every_text(open_page: Any, folder: Path, tmp_pat
     ]
 
 
+def shared(window: Any, other: Any) -> str:
+    """Send the event with which a browser tells another window what one stores; the position."""
+    stored = window.evaluate("Object.entries(localStorage).find(([key]) => key.includes('review'))")
+    event = "([key, newValue]) => dispatchEvent(new StorageEvent('storage', {key, newValue}))"
+    other.evaluate(event, stored)
+    return str(other.locator("#position").inner_text())
+
+
 def test_windows_share_their_decisions(open_page: Any, folder: Path, tmp_path: Path):
-    pages = [open_page(folder / "page.html", tmp_path / "profile") for _ in range(2)]
-    positions = [page.locator("#position") for page in pages]
+    pages = [open_page(folder / "page.html") for _ in range(2)]
     pages[0].keyboard.press("a")
-    positions[1].filter(has_text="2 of 5, 1 decided").wait_for()  # that text is decided: go on
+    assert shared(*pages) == "2 of 5, 1 decided"  # that text is decided: go on
     pages[1].locator("#labels input").fill("zz")
     pages[1].keyboard.press("Enter")
-    positions[0].filter(has_text="3 of 5, 2 decided").wait_for()
+    assert shared(*reversed(pages)) == "3 of 5, 2 decided"
     keys = ["neg (1)", "neutral (2)", "pos (3)", "zz (4)"]
     assert pages[0].locator("#labels button").all_inner_texts() == keys
     pages[0].keyboard.press("ArrowLeft")
     pages[1].keyboard.press("z")
-    positions[0].filter(has_text="2 of 5, 1 decided").wait_for()
+    assert shared(*reversed(pages)) == "2 of 5, 1 decided"
     pages[0].keyboard.press("k")
     decisions = saved(pages[0], tmp_path / "decisions.jsonl")
     assert [d["decision"] for d in decisions] == ["accept", "keep"]

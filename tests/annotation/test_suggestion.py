@@ -82,11 +82,14 @@ def test_choice(by: str):
     assert len(suggester.suggest(examples[:2], 3, by)) == 2
 
 
-@pytest.mark.parametrize("task", ["nli", "tag", "ner"])
-def test_command(task: str, tmp_path):
-    data = lab.data(task) / "train.jsonl"
+@pytest.mark.parametrize(
+    ("kind", "data"),  # softmax is a sentence encoder with a classifier of pairs
+    [("nli", "pairs"), ("tag", "entities"), ("ner", "entities"), ("softmax", "related")],
+)
+def test_command(kind: str, data: str, tmp_path):
+    data = lab.data(data) / "train.jsonl"
     output = tmp_path / "next.jsonl"
-    arguments = ["suggest", lab.trained(task), "--file", data, "--number", "4"]
+    arguments = ["suggest", lab.trained(kind), "--file", data, "--number", "4"]
     run(*arguments, "--out", output).ok()
     rows = read_jsonl(output)
     assert len(rows) == 4

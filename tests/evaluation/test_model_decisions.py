@@ -238,6 +238,22 @@ def test_costs_are_read_from_tables_and_json(tmp_path) -> None:
     assert read_costs(str(tmp_path / "costs.json")) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.csv", "gold,a,b\na,0,5\nb,dear,0\n", r"a.csv:3: 'dear' for gold 'b' is not a number"),
+        ("a.csv", "gold,a\na,0\na,1\n", r"a.csv:3: 'a' is not one row of costs"),
+        ("a.tsv", "a\tb\n0\t5\n", r"a.tsv:1: None is not one row of costs"),
+        ("a.json", '{"a": {"b": []}}', r"a.json: \[\] for gold 'a' is not a number"),
+        ("a.json", "[]", r"a.json: there are no costs in it"),
+    ],
+)
+def test_errors_of_costs_name_their_line(name: str, text: str, problem: str, tmp_path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=problem):
+        read_costs(str(tmp_path / name))
+
+
 # --- Withheld answers -----------------------------------------------------------------------------
 
 PER, LOC = Span(0, 2, "PER"), Span(3, 4, "LOC")

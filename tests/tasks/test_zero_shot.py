@@ -120,6 +120,11 @@ def test_errors(folder: Path, options: dict, message: str):
         finetune.load(folder, **options)
 
 
+def test_a_second_text_has_no_place_beside_labels(folder: Path):
+    outcome = run("predict", folder, "--text", "a", "--pair", "b", "--labels", "x,y")
+    outcome.refused("this model reads single texts and got a pair: leave the second text out")
+
+
 def test_another_model_is_refused(tmp_path: Path):
     folder = _save_model(tmp_path, ("equal", "different"))
     with pytest.raises(UserError, match=r"a label entailment.*different"):

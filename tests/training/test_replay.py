@@ -65,6 +65,14 @@ def test_a_model_learns_a_new_label_and_keeps_the_old_ones(
     trained(new, again, replay=after, steps=1).ok()
 
 
+def test_a_new_head_has_no_scores_before_training(tmp_path: Path) -> None:
+    old = lab.trained("ner")
+    found = lab.train("ner", tmp_path / "after", model=None, init_from=old, replay=old).ok()
+    said = found.out + found.err
+    assert "new head" in said and "before training" not in said
+    assert "span_f1_strict after training: validation 0." in said
+
+
 def test_where_rows_are_does_not_matter(
     folders: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
