@@ -157,8 +157,9 @@ class TaskRecord:
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Return an input as an example; raise UserError if that is impossible."""
-        example = as_example(index, item, words=False, pairs=self.pairs, where=where)
-        return self.checked(example)
+        example: Any = as_example(index, item, words=False, pairs=self.pairs, where=where)
+        checked: Example = self.checked(example)
+        return checked
 
     def checked(self, example: Any) -> Any:
         """Return an example with its place; raise UserError if the model cannot read it."""
