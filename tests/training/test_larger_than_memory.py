@@ -67,7 +67,7 @@ def without_validation(config: TrainConfig) -> None:
 def test_the_same_weights(
     name: str, held_out: bool, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"steps": 6, "batch_size": 4, "precision": "fp32"} | settings
+    settings = {"steps": 3, "batch_size": 4} | settings
     weights, facts = [], []
     for run in ("memory", "disk", "cached"):
         if run == "disk":
