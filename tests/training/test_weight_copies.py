@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +27,6 @@ from finetune.training.step import Step, begin_step
 from finetune.types import Encoding
 from tests import laboratory as lab
 from tests.operators import CountOperators, paths_of_a_gpu
-from tests.training.same_weights import same_files
 
 SMALL = {"max_tokens": 60, "batch_size": 4}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -101,14 +98,6 @@ def test_all_numbers_are_those_of_autocast(name: str, monkeypatch: pytest.Monkey
     for key, value in expected.items():
         assert torch.equal(found[key], value), key
     assert all(value.dtype == torch.float32 for value in found.values())
-
-
-def test_a_run_is_that_of_autocast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_of("micro-batches", steps=6, eval_every=3, out=tmp_path / "whole")
-    lab.fit(config)
-    with without_copies(monkeypatch):
-        lab.fit(replace(config, out=str(tmp_path / "autocast")))
-    same_files(tmp_path / "whole", tmp_path / "autocast")
 
 
 def test_layers_that_are_not_copied() -> None:
