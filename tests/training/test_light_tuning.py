@@ -42,7 +42,7 @@ METHODS = ("lora", "bitfit", "head", "mask")
 
 def config_of(kind: str, out: Path, **changes: Any) -> TrainConfig:
     model = lab.checkpoint(dropout=0.1, layers=3)
-    settings = {"out": out, "steps": 2, "eval_every": 1, "max_length": 32, **changes}
+    settings = {"out": out, "steps": 4, "eval_every": 2, "max_length": 32, **changes}
     return lab.config(kind, **{"model": model, **settings})
 
 
