@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from finetune.data import examples
 
 _PEOPLE = ["Ana", "Bruno", "Carla", "Dmitri", "Elena", "Farid"]
 _PLACES = ["Lagos", "Oslo", "Quito", "New York", "Addis Ababa"]
@@ -49,6 +52,16 @@ def close(found: Any, expected: Any, tolerance: float = 5e-6) -> bool:
         )
     near = pytest.approx(expected, abs=tolerance) if isinstance(expected, float) else expected
     return bool(found == near)
+
+
+def keep_on_disk(monkeypatch: pytest.MonkeyPatch, processes: int = 1) -> None:
+    """Keep five examples in memory and more on disk, in chunks of four.
+
+    With one processor no process is forked to read them, which takes most of the time.
+    """
+    monkeypatch.setattr(examples, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(examples, "CHUNK", 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(processes))
 
 
 def sentiment(folder: Path, sizes: tuple[int, int, int] = (40, 12, 12)) -> Path:

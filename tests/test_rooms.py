@@ -7,7 +7,7 @@ import functools
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 import pytest
@@ -145,21 +145,24 @@ def test_the_reading_of_imports_reads():
     assert entries == {*ROOMS, *WINGS, "__main__"}
 
 
-@pytest.mark.parametrize("module", of_rooms(*ROOMS))
-def test_a_room_imports_only_rooms_before_it(module: str):
-    room = module.split(".")[0]
-    later = {*ROOMS[ROOMS.index(room) + 1 :], *WINGS}
-    upward = {(module, name) for name in ours(module) if name.split(".")[0] in later}
-    assert not upward
+def borrowed(rooms: Sequence[str], forbidden: Set[str]) -> list[tuple[str, str]]:
+    """Pairs of a module of these rooms and what it imports of forbidden rooms."""
+    return [
+        (module, name)
+        for module in of_rooms(*rooms)
+        for name in ours(module)
+        if name.split(".")[0] in forbidden
+    ]
 
 
-@pytest.mark.parametrize("wing", WINGS)
-def test_wings_do_not_import_each_other(wing: str):
-    if wing == "benchmark":  # it measures the others
-        return
-    others = {*WINGS} - {wing}
-    found = {(module, name) for module in of_rooms(wing) for name in ours(module)}
-    assert not [pair for pair in found if pair[1].split(".")[0] in others]
+def test_a_room_imports_only_rooms_before_it():
+    for number, room in enumerate(ROOMS):
+        assert not borrowed([room], {*ROOMS[number + 1 :], *WINGS})
+
+
+def test_wings_do_not_import_each_other():
+    for wing in {*WINGS} - {"benchmark"}:  # which measures the others
+        assert not borrowed([wing], {*WINGS} - {wing})
 
 
 def test_names_are_imported_from_where_they_are_defined():
@@ -171,8 +174,8 @@ def test_names_are_imported_from_where_they_are_defined():
             source = str(node.module).removeprefix("finetune.")
             if MODULES[source].name == "__init__.py":
                 continue
-            borrowed = {alias.name for alias in node.names} & imported_names(source)
-            assert not borrowed, f"{module} takes {borrowed} from {source}, which imports them"
+            found = {alias.name for alias in node.names} & imported_names(source)
+            assert not found, f"{module} takes {found} from {source}, which imports them"
 
 
 def test_the_package_has_few_entries():
@@ -188,20 +191,14 @@ def test_training_knows_no_concrete_task_and_no_head():
         assert not concrete, module
 
 
-@pytest.mark.parametrize("module", STANDARD_LIBRARY_ONLY)
-def test_standard_library_only(module: str):
-    assert others(module) <= sys.stdlib_module_names
-
-
-@pytest.mark.parametrize("module", [*of_rooms(*LIGHT), "cli.main", "tasks", "models.loading"])
-def test_light_rooms_load_nothing_heavy(module: str):
-    if "evaluate_modules" not in module:  # loaded by the library evaluate itself
-        assert not loaded_by(module) & HEAVY
-
-
-@pytest.mark.parametrize("module", of_rooms(*WITHOUT_TORCH))
-def test_rooms_without_torch(module: str):
-    assert not others(module) & {"torch", "transformers", "accelerate"}
+def test_packages_that_rooms_do_without():
+    for module in STANDARD_LIBRARY_ONLY:
+        assert others(module) <= sys.stdlib_module_names, module
+    for module in (*of_rooms(*LIGHT), "cli.main", "tasks", "models.loading"):
+        if "evaluate_modules" not in module:  # loaded by the library evaluate itself
+            assert not loaded_by(module) & HEAVY, module
+    for module in of_rooms(*WITHOUT_TORCH):
+        assert not others(module) & {"torch", "transformers", "accelerate"}, module
 
 
 def seconds_of(code: str) -> tuple[float, set[str]]:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data import examples as holder
 from finetune.runtime import progress
 from tests.command import Outcome, run
-from tests.small_data import write_jsonl
+from tests.small_data import keep_on_disk, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
 
@@ -190,8 +189,7 @@ def test_models_that_learned_nothing_name_no_suspects(task: str, place: Path, tm
 
 
 def test_large_data_show_their_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(holder, "CHUNK", 4)
+    keep_on_disk(monkeypatch)
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
     path = write_jsonl(tmp_path / "a.jsonl", texts()[0])

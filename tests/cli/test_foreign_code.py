@@ -15,8 +15,8 @@ from tests import laboratory as lab
 from tests.command import run
 from tests.covering import covering
 from tests.small_data import write_jsonl
+from tests.test_rooms import MODULES, ROOT, tree
 
-ROOT = Path(__file__).parents[2] / "finetune"
 SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
 CODE = """
 from pathlib import Path
@@ -214,16 +214,16 @@ def test_no_command_runs_the_code_of_a_model(
 def test_transformers_loads_by_the_one_door_alone() -> None:
     """Calls of a method of transformers or datasets that loads by name, outside of the door."""
     found = []
-    for path in sorted(ROOT.rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
+    for module, path in MODULES.items():
+        nodes = [*ast.walk(tree(module))]
         borrowed = {
             alias.asname or alias.name
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.ImportFrom)
             and str(node.module).split(".")[0] in ("transformers", "datasets", "peft")
             for alias in node.names
         } | {"transformers", "auto_class"}
-        for node in ast.walk(tree):
+        for node in nodes:
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.data import examples as holder
 from finetune.data.examples import FACTS, Examples, collected
 from finetune.types import Answer, Question, Relation, Span, TextExample, TokenExample
+from tests.small_data import keep_on_disk
 
 TEXTS = [
     TextExample(i, f"text {i}", None, "abc"[i % 3] if i % 7 else None, f"f:{i}", i)
@@ -58,9 +58,7 @@ VIEWS: dict[str, Callable[[Examples], Any]] = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", "off")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(holder, "CHUNK", 4)
+    keep_on_disk(monkeypatch)
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pyarrow.parquet
 import pytest
 
 from finetune.data import check_data, files, hold_out, read_text, read_tokens
-from finetune.data import examples as holder
 from finetune.data.choices import CHOICES
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.formats import open_data, read_file
@@ -22,6 +20,7 @@ from finetune.data.questions import QUESTIONS
 from finetune.data.rows import made_examples
 from finetune.data.running_text import read_running_text
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from tests.small_data import keep_on_disk
 
 ANSWERS = ("accept", "reject", "accept", "accept", "ignore")
 TEXTS = [
@@ -170,10 +169,8 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small_memory(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
     """Keep only a few examples in memory, in several chunks."""
-    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(holder, "CHUNK", 4)
+    keep_on_disk(monkeypatch, processes)
     monkeypatch.setattr(files, "BLOCK_LINES", 3)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(processes))
 
 
 def facts_of(read: Callable[..., Dataset], spec: Any) -> tuple[Dataset, Any]:

@@ -30,10 +30,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(holder, "CHUNK", 4)
     monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # tests/training have workers
+    data.keep_on_disk(monkeypatch)  # tests/training have workers
 
 
 @pytest.fixture

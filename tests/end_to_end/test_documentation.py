@@ -1,8 +1,8 @@
 """Every command, program and link of README.md and docs/ works, on a tiny model.
 
 Each command is a test of its own. A command that reads a run folder first runs the documented
-command that writes it. Commands validate and test on fewer examples than there are; one test reads
-all of them.
+command that writes it. Commands train, validate and test on fewer examples than there are; one test
+reads all of them.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ NOT_RUN = {"bench", "push", "serve"}
 """Commands that need minutes or a network, or do not end; their own tests cover them."""
 
 
-EVALUATED = 30
-"""Examples of each file to validate or test on."""
+TRAINED_ON, EVALUATED = 240, 20
+"""Examples of each file to train on, and to validate or test on."""
 
 
 def copy_examples(folder: Path) -> None:
     """Copy the scripts and the data of the examples."""
     shutil.copytree(ROOT / "examples", folder / "examples")
     for path in (folder / "examples" / "data").glob("*/*"):
-        if path.stem in ("validation", "test"):
-            _shorten(path)
+        if path.stem in ("train", "validation", "test"):
+            _shorten(path, TRAINED_ON if path.stem == "train" else EVALUATED)
 
 
-def _shorten(path: Path) -> None:
+def _shorten(path: Path, number: int) -> None:
     between = "\n\n" if path.suffix == ".conll" else "\n"
     examples = path.read_text("utf-8").split(between)
-    path.write_text(between.join(examples[:EVALUATED]).rstrip("\n") + "\n", "utf-8")
+    path.write_text(between.join(examples[:number]).rstrip("\n") + "\n", "utf-8")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -127,7 +127,7 @@ class Workspace:
 
     def on_tiny_model(self, words: list[str]) -> list[str]:
         if "--label-errors" in words:  # needs a model that learns
-            words[words.index("--epochs") + 1] = "0.1"
+            words[words.index("--epochs") + 1] = "0.3"
             words[words.index("--folds") + 1] = "2"
             return words
         stands_for = {"minilm", "roberta-base"} if words[0] == "perplexity" else {"minilm"}

@@ -1,6 +1,6 @@
 """Every example script runs as it stands, here with a tiny model and a few steps.
 
-It validates and tests on fewer examples than there are.
+It trains, validates and tests on fewer examples than there are.
 """
 
 from __future__ import annotations

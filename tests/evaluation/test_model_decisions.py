@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from itertools import permutations
@@ -46,6 +47,7 @@ from finetune.types import (
 )
 
 
+@functools.cache
 def labeled(number: int, names: str = "abc", seed: int = 0, sharp: float = 2.0) -> Scored:
     """Predictions whose gold is drawn from their probabilities."""
     rng = np.random.default_rng(seed)

@@ -179,7 +179,7 @@ def test_the_cache_is_read_without_the_hub(
     expected = read_text("lab/rows:extra").fingerprint
     assert "downloaded lab/rows: 1 file, 0.0 MB in" in capsys.readouterr().err
     forget_repositories()
-    monkeypatch.setattr(hub_module, "TIMEOUT", 0.5)  # ask twice
+    monkeypatch.setattr(hub_module, "TIMEOUT", 0.2)  # ask twice
     hub.fault("lab/rows", times=100, status=500)
     begin = time.monotonic()
     assert read_text("lab/rows:extra").fingerprint == expected
@@ -197,7 +197,7 @@ def test_a_hub_that_never_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> 
     publish(hub, "lab/rows", {"default": {"train": texts("a")}})
     expected = read_text("lab/rows").fingerprint
     forget_repositories()
-    monkeypatch.setattr(hub_module, "TIMEOUT", 0.5)
+    monkeypatch.setattr(hub_module, "TIMEOUT", 0.2)
     hub.fault("lab/rows", times=100, seconds=60.0)
     begin = time.monotonic()
     assert read_text("lab/rows").fingerprint == expected

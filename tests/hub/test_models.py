@@ -100,7 +100,7 @@ def test_a_hub_that_does_not_answer(
 ) -> None:
     """It refuses the connection, or takes it and says nothing."""
     folder = local_model("lab/encoder")
-    monkeypatch.setattr("finetune.runtime.hub.TIMEOUT", 0.5)
+    monkeypatch.setattr("finetune.runtime.hub.TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         if not silent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,14 @@ def plain(folder: Path, text: str, **options: Any) -> tuple[torch.Tensor, Any]:
     return torch.cat(states), offsets[0].tolist()
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "mpnet", "deberta-v2"])
 @pytest.mark.parametrize(
-    "settings",
+    ("family", "settings"),
     [
-        {},
-        {"layers": [0], "pooling": "first"},
-        {"layers": "last4", "combine": "sum"},
-        {"layers": [1, -1], "combine": "none", "pooling": "max"},
+        ("bert", {}),
+        ("roberta", {"layers": [0], "pooling": "first"}),
+        ("modernbert", {"layers": "last4", "combine": "sum"}),
+        ("mpnet", {"layers": [1, -1], "combine": "none", "pooling": "max"}),
+        ("deberta-v2", {"layers": "last4", "combine": "sum", "pooling": "first"}),
     ],
 )
 def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any]) -> None:
@@ -92,8 +93,9 @@ def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str):
             np.testing.assert_allclose(vector, pools[pooling], atol=1e-5)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-@pytest.mark.parametrize("unit", ["text", "subword", "word"])
+@pytest.mark.parametrize(
+    ("family", "unit"), [*zip(sorted(FAMILIES), itertools.cycle(["text", "subword", "word"]))]
+)
 def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) -> None:
     embedder = Embedder(lab.checkpoint(family), unit=unit)
     text = "the bank raised interest"

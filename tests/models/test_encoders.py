@@ -205,7 +205,7 @@ def test_says_what_does_not_fit() -> None:
         encoder(pack([Encoding(0, [5, 6], [0, 2])]))
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "albert", "modernbert", "mpnet"])
 def test_freeze(family: str) -> None:
     def trained(what: str | int) -> set[int]:
         encoder = Encoder(tiny.model(family))

@@ -18,7 +18,6 @@ from finetune.models import dropout
 from finetune.preprocessing.batching import micro_batches, pack
 from tests import laboratory as lab
 from tests import tiny
-from tests.covering import covering
 from tests.models.heads import (
     HEADS,
     KINDS,
@@ -37,7 +36,12 @@ OF_FAMILIES = [
     for j, kind in enumerate(OF_TRANSFORMERS)
     if (family, kind) in HEADS
 ]
-every_head = pytest.mark.parametrize(("family", "kind"), OF_FAMILIES + covering(tiny.FAMILIES, OWN))
+OF_OWN = [  # tests/models/test_every_family.py has one of them on every family
+    pytest.param(family, kind, marks=() if i == 2 * j else pytest.mark.slow)
+    for i, family in enumerate(tiny.FAMILIES)
+    for j, kind in enumerate(OWN)
+]
+every_head = pytest.mark.parametrize(("family", "kind"), OF_FAMILIES + OF_OWN)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 

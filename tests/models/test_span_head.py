@@ -27,10 +27,9 @@ from finetune.preprocessing.span_candidates import candidates
 from finetune.types import Batch, Encoding
 from tests import laboratory as lab
 from tests import tiny
-from tests.covering import covering
 from tests.models.heads import LABELS, words_of
 from tests.models.heads import head_of as tiny_head
-from tests.models.parity import CLOSE, assert_equal, assert_same_gradients, encodings
+from tests.models.parity import assert_equal, assert_same_gradients, encodings
 
 
 def head_of(family: str = "bert", *, dropout: float = 0.0, **settings) -> SpanClassifier:
@@ -107,13 +106,6 @@ def test_equals_the_textbook_form(representation, max_width) -> None:
     batch = pack(sequences(head))
     assert {0, 1, 38} <= set(batch.num_words)
     assert_equals_naive(head, batch)
-
-
-@pytest.mark.parametrize(("family", "representation"), covering(tiny.FAMILIES, REPRESENTATIONS))
-def test_every_family(family: str, representation: str) -> None:
-    head = head_of(family, representation=representation)
-    assert head.encoder.packed == (family in tiny.PACKED)
-    assert_equals_naive(head, pack(sequences(head)), CLOSE.get(family, 1e-12))
 
 
 @pytest.mark.parametrize("max_width", [1, 2, 5, 100, None])

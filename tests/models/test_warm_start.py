@@ -89,20 +89,19 @@ def last_layer(head: Any) -> Any:
     return getattr(classifier, "out_proj", classifier)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize(
-    ("before", "task", "more"),
+    ("family", "before", "task", "more"),
     [
-        ("nli", "classify", {"data": "numbers"}),
-        ("nli", "tag", {"data": "entities"}),
-        ("nli", "ner", {"data": "entities"}),
-        ("tag", "nli", {"data": "three"}),
-        ("crf", "nli", {"data": "three"}),
-        ("crf", "ner", {"data": "entities"}),
-        ("ner", "nli", {"data": "three"}),
-        ("ner", "tag", {"data": "entities", "crf": True}),
-        ("ner", "ner", {"data": "entities"}),
-        ("relations", "nli", {"data": "three"}),
+        ("bert", "nli", "classify", {"data": "numbers"}),
+        ("roberta", "nli", "tag", {"data": "entities"}),
+        ("bert", "nli", "ner", {"data": "entities"}),
+        ("roberta", "tag", "nli", {"data": "three"}),
+        ("bert", "crf", "nli", {"data": "three"}),
+        ("roberta", "crf", "ner", {"data": "entities"}),
+        ("bert", "ner", "nli", {"data": "three"}),
+        ("roberta", "ner", "tag", {"data": "entities", "crf": True}),
+        ("roberta", "ner", "ner", {"data": "entities"}),
+        ("roberta", "relations", "nli", {"data": "three"}),
     ],
 )
 def test_encoder_is_taken_and_the_head_is_fresh(

@@ -42,14 +42,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize(
-    ("task", "file", "weight"),
+    ("task", "file", "weight", "value"),
     [
-        ("classify", "model.safetensors", "embeddings.weight"),
-        ("classify", "model.safetensors", "classifier.bias"),
-        ("ner", "model.safetensors", "LayerNorm.bias"),
-        ("sentence", CLASSIFIER_FILE, "weight"),
+        ("classify", "model.safetensors", "embeddings.weight", float("nan")),
+        ("classify", "model.safetensors", "classifier.bias", float("inf")),
+        ("ner", "model.safetensors", "LayerNorm.bias", -float("inf")),
+        ("sentence", CLASSIFIER_FILE, "weight", float("nan")),
     ],
 )
 def test_weights_that_are_not_finite(

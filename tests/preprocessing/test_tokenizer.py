@@ -224,12 +224,16 @@ def damaged(vocabulary: str, processor: bool = True) -> PreTrainedTokenizerFast:
         # a word id for each of three words, or none of the alignment can be trusted
         (damaged("ae"), True, r"does not align subwords with words.*word ids \[0, 2, 2\]"),
         (damaged("xyz"), False, "broken: its tokenizer"),
-        (CanineTokenizer(), False, r"no tokenizer\.json"),
     ],
 )
 def test_refused_tokenizers(given, words: bool, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SubwordTokenizer(given, words=words)
+
+
+def test_a_tokenizer_in_python_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no tokenizer\.json"):
+        SubwordTokenizer(CanineTokenizer())
 
 
 def test_accepted_tokenizers() -> None:

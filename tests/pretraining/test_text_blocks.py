@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data import examples as holder
 from finetune.data.examples import collected
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import MaskFilling
@@ -16,6 +15,7 @@ from finetune.pretraining.text_blocks import pack_blocks
 from finetune.types import TextExample
 from tests import laboratory as lab
 from tests import tiny
+from tests.small_data import keep_on_disk
 
 LINES = [line for line in tiny._TEXT.splitlines() if line]
 DOCUMENTS = ["\n".join(LINES[:3]), LINES[3], "\n".join(LINES[4:9]), "   ", "\n".join(LINES[9:])]
@@ -86,8 +86,7 @@ def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.M
     subwords = tokenizer(family)
     given = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
     expected, counts = pack_blocks(given, subwords, 20, "doc-sentences")
-    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(holder, "CHUNK", 4)
+    keep_on_disk(monkeypatch)
     stored = collected(given)
     assert stored.is_large
     blocks, others = pack_blocks(stored, subwords, 20, "doc-sentences")

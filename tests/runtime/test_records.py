@@ -22,6 +22,7 @@ from finetune.runtime.records import RECORD_SUFFIXES, record_writer, write_recor
 from finetune.types import UserError
 from tests import small_data
 from tests.command import run
+from tests.test_rooms import MODULES, ROOT, tree
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "text": '=HYPERLINK("x")', "score": 0.25, "scores": {"é": 0.1}, "spans": [1, 2]},
@@ -192,11 +193,10 @@ def _writes(call: ast.Call) -> bool:
 
 
 def test_which_modules_write_files_by_themselves() -> None:
-    root = Path(__file__).parents[2]
     found = {
-        path.relative_to(root).as_posix()
-        for path in (root / "finetune").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        path.relative_to(ROOT.parent).as_posix()
+        for module, path in MODULES.items()
+        for node in ast.walk(tree(module))
         if isinstance(node, ast.Call) and _writes(node)
     }
     assert found <= DOORS.keys(), "write through finetune/runtime/files.py or records.py"

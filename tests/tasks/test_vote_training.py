@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 from scipy.spatial.distance import jensenshannon
 
-from finetune.data import examples as holder
 from finetune.data.dataset import DataError
 from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.kinds import KINDS, score
@@ -20,7 +19,7 @@ from finetune.types import TextExample, TextPrediction
 from tests import laboratory as lab
 from tests.command import run
 from tests.runs import score_predictions, write_predictions
-from tests.small_data import write_jsonl
+from tests.small_data import keep_on_disk, write_jsonl
 
 SPLITS = {"train": 40, "validation": 10, "test": 10}
 SOFT = ("soft_cross_entropy", "jensen_shannon", "agreement", "votes_entropy")
@@ -114,8 +113,7 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found.code == 0 and "jensen_shannon" in found.out
     found = run("report", soft, "--format", "json")
     assert "accuracy_votes" in found.out or "unanimous" in found.out
-    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(holder, "CHUNK", 4)
+    keep_on_disk(monkeypatch)
     on_disk = tmp_path / "disk"
     assert lab.train("classify", on_disk, data=data).code == 0
     assert same(soft, on_disk)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -32,17 +31,6 @@ def small_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
 
 
-def on_disk(monkeypatch: pytest.MonkeyPatch, workers: bool = False) -> None:
-    """Keep only a few examples in memory, in several chunks.
-
-    Without ``workers`` there is one processor: to fork this process takes most of the time.
-    """
-    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(holder, "CHUNK", 4)
-    if not workers:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-
-
 def config_of(kind: str, folder: Path, **settings: Any) -> TrainConfig:
     """The configuration of a run on a copy of its data; those of ner are documents."""
     data = folder / f"data-{kind}"
@@ -67,11 +55,11 @@ def without_validation(config: TrainConfig) -> None:
 def test_the_same_weights(
     name: str, held_out: bool, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"steps": 6, "batch_size": 4, "precision": "fp32"} | settings
+    settings = {"steps": 3, "batch_size": 4} | settings
     weights, facts = [], []
     for run in ("memory", "disk", "cached"):
         if run == "disk":
-            on_disk(monkeypatch, workers=held_out)
+            data.keep_on_disk(monkeypatch, processes=2 if held_out else 1)
             monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
             monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
         if run == "cached":
@@ -113,7 +101,7 @@ def test_sources_of_running_text(
     found = []
     for run in ("memory", "disk", "cached"):
         if run == "disk":
-            on_disk(monkeypatch)
+            data.keep_on_disk(monkeypatch)
             monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
         if run == "cached":
             monkeypatch.setattr(Inputs, "prepared", lambda inputs, title, make: inputs.known())
@@ -135,7 +123,7 @@ def test_limit_bounds_the_rows_that_are_read(
         file.write("no row\n")
     with pytest.raises(UserError, match="not valid JSON"):
         lab.load(config)
-    on_disk(monkeypatch)
+    data.keep_on_disk(monkeypatch)
     monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
     _, loaded = lab.load(config)
     assert len(loaded.splits["train"]) == 4
@@ -148,7 +136,7 @@ def test_limit_bounds_the_rows_that_are_read(
 def test_the_vocabulary_is_kept_and_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_disk(monkeypatch)
+    data.keep_on_disk(monkeypatch)
     train = lab.load(config_of("tag", tmp_path))[1].splits["train"]
     file = tmp_path / VOCABULARY_FILE
     encoding_cache.write_vocabulary(list(train), tmp_path, "names")
@@ -168,7 +156,7 @@ def test_the_vocabulary_is_kept_and_made_again(
 
 
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_disk(monkeypatch)
+    data.keep_on_disk(monkeypatch)
     config = config_of("classify", tmp_path)
     monkeypatch.setattr(holder, "unnamed_file", lambda: open("/dev/full", "w+b"))
     with pytest.raises(UserError, match=r"no room.*FINETUNE_CACHE"):

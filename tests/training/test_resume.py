@@ -28,22 +28,18 @@ DATA = "sentiment numbers pairs documents relations questions choices windows sh
 COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 6 --eval-every 4"
 SLOW = "slow"
 ONE_RUN = f"""
-classify --data sentiment --sampling balanced:0.5 --patience 9
-classify --data sentiment --sparse-embeddings on --weight-decay 0.3
+classify --data sentiment --sampling balanced:0.5 --patience 9 --precision bf16
 classify --data sentiment --custom-loss own.py:doubled --validation none
 classify --data sentiment --few-shot --per-class 6 --validation none --save-every 2
 classify --data numbers --tuning lora
-classify --data sentiment --precision bf16
 nli --data pairs --pair-encoder bi --calibrate temperature | {SLOW}
-tag --data windows --precision fp16
+tag --data documents --context doc --overlap 8 --precision fp16
 tag --data windows --crf --tuning mask
-tag --data documents --context doc --overlap 8
 tag --data windows --tuning head --gradient-checkpointing | {SLOW}
-ner --data windows --tuning bitfit --eval-every 3
-ner --data windows --sparse-embeddings on --weight-decay 0.3
-relations --data relations
+ner --data windows --sparse-embeddings on --weight-decay 0.3 --eval-every 3
+relations --data relations --tuning bitfit
 qa --data questions | {SLOW}
-choice --data choices
+choice --data choices --sparse-embeddings on --weight-decay 0.3
 pretrain --data short_text --mask spans --boundary --nsp
 pretrain --data short_text --mask words | {SLOW}
 sentence --data numbers --objective mirror --max-tokens 60
@@ -60,7 +56,7 @@ SEVERAL_RUNS = {
     "classify --data sentiment --seeds 2 --per-class 8": 9,
     "classify --data sentiment --folds 2": 9,
     "classify --data sentiment --sizes 10,20 --seeds 1": 9,
-    "search classify --data sentiment --trials 3": 9,
+    "search classify --data sentiment --trials 2": 9,
     "distill teacher --layers 1 --baseline": 9,
 }
 """Commands that train several models, and the step in which they are interrupted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 from pathlib import Path
 
@@ -149,6 +150,14 @@ def test_an_error_if_no_seed_has_a_model(recipe: Path, tmp_path: Path) -> None:
     assert found["seeds"] == [] and len(found["degenerate"]) == 2
 
 
+@pytest.fixture(scope="module")
+def finished(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one seed."""
+    out = tmp_path_factory.mktemp("finished") / "out"
+    run("run", recipe, "--seeds", "1", "--out", out).ok()
+    return out
+
+
 @pytest.mark.parametrize(
     ("file", "said"),
     [
@@ -159,10 +168,10 @@ def test_an_error_if_no_seed_has_a_model(recipe: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_finished_run_that_has_changed(
-    file: str, said: str, recipe: Path, tmp_path: Path
+    file: str, said: str, recipe: Path, finished: Path, tmp_path: Path
 ) -> None:
+    shutil.copytree(finished, tmp_path / "out")
     command = ("run", recipe, "--seeds", "1", "--out", tmp_path / "out")
-    run(*command).ok()
     path = tmp_path / "out" / "seed-1" / file
     before = path.read_bytes()
     path.write_bytes(b"{}" if file == "metrics.json" else before[:-2] + b"0" + before[-1:])

@@ -25,7 +25,7 @@ from tests.training.same_weights import weights_after
 from tests.training.test_trajectory import config_of
 
 FAMILIES = ("bert", "roberta", "albert", "modernbert", "deberta-v2")
-EVERYTHING = {"weight_decay": 0.3, "clip": 0.5, "warmup": 0.2, "layer_decay": 0.8}
+EVERYTHING = {"weight_decay": 0.3, "clip": 0.5, "warmup": 0.2, "layer_decay": 0.8, "steps": 4}
 
 
 def table_of(weights: dict[str, torch.Tensor]) -> torch.Tensor:

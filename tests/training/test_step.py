@@ -118,7 +118,7 @@ def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
         kind, settings = OTHERS[name]
     settings = {"max_length": 48, **settings}
     family = settings.pop("model", "bert")
-    config = lab.config(kind, **settings, model=lab.checkpoint(family, num_hidden_layers=2))
+    config = lab.config(kind, **settings, model=lab.checkpoint(family, num_hidden_layers=1))
     task, dataset = lab.load(config)
     plain = replace(config, max_tokens=100)
     batches = training_data(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
