@@ -474,8 +474,9 @@ def check_characters(name: str, line: Line, is_last: bool) -> None:
 
     A carriage return inside of the only line of a file is a line end, as on old systems.
     """
-    text = line.text
-    zeros = [index for index, byte in enumerate(text.encode()) if byte == 0]
+    text, zeros = line.text, list[int]()
+    if "\0" in text:  # a whole file may be one line
+        zeros = [index for index, byte in enumerate(text.encode()) if byte == 0]
     if len(zeros) > 1 and len({index % 2 for index in zeros}) == 1:
         raise DataError(
             f"{name}: bytes of 0 among its letters, so this is UTF-16 without a byte order mark: "
