@@ -365,8 +365,8 @@ def _count_lines(block: Block) -> int:
     return block.content.count(b"\n") + 1
 
 
-def decoded_block(name: str, block: Block) -> list[Line]:
-    """Return the lines of a block.
+def decoded_block(name: str, block: Block, *, returns: bool = False) -> list[Line]:
+    """Return the lines of a block; with ``returns``, a carriage return at an end remains.
 
     Raises:
         DataError: If a byte is not UTF-8; the message has its line.
@@ -380,7 +380,8 @@ def decoded_block(name: str, block: Block) -> list[Line]:
         text = text.removeprefix("\ufeff")
     lines = text.split("\n")
     if "\r" in text:
-        lines = [line.rstrip("\r") for line in lines]
+        end = "\r" if returns else ""
+        lines = [line.rstrip("\r") + end if line[-1:] == "\r" else line for line in lines]
     return list(map(Line, itertools.count(block.number), lines))
 
 

@@ -24,6 +24,7 @@ from finetune.data.files import (
     ReadOptions,
     Record,
     Rows,
+    decoded_block,
     joined_rows,
     keep_error,
 )
@@ -429,7 +430,9 @@ def _count_tab_separated(block: Any) -> int | None:
 
 def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Row]:
     csv.field_size_limit(MAX_LINE)  # the default refuses fields over 131,072 characters
-    reader = csv.reader((line.text + "\n" for line in file), delimiter=delimiter, strict=True)
+    blocks = (decoded_block(file.name, block, returns=True) for block in file.lines.blocks)
+    lines = (line.text + "\n" for line in chain.from_iterable(blocks))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begin, row = 1, list[str]()
     while True:
         try:

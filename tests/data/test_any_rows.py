@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -45,6 +45,7 @@ def survives(*formats: str):
 
 
 @survives("jsonl", "json", "csv", "parquet")
+@example(rows=[("one\r\ntwo\nthree", "\r\n x", "yes")])
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS, LABELS), min_size=1, max_size=4))
 def test_pairs(suffix: str, rows: list[tuple[str, str, str]], tmp_path_factory) -> None:
     path = tmp_path_factory.mktemp("rows") / f"train.{suffix}"
