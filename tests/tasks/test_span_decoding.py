@@ -6,7 +6,10 @@ import math
 import random
 import time
 from itertools import combinations, product
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from finetune.tasks.span_decoding import (
     FEWEST_GOLD,
     GRID,
     LOWEST,
+    SpanDecoder,
     best_spans,
     choose_thresholds,
 )
@@ -109,6 +113,15 @@ def test_what_is_allowed_more_weighs_more(candidates):
 def answer(candidates, decoding, **thresholds):
     found = best_spans([(Span(*s), p) for s, p in candidates], decoding, thresholds)
     return [tuple(span) for span, _ in found]
+
+
+def test_the_score_of_a_candidate_is_its_best_type_against_none():
+    decoder: Any = SimpleNamespace(multi_label=False, max_width=1)
+    logits = np.array([[0.0, 2.0, 1.0], [0.0, -9.0, -9.5], [1.0, 0.0, 3.0]])
+    two, one = SpanDecoder.windows(decoder, logits, [2, 1])
+    found = [(*own.indices, *own.classes, *own.scores) for own in (two, one)]
+    expected = [1 / (1 + math.exp(-logit)) for logit in (2.0, 2.0)]
+    assert found == [(0, 0, pytest.approx(expected[0])), (0, 1, pytest.approx(expected[1]))]
 
 
 def test_a_score_at_the_threshold_weighs_nothing():
