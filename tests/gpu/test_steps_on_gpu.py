@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,7 +62,7 @@ def test_float16_learns_and_resumes_bit_equal(tmp_path: Path) -> None:
     whole = config_of("single", **settings, out=str(tmp_path / "whole"))
     lab.fit(whole)
     losses = [row["loss"] for row in read_jsonl(tmp_path / "whole/log.jsonl") if "loss" in row]
-    assert losses[-1] < losses[0]
+    assert statistics.mean(losses[-10:]) < statistics.mean(losses[:10])
     parts = replace(whole, out=str(tmp_path / "parts"))
     with interrupted(17):
         lab.fit(parts)
