@@ -988,18 +988,9 @@ def relation_records(
 
 
 def did_you_mean(name: str, legal: Iterable[str]) -> str:
-    """Return `` Perhaps you meant 'x'?`` for the nearest legal name, or nothing.
-
-    A name that begins with another letter must be nearer.
-
-    >>> did_you_mean("tabel", ["table", "latex"]), did_you_mean("text", ["table", "latex"])
-    (" Perhaps you meant 'table'?", '')
-    """
-    word = name.lower()
+    """Return `` Perhaps you meant 'x'?`` for the nearest legal name, or nothing."""
     lowered = {item.lower(): item for item in legal}
-    alike = [item for item in lowered if item[:1] == word[:1]]
-    near = difflib.get_close_matches(word, lowered, n=1, cutoff=0.75)
-    near = near or difflib.get_close_matches(word, alike, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     found = lowered[near[0]] if near else name
     return "" if found == name else f" Perhaps you meant {found!r}?"
 

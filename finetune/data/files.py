@@ -365,8 +365,8 @@ def _count_lines(block: Block) -> int:
     return block.content.count(b"\n") + 1
 
 
-def decoded_block(name: str, block: Block, *, returns: bool = False) -> list[Line]:
-    """Return the lines of a block; with ``returns``, a carriage return at an end remains.
+def decoded_block(name: str, block: Block, *, keep_returns: bool = False) -> list[Line]:
+    """Return the lines of a block, by default without the carriage returns at their ends.
 
     Raises:
         DataError: If a byte is not UTF-8; the message has its line.
@@ -380,7 +380,7 @@ def decoded_block(name: str, block: Block, *, returns: bool = False) -> list[Lin
         text = text.removeprefix("\ufeff")
     lines = text.split("\n")
     if "\r" in text:
-        end = "\r" if returns else ""
+        end = "\r" if keep_returns else ""
         lines = [line.rstrip("\r") + end if line[-1:] == "\r" else line for line in lines]
     return list(map(Line, itertools.count(block.number), lines))
 
@@ -475,7 +475,7 @@ def check_characters(name: str, line: Line, is_last: bool) -> None:
 
     A carriage return inside of the only line of a file is a line end, as on old systems.
     """
-    text, zeros = line.text, list[int]()
+    text, zeros = line.text, []
     if "\0" in text:  # a whole file may be one line
         zeros = [index for index, byte in enumerate(text.encode()) if byte == 0]
     if len(zeros) > 1 and len({index % 2 for index in zeros}) == 1:

@@ -10,12 +10,13 @@ form of Prodigy: the fields of the task, ``label`` or ``spans``, ``answer`` and 
 Label Studio and Prodigy count the characters of a text as Python does. doccano counts UTF-16 code
 units (https://github.com/doccano/doccano/issues/2290), in which an emoji has two.
 
-The spans of three benchmark formats end at their last word or character, those of rows after it:
+Spans in three formats have inclusive ends; rows get spans with exclusive ends. DyGIE++ and PURE
+count the words of a document, GLiNER the words of a sentence, CLUENER characters:
 
 {"doc_key": …, "sentences": [["A", "dog"], …], "ner": [[[1, 1, "Animal"]], …],
- "relations": [[[1, 1, 4, 4, "eats"]], …]}              (DyGIE++, PURE: words of the document)
-{"tokenized_text": ["A", "dog"], "ner": [[1, 1, "animal"]]}                       (GLiNER: words)
-{"text": "A dog", "label": {"animal": {"dog": [[2, 4]]}}}                  (CLUENER: characters)
+ "relations": [[[1, 1, 4, 4, "eats"]], …]}
+{"tokenized_text": ["A", "dog"], "ner": [[1, 1, "animal"]]}
+{"text": "A dog", "label": {"animal": {"dog": [[2, 4]]}}}
 """
 
 from __future__ import annotations
@@ -178,10 +179,10 @@ def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
     task, annotations, label = row.get("data"), row.get("annotations"), row.get("label")
     if isinstance(row.get("sentences"), list) and "doc_key" in row:
         yield from _sentence_rows(row, where)
-    elif "tokenized_text" in row or (
-        isinstance(label, dict) and any(isinstance(each, dict) for each in label.values())
-    ):
-        yield Record(_with_exclusive_ends(row, where), where)
+    elif "tokenized_text" in row:
+        yield Record(_gliner_row(row, where), where)
+    elif isinstance(label, dict) and any(isinstance(each, dict) for each in label.values()):
+        yield Record(_cluener_row(row, where), where)
     elif isinstance(annotations, list) and isinstance(task, Mapping):
         base = {"id": row.get("id"), **task}
         for annotation in annotations:
@@ -219,22 +220,30 @@ def _sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
                     ]
             first += len(words)
         except (LookupError, TypeError, ValueError):
+            legal = "lists of [first word, last word, label] for each sentence"
             raise DataError(
-                f"{place}: not as in DyGIE++, where `ner` has a list of [first word, last word, "
-                "label] for each sentence, and `relations` a list of the words of two of them with "
-                "a label, counted from the start of the document."
+                f"{place}: `ner` and `relations` must be as in DyGIE++, {legal}, and of two such "
+                "pairs of words with a label."
             ) from None
         yield Record(found, place)
 
 
-def _with_exclusive_ends(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a row of GLiNER or CLUENER with its spans as other rows have them."""
+def _gliner_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a row of GLiNER with ``tokens``, and ``spans`` if it has any."""
+    found = {key: row[key] for key in row if key not in ("tokenized_text", "ner")}
+    found["tokens"] = row["tokenized_text"]
+    if "ner" in row:
+        try:
+            found["spans"] = [[start, end + 1, label] for start, end, label in row["ner"]]
+        except (TypeError, ValueError):
+            legal = "a list of [first word, last word, label]"
+            raise DataError(f"{where}: `ner` must be as in GLiNER, {legal}.") from None
+    return found
+
+
+def _cluener_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a row of CLUENER with ``spans`` in place of ``label``."""
     try:
-        if "tokenized_text" in row:
-            found = {**row, "tokens": row["tokenized_text"]}
-            if "ner" in row:
-                found["spans"] = [[start, end + 1, label] for start, end, label in row["ner"]]
-            return {key: found[key] for key in found if key not in ("tokenized_text", "ner")}
         spans = [
             {"start": start, "end": end + 1, "label": label, "text": text}
             for label, mentions in row["label"].items()
@@ -242,11 +251,9 @@ def _with_exclusive_ends(row: Mapping[str, Any], where: str) -> dict[str, Any]:
             for start, end in places
         ]
     except (AttributeError, TypeError, ValueError):
-        raise DataError(
-            f"{where}: spans are neither as in GLiNER, [first word, last word, label], nor as in "
-            "CLUENER, {label: {mention: [[first character, last character]]}}."
-        ) from None
-    return {key: value for key, value in row.items() if key != "label"} | {"spans": spans}
+        legal = "{label: {mention: [[first character, last character]]}}"
+        raise DataError(f"{where}: `label` must be as in CLUENER, {legal}.") from None
+    return {key: row[key] for key in row if key != "label"} | {"spans": spans}
 
 
 def _label_studio(annotation: Any, where: str) -> dict[str, Any]:

@@ -430,7 +430,7 @@ def _count_tab_separated(block: Any) -> int | None:
 
 def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Row]:
     csv.field_size_limit(MAX_LINE)  # the default refuses fields over 131,072 characters
-    blocks = (decoded_block(file.name, block, returns=True) for block in file.lines.blocks)
+    blocks = (decoded_block(file.name, block, keep_returns=True) for block in file.lines.blocks)
     lines = (line.text + "\n" for line in chain.from_iterable(blocks))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begin, row = 1, list[str]()

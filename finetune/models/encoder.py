@@ -113,10 +113,10 @@ class Encoder(nn.Module):
         self.max_length = position_limit(config, self.family)
         self.padding_reason = _padding_reason(model, self.family, batching)
         self.packed = not self.padding_reason
-        self.repeatable: list[Any] = [
+        self.checkpointable: list[Any] = [
             module for module in model.modules() if hasattr(module, "gradient_checkpointing")
         ]
-        """The layers that can run again in the backward pass; to find them takes time in a step."""
+        """The layers that support gradient checkpointing; to find them takes time in each step."""
         self._recorded: tuple[Sequence[int], list[Tensor]] | None = None
         self._vectors: Tensor | None = None
 
@@ -324,7 +324,7 @@ class Encoder(nn.Module):
         """Give layers with gradient checkpointing the same dropout and attention when run again."""
         layers: list[Any] = []
         if self.model.training and torch.is_grad_enabled():
-            layers = [layer for layer in self.repeatable if layer.gradient_checkpointing]
+            layers = [layer for layer in self.checkpointable if layer.gradient_checkpointing]
 
         def contexts() -> tuple[Any, Any]:
             return contextlib.nullcontext(), repeated(dropout_replay())
@@ -354,7 +354,7 @@ class Encoder(nn.Module):
 def checkpointed_layers(encoder: Encoder) -> Iterator[None]:
     """Turn gradient checkpointing on for a ``with`` block; UserError if the model has none."""
     kind = encoder.model.config.model_type
-    layers = encoder.repeatable
+    layers = encoder.checkpointable
     if not (encoder.model.supports_gradient_checkpointing and layers):
         raise UserError(
             f"--gradient-checkpointing: transformers has none for {kind} models: leave it out, or "

@@ -157,11 +157,9 @@ class TaskRecord:
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Return an input as an example; raise UserError if that is impossible."""
-        example: Any = as_example(index, item, words=False, pairs=self.pairs, where=where)
-        checked: Example = self.checked(example)
-        return checked
+        return self.checked(as_example(index, item, words=False, pairs=self.pairs, where=where))
 
-    def checked(self, example: Any) -> Any:
+    def checked(self, example: Example) -> Example:
         """Return an example with its place; raise UserError if the model cannot read it."""
         if not example.where:
             example = replace(example, where=f"input {example.id}")

@@ -96,7 +96,7 @@ class TextRecord(TaskRecord, TextDecoder):
         """Stream texts, without their labels."""
         return super().read(source, targets=self.config.marked_words, **options)
 
-    def checked(self, example: Any) -> Any:
+    def checked(self, example: Example) -> Example:
         """Return an example; raise UserError for one without what the model compares."""
         example = super().checked(example)
         if self.config.marked_words and example.targets is None:

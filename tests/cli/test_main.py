@@ -305,9 +305,3 @@ def test_options_of_one_run_are_refused_for_several(tmp_path: Path):
         name = option.partition("=")[0]
         message = f"error: {name} does not apply to several tasks: leave it out."
         assert run("run", tmp_path / "two.yaml", option).err.startswith(message)
-
-
-def test_only_near_names_are_suggested():
-    far, near = (run("report", "x", "--format", name) for name in ("text", "tabel"))
-    assert "json, not 'text'." in far.err and "Perhaps" not in far.err  # latex has these letters
-    assert "Perhaps you meant 'table'?" in near.err
