@@ -157,7 +157,6 @@ def train(
 
 
 def _require_new(out: Path, overwrite: bool) -> None:
-    """Delete the model of a run in ``out`` if it may be overwritten; else raise UserError."""
     from finetune.evaluation.runs import RunFolder
     from finetune.training.run_folder import hold
 
@@ -177,7 +176,6 @@ def _require_new(out: Path, overwrite: bool) -> None:
 def _config(
     task: str | TrainConfig, data: Any, settings: Mapping[str, Any]
 ) -> tuple[str, TrainConfig, dict[str, Any], Any]:
-    """Return the task of a call, its configuration, its settings, and data in memory if any."""
     in_memory = data is not None and not isinstance(data, str | Path)
     given = {"data": IN_MEMORY if in_memory else data and str(data), **settings}
     given = {name: value for name, value in given.items() if value is not None}
@@ -204,7 +202,6 @@ def _config(
 
 
 def _kind(task: Any) -> type[TrainConfig]:
-    """Return the class of the settings of a task."""
     if not isinstance(task, str):
         raise UserError(
             f"the task must be settings such as finetune.TagConfig(), or one of "
@@ -218,7 +215,6 @@ def _kind(task: Any) -> type[TrainConfig]:
 
 
 def _name_of(config: TrainConfig) -> str:
-    """Return the task of settings."""
     kind = type(config)
     for name, paths in TASKS.items():
         if paths.config == f"{kind.__module__}:{kind.__name__}":
@@ -228,7 +224,6 @@ def _name_of(config: TrainConfig) -> str:
 
 
 def _call(function: str, task: str, given: Mapping[str, Any]) -> str:
-    """Return a call with its settings as text."""
     named = {name: "…" if value == IN_MEMORY else repr(value) for name, value in given.items()}
     arguments = "".join(f", {name}={value}" for name, value in named.items())
     return f"finetune.{function}({task!r}{arguments})"
@@ -645,7 +640,6 @@ def _finished(
     recipe_run: RecipeRun | None = None,
     repeatable: bool = False,
 ) -> TrainedRun:
-    """Write the environment, report, checksums and README of a trained run."""
     import torch
 
     from finetune.evaluation.runs import write_run_checksums
@@ -673,7 +667,6 @@ def _finished(
 
 
 def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:
-    """Print what is known of the data."""
     for line in (*describe(task, data), *data.notes):
         reporter.say(line)
 

@@ -347,7 +347,6 @@ EXAMPLES = (TextExample, Question, ChoiceQuestion, TextBlock, TokenExample)
 
 
 def _example_record(example: Example, gold: Any, **shown: Any) -> dict[str, Any]:
-    """Return JSON values of an example: its text and place, more that is known, and its gold."""
     values = {"text": example.text, "where": example.where or None, **shown}
     return {name: value for name, value in values.items() if value is not None} | {"gold": gold}
 
@@ -931,7 +930,6 @@ _SPAN = Span(0, 1, "")
 
 
 def _one_word(offsets: Any) -> dict[str, Any]:
-    """Return the fields of the prediction of a sentence of one word."""
     return {"words": ("",), "offsets": None if offsets is None else ((0, 0),)}
 
 
@@ -949,7 +947,6 @@ def _divided(
 
 
 def _withheld(prediction: Any, answers: Any) -> dict[str, Any]:
-    """Return the decisions on a prediction, with the answers that are withheld."""
     return {**prediction.decided, "withheld": answers}
 
 

@@ -82,7 +82,6 @@ def measure_agreement(
 
 
 def _with_list(row: Any) -> Any:
-    """Return the row of a text with a list of labels."""
     if row.kind != "label":
         return row
     return replace(row, example=replace(row.example, label=(row.gold,)))
@@ -111,7 +110,6 @@ def _rows_by_annotator(files: Mapping[str, Annotations]) -> dict[str, list[Any]]
 def _aligned(
     rows: Mapping[str, Sequence[Any]], kind: str
 ) -> tuple[dict[str, dict[Any, Any]], list[str]]:
-    """Return the annotations by annotator and text; texts that two annotators share, and notes."""
     for by_id in (True, False):
         golds: dict[str, dict[Any, Any]] = {}
         texts: dict[Any, tuple[Any, Any]] = {}
@@ -151,7 +149,6 @@ def _aligned(
 
 
 def _of_words(golds: Golds, sides: Mapping[Any, Any]) -> tuple[Golds, Mapping[Any, Any]]:
-    """Return the tags of words as labels."""
     words = {
         name: {(id, index): tag for id, tags in each.items() for index, tag in enumerate(tags)}
         for name, each in golds.items()
@@ -164,7 +161,6 @@ def _of_words(golds: Golds, sides: Mapping[Any, Any]) -> tuple[Golds, Mapping[An
 
 
 def _of_labels(golds: Golds, sides: Mapping[tuple[str, str], Sequence[Any]]) -> list[TableOf]:
-    """Return the tables for single labels."""
     pairs = [
         [
             *both,
@@ -220,7 +216,6 @@ def _confusions(counts: Mapping[tuple[str, str], int]) -> TableOf:
 def _of_sets(
     kind: str, sides: Mapping[tuple[str, str], Sequence[Any]], num_resamples: int, seed: int
 ) -> list[TableOf]:
-    """Return the tables for spans and for several labels of a text."""
     metric = KINDS[kind].metrics["span_f1_strict" if kind == "spans" else "micro_f1"]
     pairs, by_name = [], defaultdict(list)
     confusions: Counter[tuple[str, str]] = Counter()

@@ -286,7 +286,6 @@ def _has_null(tags: Any) -> bool:
 
 
 def _with_text(record: TokenRecord, row: Record, column: str) -> TokenRecord:
-    """Return the words of a prediction with the text that they are from."""
     offsets, text = row.values.get("offsets"), row.values.get(column)
     if record.text is not None or not isinstance(offsets, list):
         return record
@@ -304,7 +303,6 @@ def _with_text(record: TokenRecord, row: Record, column: str) -> TokenRecord:
 
 
 def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]]:
-    """Return records as examples, with tags in BIO, and notes."""
     apart = [_name(record) for record in records if record.discontinuous]
     read = "read from the first start to the last end"
     notes = list(counted(apart, "with discontinuous spans", read))
@@ -321,7 +319,6 @@ def _rows(
     records: Sequence[Record],
     used: set[str | None],
 ) -> list[AnnotatedRow]:
-    """Return examples with their annotators and other columns; any score is of a prediction."""
     predicted = any(_is_prediction(record.values) for record in records)
     unread = {*used, *_OF_TOOLS, *(_OF_PREDICTIONS if predicted else ())}
     if predicted and row is WordRow:
@@ -339,7 +336,6 @@ def _rows(
 
 
 def _is_prediction(values: Mapping[str, Any]) -> bool:
-    """Return whether a row is of `finetune predict` or `suggest`, or the predictions of a run."""
     spans = values.get("spans")
     scored = isinstance(spans, list) and any(isinstance(s, dict) and "score" in s for s in spans)
     known = "uncertainty" in values or ("gold" in values and "where" in values)

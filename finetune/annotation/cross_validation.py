@@ -109,7 +109,6 @@ def cross_validate(
 
 
 def _saved_fold(file: Path, examples: Sequence[Any], reporter: Reporter) -> dict[int, Any] | None:
-    """Read the predictions of a finished fold; None if they are missing or damaged."""
     if not file.exists():
         return None
     try:
@@ -132,7 +131,6 @@ def _predict_fold(
     accelerator: Accelerator,
     reporter: Reporter,
 ) -> dict[int, Any]:
-    """Train a model in a folder, and predict examples with it."""
     config = replace(config, out=str(folder))
     with open_run(config, accelerator) as opened:
         config = replace(config, resume=opened.run.is_run)
@@ -152,7 +150,6 @@ def _predict_fold(
 
 
 def _json_values(task: Task, example: Any, predicted: Any) -> Any:
-    """Return the probabilities of a prediction, as in ``OutOfFold``."""
     if isinstance(predicted, TextPrediction):
         return [(predicted.scores or {})[label] for label in task.record.labels]
     if isinstance(predicted, TokenPrediction):

@@ -122,7 +122,6 @@ def apply_decisions(
 def _matching_rows(
     indices: list[int], rows: Sequence[AnnotatedRow], decision: Decision
 ) -> list[int]:
-    """Return the rows with the id and the line of a decision; all given rows if none matches."""
     id, line = decision.get("id"), str(decision.get("line"))
     keyed = [i for i in indices if id is not None and str(rows[i].example.key) == str(id)]
     placed = [i for i in keyed or indices if rows[i].example.where.rpartition(":")[2] == line]
@@ -130,7 +129,6 @@ def _matching_rows(
 
 
 def _relabeled(example: TextExample, decision: Decision) -> TextExample | None:
-    """Return an example with the decided label; None if its label is not the given one."""
     given, name, label = decision["given"], decision["label"], example.label
     if isinstance(name, list):
         if given is not None and not (isinstance(label, tuple) and {*label} == {*given}):
@@ -149,7 +147,6 @@ def _relabeled(example: TextExample, decision: Decision) -> TextExample | None:
 
 
 def _annotated(example: TokenExample, decision: Decision) -> TokenExample | None:
-    """Return an example with the decided tags or spans; None if its own differ from the given."""
     given, where = decision["given"], decision["where"]
     if "tags" in decision:
         if len(decision["tags"]) != len(example.words):

@@ -188,7 +188,6 @@ def _score_of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]
 
 
 def _classes(record: Any, example: TokenExample, labels: Sequence[str]) -> np.ndarray:
-    """Return the given classes of the words of a sentence, in the scheme of the predictions."""
     tags: Sequence[str] = example.tags or ()
     if record.scheme is not None:
         tags = convert_tags(tags, record.source, record.scheme)
@@ -229,7 +228,6 @@ def _text_suspects(
     probabilities: np.ndarray,
     given: np.ndarray,
 ) -> list[Suspect]:
-    """Return the suspects for probabilities [N, C] and given classes [N]."""
     found = []
     for i, j in probable_label_errors(probabilities, given):
         mistake = Mistake("label", labels[given[i]], labels[j], float(probabilities[i, j]))
@@ -240,7 +238,6 @@ def _text_suspects(
 def _of_words(
     record: Any, examples: Sequence[TokenExample], predictions: Sequence[Any], labels: list[str]
 ) -> Suspects:
-    """Rank the tags of words: sentences by their worst tag, then the tags of a sentence."""
     probabilities = np.concatenate([np.array(rows, dtype=float) for rows in predictions])  # [W, C]
     classes = [_classes(record, example, labels) for example in examples]
     given = np.concatenate(classes)
@@ -331,7 +328,6 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
 def _noise(
     probabilities: np.ndarray, given: np.ndarray, labels: Sequence[str]
 ) -> tuple[float, list[tuple[str, str, float]]]:
-    """Estimate the fraction of wrong labels, and the numbers by given and true label."""
     joint = confident_joint(probabilities, given)
     taken = [
         (labels[i], labels[j], float(joint[i, j]) * len(given))

@@ -102,7 +102,6 @@ _TYPES: Mapping[str, Any] = {
 
 
 def _with_withheld(row: Row) -> Row:
-    """Return a prediction with the answers that are withheld, which a person shall decide on."""
     left_out = row.get("withheld")
     if isinstance(left_out, str) and "label" in row:
         return {**row, "label": left_out}
@@ -118,7 +117,6 @@ def _with_withheld(row: Row) -> Row:
 
 
 def _check_row(row: Row, where: str) -> None:
-    """Raise UserError for a field that has another type or range than in files of this toolkit."""
     for name, value, legal in _checks(row):
         if not legal:
             raise UserError(
@@ -129,7 +127,6 @@ def _check_row(row: Row, where: str) -> None:
 
 
 def _checks(row: Row) -> Iterator[tuple[str, Any, bool]]:
-    """Yield name, value and legality of fields; a field relies on the ones before."""
     for name, kind in _TYPES.items():
         if name in row:
             yield name, row[name], conforms(row[name], kind)
@@ -175,13 +172,11 @@ def _is_span(span: Any, size: int) -> bool:
 
 
 def _bare(item: Row) -> Any:
-    """Return the suggestion of an item, without the scores of spans."""
     suggested = item["suggested"]
     return [span[:3] for span in suggested] if item["kind"] == "spans" else suggested
 
 
 def _item(row: Row, where: str) -> dict[str, Any]:
-    """Return the kind of a row, its fields to show, and the fields that a decision repeats."""
     annotated = isinstance(row.get("spans", row.get("tags")), list) and "relations" not in row
     if annotated and isinstance(row.get("words"), list):
         return _sentence(row, where)
@@ -227,7 +222,6 @@ def _item(row: Row, where: str) -> dict[str, Any]:
 
 
 def _location(row: Row) -> dict[str, Any]:
-    """Return the id of a row, and the file and line that it has or that its ``where`` names."""
     found = {"id": row.get("id")} | {name: row[name] for name in ("file", "line") if name in row}
     file, _, line = str(row.get("where") or "").rpartition(":")
     return found | ({"file": file, "line": int(line)} if file and line.isdecimal() else {})
@@ -244,7 +238,6 @@ def _suspicion(row: Row) -> str:
 
 
 def _sentence(row: Row, where: str) -> dict[str, Any]:
-    """Return the words of a row with the text between them, and its gold and predicted labels."""
     words, offsets, text = row["words"], row.get("offsets"), row.get("text")
     read_as = KINDS["spans" if "spans" in row else "tags"]
     gold = read_as.gold_of_row(0, where, {"gold": None, **row})
@@ -293,7 +286,6 @@ def _split(
     given: Sequence[Span],
     unreachable: Sequence[Span],
 ) -> tuple[list[list[int]], list[tuple[Span, Any]], list[Span]]:
-    """Split words where gold spans begin or end inside of them; map all spans to the parts."""
     places = [(start, end) for start, end in offsets]
     edges = sorted({position for span in unreachable for position in span[:2]})
     parts = [

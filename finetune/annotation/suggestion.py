@@ -153,7 +153,6 @@ class Suggester:
             yield example
 
     def _vectors(self, found: Sequence[Suggestion]) -> np.ndarray:
-        """Return the vector of each example, of length 1; a pair joins the vectors of its texts."""
         embedder = Embedder(self.folder, unit="text", normalize=True, pooling="mean")
         examples: list[Any] = [each.example for each in found]
         sides = [examples]

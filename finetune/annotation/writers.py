@@ -125,7 +125,6 @@ def _text(annotations: Annotations, to: str, omitted: Omissions) -> str:
 
 
 def _labels(rows: Sequence[TextRow]) -> list[str] | None:
-    """Return the labels of texts; None if a text may have several."""
     if any(row.kind == "labels" for row in rows):
         return None
     return sorted({str(row.gold) for row in rows if row.gold is not None})
@@ -134,7 +133,6 @@ def _labels(rows: Sequence[TextRow]) -> list[str] | None:
 def _merged(
     row: AnnotatedRow, values: Mapping[str, Any], last: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
-    """Return the id, the values, and the other columns, under unused names."""
     known = {} if row.example.key is None else {"id": row.example.key}
     merged: dict[str, Any] = {**known, **values}
     if row.document is not None:
@@ -147,14 +145,12 @@ def _merged(
 
 
 def _plain_text(row: TextRow, votes: bool) -> dict[str, Any]:
-    """Return a row of JSON Lines or of a table, its label as votes if some labels are."""
     if votes and (row.example.votes or row.gold is not None):
         return _merged(row, row.texts | {"label": dict(row.example.votes or ((row.gold, 1),))})
     return _merged(row, _labeled(row))
 
 
 def _omit_votes(rows: Sequence[TextRow], omitted: Omissions) -> None:
-    """Count the rows with votes of annotators, of which a tool gets the label of the majority."""
     names = [row.name for row in rows if row.example.votes]
     if names:
         omitted["with votes of annotators", "the label of the majority is written"] = names
@@ -165,7 +161,6 @@ def _labeled(row: TextRow) -> dict[str, Any]:
 
 
 def _plain_words(row: WordRow, omitted: Omissions) -> dict[str, Any]:
-    """Return a row of JSON Lines as the readers know it, with spans in characters of a text."""
     example = row.example
     values: dict[str, Any] = {}
     if example.text is None:
@@ -185,7 +180,6 @@ def _plain_words(row: WordRow, omitted: Omissions) -> dict[str, Any]:
 
 
 def _are_more_than_tags(example: TokenExample) -> bool:
-    """Return whether the tags of words do not tell their spans."""
     spans = sorted(example.spans or ())
     return (
         overlapping(spans) or tuple(spans_to_tags(spans, len(example.words), "BIO")) != example.tags
@@ -202,7 +196,6 @@ def _tokens(example: TokenExample) -> list[dict[str, Any]]:
 
 
 def _as_text(row: WordRow, omitted: Omissions) -> WordRow:
-    """Return a row with a text, without spans of empty words, which have no characters."""
     row = row.as_text()
     example = row.example
     if not example.spans:
@@ -217,7 +210,6 @@ def _as_text(row: WordRow, omitted: Omissions) -> WordRow:
 
 
 def _choices(labels: list[str] | None, row: TextRow) -> dict[str, Any]:
-    """Return a task of Prodigy with choices; labels of a model have no answer."""
     if labels == [] or row.gold is None:
         return _merged(row, row.texts)
     style = "multiple" if labels is None else "single"
@@ -233,7 +225,6 @@ def _answer(row: AnnotatedRow) -> dict[str, str]:
 
 
 def _prodigy_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
-    """Return a task of Prodigy with tokens and spans; spans of a model have no answer."""
     row = _as_text(row, omitted)
     example = row.example
     offsets = example.offsets or ()
@@ -259,12 +250,10 @@ def _prodigy_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
 
 
 def _doccano_label(row: TextRow) -> dict[str, Any]:
-    """Return a row with labels; other columns become metadata."""
     return _merged(row, _labeled(row), {DOCCANO_COMMENTS: []})
 
 
 def _doccano_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
-    """Return a row with spans in UTF-16 code units; other columns become metadata."""
     row = _as_text(row, omitted)
     example = row.example
     units = utf16_positions(example.text or "")
@@ -279,7 +268,6 @@ def _doccano_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
 def _tasks(
     rows: Sequence[AnnotatedRow], result_of: Callable[[Any], list[dict[str, Any]] | None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the tasks of Label Studio, each with the annotations or predictions of its text."""
     tasks: defaultdict[tuple[Any, ...], list[AnnotatedRow]] = defaultdict(list)
     for row in rows:
         alone = id(row) if row.annotator is None else None
@@ -306,7 +294,6 @@ def _region(number: int, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choice_result(row: TextRow) -> list[dict[str, Any]] | None:
-    """Return the choices or the number of a row; None without labels."""
     if row.kind is None:
         return None
     if row.kind == "number":
@@ -316,7 +303,6 @@ def _choice_result(row: TextRow) -> list[dict[str, Any]] | None:
 
 
 def _span_result(row: WordRow) -> list[dict[str, Any]] | None:
-    """Return the regions of a row; None without spans."""
     if row.example.spans is None:
         return None
     text, regions = row.example.text or "", []
@@ -327,7 +313,6 @@ def _span_result(row: WordRow) -> list[dict[str, Any]] | None:
 
 
 def _spacy(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[list[Any]]:
-    """Yield the pairs of a text and its entities that ``spacy.training.Example`` takes."""
     for row in rows:
         row = _as_text(row, omitted)
         if row.example.spans is None:
@@ -347,7 +332,6 @@ _UNWRITABLE_ALONE = re.compile(rf"\s|{_UNWRITABLE.pattern}")
 
 
 def _conll(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[str]:
-    """Yield sentences of words and BIO tags, or of words alone if no row has gold."""
     labeled = any(row.example.tags is not None or row.example.spans is not None for row in rows)
     document = None
     for row in rows:
@@ -388,7 +372,6 @@ def _one_line(value: Any) -> str:
 
 
 def _one_layer(spans: Iterable[Span]) -> list[Span]:
-    """Return spans without those that overlap one that begins earlier, or there and is wider."""
     kept: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
         if not kept or span.start >= kept[-1].end:
@@ -425,7 +408,6 @@ def _brat(rows: Sequence[WordRow], folder: Path, omitted: Omissions) -> None:
 
 
 def _fragments(text: str, start: int, end: int) -> str:
-    """Return a span as ranges of characters without line ends, which brat does not mark."""
     inside = [start, *(p for p in range(start, end) if text[p] in "\r\n"), end]
     ranges = [(left + (text[left] in "\r\n"), right) for left, right in pairwise(inside)]
     return ";".join(f"{left} {right}" for left, right in ranges if left < right)

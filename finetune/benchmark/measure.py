@@ -153,7 +153,6 @@ def _cells(row: Row) -> list[str]:
 
 
 def _short(rate: float) -> str:
-    """Return a number with at least three significant digits."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
@@ -207,7 +206,6 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:
 
 
 def _resident(name: str) -> int:
-    """Return a size of this process in bytes, by its name in /proc/self/status (in KiB there)."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 

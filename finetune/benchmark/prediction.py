@@ -76,14 +76,12 @@ def cases_of(subject: Subject) -> Iterator[Case]:
 
 
 def _texts(subject: Subject) -> list[Any]:
-    """Return the texts of the random batches."""
     return [subject.texts[place] for batch in subject.mixed for place in batch]
 
 
 def _pipeline(
     subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
 ) -> Callable[[int], list[Predicted]]:
-    """Return a function that runs a pipeline over all texts with a batch size."""
     words = subject.task.description.words
     kind: Any = "token-classification" if words else "text-classification"
     with quiet():
@@ -106,7 +104,6 @@ def _pipeline(
 
 
 def _input(example: Any) -> Any:
-    """Return an example in the form that a pipeline takes."""
     if not isinstance(example, TextExample):
         return " ".join(example.words)
     if example.pair is None:
@@ -115,7 +112,6 @@ def _input(example: Any) -> Any:
 
 
 def _at_words(example: Any, labels: Sequence[dict[str, Any]]) -> list[Predicted]:
-    """Return the label of the first subword of each word, which may start with a space."""
     by_start = {each["start"]: (each["entity"], each["score"]) for each in labels}
     found, start = [], 0
     for word in example.words:
@@ -193,7 +189,6 @@ def _in_groups(
     run: Callable[[Sequence[Any]], object],
     groups: Sequence[Sequence[Any]],
 ) -> Arm:
-    """Return an arm that predicts one group of texts after another, with the latency of each."""
     times: list[float] = []
 
     def turn() -> float:

@@ -89,7 +89,6 @@ def _labeled(index: int, size: int, words: Words) -> TextExample:
 
 
 def _pair(index: int, size: int, source: Words) -> TextExample:
-    """Return a pair whose premise has two thirds of the words, as in MNLI."""
     words = source.draw(size - 3)
     cut = max(1, len(words) * 2 // 3)
     label = ("contradiction", "entailment", "neutral")[index % 3]

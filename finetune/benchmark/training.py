@@ -104,7 +104,6 @@ def cases_of(subject: Subject) -> Iterator[Case]:
 def _seconds(
     subject: Subject, precision: str, sparse_embeddings: Literal["auto", "off"], batches: Batches
 ) -> float:
-    """Return the seconds of this toolkit's steps over the batches, after some that do not count."""
     task, head = subject.task, subject.head
     config = replace(task.record.config, sparse_embeddings=sparse_embeddings)
     read = [Encoded.of(part).sequences.ids.values for part in subject.occurring]
@@ -267,7 +266,6 @@ def state_restored() -> Iterator[None]:
 
 
 def _row(encoding: Encoding) -> dict[str, Any]:
-    """Return a sequence with its label, or with the labels of words at their first subwords."""
     target = encoding.target or {}
     row: dict[str, Any] = {
         "input_ids": encoding.input_ids,

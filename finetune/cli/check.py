@@ -88,7 +88,6 @@ class Check(OutOption, DataOptions, Command):
         command.check(config)
 
     def _with_recipe(self) -> tuple[Check, TrainConfig | None]:
-        """Return the command with the data of its recipe, and the configuration of the recipe."""
         source = self.source or ""
         if not source.endswith((".yaml", ".yml")):
             return replace(self, data=self.data or source), None
@@ -168,7 +167,6 @@ class Check(OutOption, DataOptions, Command):
 
     @contextlib.contextmanager
     def _with_bad_rows(self, errors: Sequence[str]) -> Iterator[None]:
-        """Print the bad rows, too, if the data cannot be read, perhaps because of them."""
         try:
             yield
         except UserError as error:

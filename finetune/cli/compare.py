@@ -58,7 +58,6 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         return self._compare_two(*entries)
 
     def _entry(self, given: str) -> Entry:
-        """Return a system as it is written: `RUN`, `NAME=RUN` or `NAME:DATA=RUN`."""
         from finetune.evaluation.compare import Entry
 
         name, equals, runs = given.partition("=")
@@ -70,14 +69,12 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         return Entry(system, data, runs)
 
     def _named(self, entry: Entry) -> Entry:
-        """Return an entry of a table; missing names come from the run."""
         from finetune.evaluation.runs import data_of_run, name_of_run
 
         data = entry.data or (last_part(self.gold) if self.gold else data_of_run(entry.runs))
         return entry._replace(system=entry.system or name_of_run(entry.runs), data=data)
 
     def _options(self) -> ComparisonOptions:
-        """Return the options of both comparisons."""
         from finetune.evaluation.compare import ComparisonOptions
 
         return ComparisonOptions(
@@ -178,7 +175,6 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
 
     @contextlib.contextmanager
     def _predictions_of(self, name: str) -> Iterator[str]:
-        """Yield a system; the predictions of a hub model for the gold file are a temporary file."""
         from finetune.models.loading import is_hub_id
 
         if "/" not in name or not is_hub_id(name):
@@ -247,7 +243,6 @@ def _in_percent(score: TableScore) -> bool:
 
 
 def _score_cell(score: TableScore) -> ScoreCell:
-    """Return a score as papers print it: in percent unless the metric has no limits."""
     percent = _in_percent(score)
     mean, deviation = (
         None if value is None else f"{100 * value:.2f}" if percent else f"{value:.4f}"
@@ -257,7 +252,6 @@ def _score_cell(score: TableScore) -> ScoreCell:
 
 
 def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: int) -> str:
-    """Explain the numbers and marks of a table, for its caption."""
     from finetune.evaluation.significance import ALPHA
 
     runs = sorted({score.num_runs for score in scores})

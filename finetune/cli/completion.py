@@ -93,13 +93,11 @@ def _fish(options: Mapping[str, Sequence[Option]]) -> str:
 
 
 def _fish_line(words: Sequence[str]) -> str:
-    """Return a line of words in single quotes, in which fish reads a backslash before a quote."""
     escaped = (word.replace("\\", "\\\\").replace("'", "\\'") for word in words)
     return "complete -c finetune " + " ".join(f"'{word}'" for word in escaped)
 
 
 def _values(option: Option) -> tuple[str, ...]:
-    """Return the words to complete as the value of an option or of a positional argument."""
     if option.name == "TASK":
         return tuple(CONFIGS)
     return values_of(option.kind)

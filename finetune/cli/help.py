@@ -188,7 +188,6 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
 
 @cache
 def _field_texts(module: str) -> dict[str, dict[str, str]]:
-    """Return by class of a module the text under each of its fields, in one line each."""
     texts: dict[str, dict[str, str]] = {}
     for node in ast.parse(inspect.getsource(sys.modules[module])).body:
         if not isinstance(node, ast.ClassDef):
@@ -273,7 +272,6 @@ def command_help(name: str, kind: type[Any], given: object | None, *, everything
 
 
 def _lines(option: Option, width: int, whole: bool) -> Iterator[str]:
-    """Yield the lines on an option: its first sentence, or the ``whole`` text."""
     text = option.text if whole else first_sentence(option.text)
     head = f"  {option.spelling}"
     body = textwrap.wrap(

@@ -81,7 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _without(*streams: Callable[[IO[str]], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Context in which the output of streams, given by what redirects them, is dropped."""
     with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.ExitStack() as stack:
         for redirect in streams:
             stack.enter_context(redirect(nothing))
@@ -91,7 +90,6 @@ def _without(*streams: Callable[[IO[str]], AbstractContextManager[Any]]) -> Iter
 def _with_verbosity(
     arguments: list[str],
 ) -> tuple[list[str], AbstractContextManager[None]]:
-    """Return the arguments without ``OPTIONS_OF_ALL``, and the context to run their command in."""
     before, after = before_dashes(arguments)
     quiet, verbose = (option in before for option in OPTIONS_OF_ALL)
     if quiet and verbose:
@@ -104,7 +102,6 @@ def _with_verbosity(
 
 
 def _run(command: Command) -> None:
-    """Run a command, and leave the other processes in the end."""
     seed = vars(command).get("seed")
     if seed is not None and not 0 <= seed < 2**32:
         raise UserError(f"--seed {seed}: must be from 0 to {2**32 - 1}.")
@@ -126,7 +123,6 @@ def _run(command: Command) -> None:
 
 
 def _shares_work(command: Command) -> bool:
-    """Return whether all processes of a launch run a command; else the main process runs it."""
     require_honored_settings()
     if name := command.single_process:
         raise UserError(f"{name} runs in one process: start it without accelerate or torchrun.")
@@ -167,7 +163,6 @@ def parse(arguments: Sequence[str]) -> Any:
 def _command(
     name: str, arguments: Sequence[str], recipe: str | None
 ) -> tuple[type[Any], Command | None]:
-    """Return the dataclass of a command for its arguments, and its values by the ``recipe``."""
     if name == "search" and arguments and arguments[0] in CONFIGS:
         from finetune.cli.search import search_command
 
@@ -185,7 +180,6 @@ def _command(
 
 
 def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> None:
-    """Raise UserError for an option of training that does not apply to several tasks."""
     from finetune.cli.run import Multitask
 
     own = {option.name for option in options_of(Multitask)}
@@ -200,7 +194,6 @@ def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> No
 
 
 def _recipe_of(arguments: Sequence[str]) -> str | None:
-    """Return the recipe that the arguments of `finetune run` name, if there is one."""
     options = options_of(command_class("run"))
     names = {option.name for option in options}
     for task in CONFIGS:  # whose values are no recipes
@@ -211,7 +204,6 @@ def _recipe_of(arguments: Sequence[str]) -> str | None:
 
 
 def _information(name: str, rest: list[str]) -> str | None:
-    """Return the version, the help or the completion that the arguments ask for."""
     if name == "--version":
         return str(finetune.__version__)
     if name in ("help", *HELP):
@@ -227,7 +219,6 @@ def _information(name: str, rest: list[str]) -> str | None:
 
 
 def _completion(shell: str) -> str:
-    """Return the script that completes commands and options in a shell."""
     from finetune.cli.completion import completed_options, completion
 
     return completion(shell, {n: completed_options(command_class(n), n) for n in COMMANDS})
@@ -242,7 +233,6 @@ def _require_command(name: str) -> None:
 
 
 def _help(name: str, rest: list[str], *, everything: bool) -> str:
-    """Return the help of a command; with a recipe, the help of its task with its values."""
     _require_command(name)
     kind, given = _command(name, [], _recipe_of(rest) if name == "run" else None)
     return command_help(name, kind, given, everything=everything)

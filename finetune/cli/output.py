@@ -209,7 +209,6 @@ def _markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]])
 
 
 def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool]:
-    """Return whether each column has no text."""
     return [
         bool(rows) and not any(isinstance(row[index], str) for row in rows)
         for index in range(len(columns))

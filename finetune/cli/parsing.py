@@ -81,7 +81,6 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
 
 
 def _refuse(name: str, options: Sequence[Option], rest: Sequence[str]) -> NoReturn:
-    """Raise UserError for arguments that a command does not know: first for an option."""
     first = next(filter(_is_option, rest), rest[0])
     given = first.partition("=")[0]
     spelled = given.replace("_", "-")
@@ -102,7 +101,6 @@ def _refuse(name: str, options: Sequence[Option], rest: Sequence[str]) -> NoRetu
 
 
 def _is_option(argument: str) -> bool:
-    """Return whether an argument looks like an option, and not like a number or `-`."""
     return argument[:1] == "-" and not re.fullmatch(r"-(\d*\.?\d+)?", argument)
 
 
@@ -154,7 +152,6 @@ def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
 
 
 def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]) -> None:
-    """Add an option to a parser, without its default: what is not given has no value."""
     names = [option.name, *aliases]
     names += [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     settings: dict[str, Any] = {"dest": option.field, "default": argparse.SUPPRESS}
@@ -173,7 +170,6 @@ def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]
 
 
 def _typed(option: Option, value: Any) -> Any:
-    """Return a value from the command line in the type of its option."""
     if get_origin(option.item) is tuple:
         return tuple(map(tuple, value))
     if option.item is int:  # `100,200` as well as `100 200`

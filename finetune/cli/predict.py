@@ -117,7 +117,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
 
     @property
     def _predictor(self) -> Callable[[Predict], None] | None:
-        """The function that predicts with a run of a wing's command; None for a trained model."""
         path = Path(self.folder) / "config.json"
         task = str(read_object(path).get("task")) if path.is_file() else ""
         return PLUGINS.get(f"predict {task}")
@@ -143,12 +142,10 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
 
     @property
     def _in_parts(self) -> bool:
-        """True if --out is a folder, for numbered parts."""
         out = self.out or ""
         return out.endswith(("/", os.sep)) or (bool(out) and Path(out).is_dir())
 
     def _predict(self) -> None:
-        """Predict with a trained model."""
         if self._in_parts:
             return self._predict_parts(Path(self.out or ""))
         if self.shard is not None or self.part_rows is not None or self.format == "parquet":
@@ -191,7 +188,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         return None
 
     def _predict_parts(self, folder: Path) -> None:
-        """Predict the parts that are missing in a folder."""
         shard = self._check_parts(folder)
         quiet_libraries()
         from finetune.data.sources import input_files
@@ -262,7 +258,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         return sample
 
     def _check_parts(self, folder: Path) -> Shard:
-        """Return the shard; raise UserError for options that do not fit to parts."""
         from finetune.inference.parts import Shard
 
         if self.text or self.file == "-":
@@ -280,13 +275,11 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
 
     @property
     def _costs(self) -> Mapping[str, Mapping[str, float]] | None:
-        """The costs of mistakes, read from their file."""
         from finetune.evaluation.costs import read_costs
 
         return None if self.costs is None else read_costs(self.costs)
 
     def _load(self) -> Predictor:
-        """Load the model."""
         quiet_libraries()
         from finetune.inference.predictor import Predictor
 
@@ -308,7 +301,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     def _predictions(
         self, model: Predictor, as_table: bool, parts: Parts | None = None
     ) -> tuple[PredictionStream, Iterator[tuple[int, dict[str, Any]]]]:
-        """Return the predictions of all inputs, or of ``parts``, and their records by row."""
         noted: dict[int, Example] = {}
         rows: dict[int, Mapping[str, Any]] = {}
 
@@ -335,7 +327,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         return predictions, ((found.id, record_of(found)) for found in predictions)
 
     def _show_notes(self, model: Predictor, predictions: PredictionStream) -> None:
-        """Print how many inputs lack something."""
         task = model.task
         for number, noun, problem in (
             (
@@ -359,7 +350,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         rows: dict[int, Mapping[str, Any]] | None,
         wanted: Callable[[int], bool] | None,
     ) -> Iterator[Example]:
-        """Yield the inputs; enter the values of their rows in ``rows``."""
         if self.text:
             second = {} if self.pair is None else {"text_pair": self.pair}
             for index, text in enumerate(self.text):
@@ -382,7 +372,6 @@ def predicted(model: str, file: str, options: DataOptions) -> Iterator[Path]:
 
 
 def _reporting(records: Iterable[T], reporter: Reporter) -> Iterator[T]:
-    """Yield records and show their number."""
     for number, record in enumerate(records, 1):
         yield record
         reporter.update(number)
@@ -390,7 +379,6 @@ def _reporting(records: Iterable[T], reporter: Reporter) -> Iterator[T]:
 
 @contextlib.contextmanager
 def _naming_parts(output: str) -> Iterator[None]:
-    """Context that says after Ctrl-C that a file begins again, and parts would continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -406,7 +394,6 @@ def _naming_parts(output: str) -> Iterator[None]:
 
 
 def _show_reasons(record: Mapping[str, Any]) -> None:
-    """Print a prediction, its words with the largest scores, and its nearest training examples."""
     show(json_line({k: v for k, v in record.items() if k not in ("explanation", "nearest")}))
     for each in record.get("explanation", ()):
         words, scores = ([*each[k], *each.get(f"pair_{k}", ())] for k in ("words", "scores"))
@@ -424,7 +411,6 @@ def _show_reasons(record: Mapping[str, Any]) -> None:
 
 
 def _noting(examples: Iterator[Example], noted: dict[int, Example]) -> Iterator[Example]:
-    """Yield the examples and enter them in ``noted``."""
     for example in examples:
         noted[example.id] = example
         yield example

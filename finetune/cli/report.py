@@ -85,7 +85,6 @@ class Report(ReasonOptions, GoldOptions, Command):
         show(str(path))
 
     def _reasons(self, folder: Path, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        """Return the reasons of the predictions of a run for examples with errors."""
         quiet_libraries()
         from finetune.inference.predictor import Predictor
 
@@ -142,7 +141,6 @@ def _print_subgroups(name: str, table: Table) -> None:
 
 
 def _print_calibration(found: Analysis) -> None:
-    """Print the reliability diagram, without empty bins."""
     from finetune.evaluation.calibration import error_of_bins
     from finetune.reporting.analysis import reliability_table
 

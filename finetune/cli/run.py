@@ -194,7 +194,6 @@ def list_recipes(folder: str, runs_folder: str, format: TableFormat) -> None:
 
 
 def _lines_of_list(path: Path) -> list[str]:
-    """Return the lines on a file that lists recipes; UserError for a file that does not."""
     key = listed_recipes(path)
     if key is None:
         raise UserError(f"{path}: lists no recipes: it needs one of {', '.join(LISTS)}.")

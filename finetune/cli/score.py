@@ -54,7 +54,6 @@ class Score(FormatOption, DataOptions, Command):
         self._score(Path(self.predictions), self.gold, None)
 
     def _score_model(self, data: str) -> None:
-        """Predict a file with the model, and print the metrics."""
         if self.gold is not None:
             raise UserError(f"--data {data} holds the gold labels, too: leave out {self.gold}.")
         if not Path(data).is_file():
@@ -66,7 +65,6 @@ class Score(FormatOption, DataOptions, Command):
             self._score(predictions, data, column_map(columns))
 
     def _score(self, predictions: Path, gold: str, usual: Mapping[str, str] | None) -> None:
-        """Print the metrics of a file of predictions; ``usual`` are the columns of training."""
         from finetune.evaluation.alignment import align_runs
         from finetune.evaluation.costs import read_costs
         from finetune.evaluation.metrics import score

@@ -84,7 +84,6 @@ class TaskSearch(Search):
 
 
 def _summarize(found: FinishedSearch, *, error: bool) -> None:
-    """Print the best trial, its scores on all splits, and the next commands."""
     result = found.result
     for trial in result.trials:
         if trial.error and trial.same_as is None:

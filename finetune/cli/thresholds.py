@@ -137,7 +137,6 @@ class Thresholds(FormatOption, Command):
             self.note(f"saved in {model}: `finetune predict` uses it; --reset removes it.")
 
     def _chosen(self, goal: str, task: Task, model: Path) -> Choice:
-        """Choose by the option that says what to choose."""
         if goal in ("risk", "coverage"):
             return self._withhold()
         if goal == "sets":
@@ -147,7 +146,6 @@ class Thresholds(FormatOption, Command):
         return self._choose_costs(task) if goal == "costs" else self._choose_labels(task)
 
     def _save(self, task: Task, fields: Mapping[str, Any], model: Path) -> None:
-        """Replace the record of the model, which its run has a checksum of."""
         from finetune.evaluation.runs import CHECKSUMS, write_run_checksums
         from finetune.tasks import replace_record
 
@@ -156,7 +154,6 @@ class Thresholds(FormatOption, Command):
             write_run_checksums(model.parent)
 
     def _goal_name(self) -> str:
-        """Return the name of the option that says what to choose."""
         given = [name for name in GOALS if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"{flag(given[0])} and {flag(given[1])}: give one goal.")
@@ -176,7 +173,6 @@ class Thresholds(FormatOption, Command):
         return given[0] if given else ""
 
     def _runs(self, positive: str | None = None) -> dict[str, Scored]:
-        """Read the predictions of the split of the choice and of test, with their gold."""
         from finetune.evaluation.alignment import align_runs
         from finetune.evaluation.predictions import GoldSource
         from finetune.evaluation.runs import RunFolder
@@ -200,7 +196,6 @@ class Thresholds(FormatOption, Command):
     # --- Answers to withhold ---
 
     def _withhold(self) -> Choice:
-        """Choose a confidence by risk or by coverage."""
         from finetune.evaluation import selective
 
         splits = {split: selective.Answers.of(run) for split, run in self._runs().items()}
@@ -227,7 +222,6 @@ class Thresholds(FormatOption, Command):
         )
 
     def _choose_sets(self) -> Choice:
-        """Fit the rule of prediction sets."""
         from finetune.evaluation.conformal import fit_sets, table_of_sets
 
         assert self.sets is not None
@@ -240,7 +234,6 @@ class Thresholds(FormatOption, Command):
         return Choice({"sets": vars(rule)}, {"sets": vars(rule), **tables}, tables)
 
     def _choose_distance(self, task: Task, model: Path) -> Choice:
-        """Choose the largest distance from the training data, and save their statistics."""
         from finetune.inference.vectors import TrainingVectors, largest_distance, vectors_of_run
 
         assert self.unlike is not None
@@ -267,7 +260,6 @@ class Thresholds(FormatOption, Command):
     # --- Costs ---
 
     def _choose_costs(self, task: Task) -> Choice:
-        """Save the costs of mistakes, and compare the decisions with the most probable labels."""
         from finetune.evaluation import costs as pricing
         from finetune.evaluation.kinds import KINDS, score
 
@@ -290,7 +282,6 @@ class Thresholds(FormatOption, Command):
     # --- Labels ---
 
     def _choose_labels(self, task: Task) -> Choice:
-        """Choose the probability from which each label is predicted."""
         import numpy as np
 
         from finetune.evaluation.thresholds import (
@@ -357,7 +348,6 @@ class Thresholds(FormatOption, Command):
 
 
 def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float) -> Table:
-    """Return the table of the thresholds of labels, or of those that one label may have."""
     from finetune.evaluation.thresholds import table_of, trade_of
 
     rows = table_of(data, chosen)
@@ -373,7 +363,6 @@ def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float
 
 
 def _chooses_labels(task: Task) -> bool:
-    """Return whether labels of texts have thresholds that this command chooses."""
     from finetune.evaluation.kinds import KINDS
 
     kind = KINDS[task.record.kind]

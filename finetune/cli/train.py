@@ -88,7 +88,6 @@ class TaskCommand(RunOptions, TrainingCommand):
             self._train_several(recipe_run, folds)
 
     def _check_repetitions(self, recipe_run: RecipeRun | None) -> None:
-        """Raise UserError for seeds, folds or sizes that do not go together."""
         config = self.config
         if self.seeds is not None:
             require_count("--seeds", self.seeds)
@@ -113,7 +112,6 @@ class TaskCommand(RunOptions, TrainingCommand):
                     raise UserError(f"{other} does not go with {name}: leave one of them out.")
 
     def _train_several(self, recipe_run: RecipeRun | None, folds: Folds | None) -> None:
-        """Train seeds, folds, or sizes of data; print their scores, and write a page on them."""
         from finetune.reporting.environment import command_line
         from finetune.training import repeated_runs
 
@@ -216,7 +214,6 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
 
 
 def _announce(kind: str, config: TrainConfig, finished: bool) -> None:
-    """Print the seed, fold or size that comes next."""
     from finetune.runtime.launch import is_main_process
 
     if is_main_process():
@@ -225,7 +222,6 @@ def _announce(kind: str, config: TrainConfig, finished: bool) -> None:
 
 
 def _print_runs(results: RunResults, config: TrainConfig, folder: Path, begin: float) -> None:
-    """Print the scores over seeds, folds or sizes, and write their page."""
     from finetune.evaluation.reproduction import summary_table
     from finetune.reporting.html import REPORT_FILE
     from finetune.reporting.many_runs import curve_of, write_curve

@@ -263,7 +263,6 @@ def load_recipe(path: str | Path) -> Recipe:
 
 
 def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str]) -> Recipe:
-    """Return the recipe in the ``config.json`` of a run, without the facts of that run."""
     task = content.get("task")
     if not isinstance(task, str) or task not in CONFIGS or "fingerprint" not in content:
         raise UserError(f"{path}: not the settings of a run: name the config.json of a run folder.")
@@ -356,8 +355,6 @@ def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., s
 
 
 def _with_own_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with absolute paths of the data that exist relative to the recipe."""
-
     def absolute(file: str) -> str:
         own = path.parent / file
         return str(own.resolve()) if file and own.exists() else file
@@ -379,7 +376,6 @@ def _with_own_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _locate(path: Path) -> Path:
-    """Return the file itself, else the packaged recipe of that path or bare name."""
     if path.is_file() or path.is_absolute():
         return path
     inside = path.relative_to("recipes") if path.parts[:1] == ("recipes",) else path
@@ -393,7 +389,6 @@ def _locate(path: Path) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
-    """Return the content of a YAML file, and the line of every key and list item by its path."""
     import yaml
 
     kind: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 8 times faster, where it is built
@@ -432,7 +427,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
 
 
 def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, int]]:
-    """Yield the paths of keys and items with their lines; raises UserError for a repeated key."""
     kind = getattr(node, "id", None)
     seen = set()
     for number, item in enumerate(node.value if kind in ("mapping", "sequence") else ()):

@@ -138,7 +138,6 @@ def _range(task: str, name: str, text: str, *, whole: bool) -> Range:
 
 
 def _check_values(base: TrainConfig, space: SearchSpace) -> None:
-    """Raise UserError for a value that is legal with no values of the other settings."""
     draw = random.Random(0)
     for name, dimension in space.items():
         for value in dimension.examples():

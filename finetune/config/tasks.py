@@ -376,7 +376,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return 1.0
 
     def _resolved(self) -> dict[str, Any]:
-        """Return the values of settings that depend on others, or that may be given otherwise."""
         tuples = [
             name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple
         ]
@@ -411,7 +410,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        """Raise UserError for settings that exclude each other."""
         if self.precision == "fp16" and self.sparse_embeddings == "on":
             raise UserError(
                 "--sparse-embeddings on does not go with --precision fp16, which skips steps: use "
@@ -435,7 +433,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
             )
 
     def _refuse(self, names: Sequence[str], reason: str) -> None:
-        """Raise UserError for the first of these settings that is not at its default."""
         for name in names:
             if (value := getattr(self, name, None)) != getattr(type(self), name, None):
                 raise UserError(f"{flag(name)} {value} {reason}")
@@ -587,7 +584,6 @@ class TextConfig(LabelConfig):
 
 
 def _custom_text_head(settings: Mapping[str, Any]) -> bool:
-    """Return whether the head of a classifier of texts is not one of transformers."""
     apart = settings.get("pair_encoder", "cross") != "cross"
     return bool(apart or settings.get("marked_words") or settings.get("few_shot"))
 
@@ -934,7 +930,6 @@ def flag(name: str) -> str:
 
 
 def _as_items(value: Any) -> Any:
-    """Return a list, or a mapping such as ``{"text": "Ticket"}``, as the tuple of a setting."""
     if isinstance(value, Mapping):
         return tuple(f"{name}={item}" for name, item in value.items())
     return tuple(value) if isinstance(value, list) else value
@@ -1009,7 +1004,6 @@ def changes_of(config: type[TrainConfig]) -> Mapping[str, Changes]:
 
 
 def _declared(config: type[TrainConfig]) -> Sequence[tuple[str, Changes, Sequence[Any]]]:
-    """Return the setting, the ``changes`` of the class and the marks of each declaration."""
     return _declarations(cast("Hashable", config))
 
 

@@ -133,7 +133,6 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
 
 
 def _annotations(path: Path, encoding: str) -> tuple[list[Annotation], list[_Relation], int]:
-    """Return the text-bound annotations of a file, its relations, and the number of other lines."""
     annotations, related, num_skipped = [], [], 0
     for number, line in read_lines(str(path), path, encoding):
         where = f"{path}:{number}"

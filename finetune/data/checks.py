@@ -206,7 +206,6 @@ def _overview(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _summary(unit: str, sizes: Any) -> str:
-    """Describe the distribution of N sizes."""
     import numpy as np
 
     ordered, number = np.sort(np.asarray(sizes)), len(sizes)
@@ -240,7 +239,6 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _pairs(dataset: Dataset) -> Iterator[Finding]:
-    """Report splits with pairs of texts where train has single texts, and the reverse."""
     train = dataset.splits.get("train", Examples())
     if train.are_words or train.kind is ChoiceQuestion:
         return
@@ -308,7 +306,6 @@ def _document_problems(split: str, rows: Examples) -> Iterator[Finding]:
 
 
 def _consecutive_documents(rows: Examples) -> Iterator[tuple[str, str, int]]:
-    """Yield the name, first ``file:line`` and number of sentences of each document in a row."""
     for name, group in itertools.groupby(rows.columns("document", "where"), itemgetter(0)):
         if name is not None:
             (_, where), *others = group
@@ -363,7 +360,6 @@ def _lengths(
     max_length: int,
     num_special: int,
 ) -> Iterator[Finding]:
-    """Report examples that exceed the model; without a tokenizer, by their words alone."""
     words = rows.are_words
     level: Level = "info" if words else "warning"
     if count_subwords is None:
@@ -398,7 +394,6 @@ def _lengths(
 
 
 def _num_subwords(example: Example, counts: Sequence[int]) -> int:
-    """Return the number of subwords that the model reads at a time: one choice of a question."""
     if isinstance(example, ChoiceQuestion):
         number = len(example.choices)
         return sum(counts[:-number]) + max(counts[-number:])
@@ -406,7 +401,6 @@ def _num_subwords(example: Example, counts: Sequence[int]) -> int:
 
 
 def _subword_counts(rows: Examples, count_subwords: SubwordCounter) -> Iterator[Sequence[int]]:
-    """Yield the numbers of subwords of each word of a sentence, or of each text of an example."""
     for start in range(0, len(rows), 1000):
         chunk: list[Any] = list(rows[start : start + 1000])
         if rows.are_words:
@@ -418,7 +412,6 @@ def _subword_counts(rows: Examples, count_subwords: SubwordCounter) -> Iterator[
 
 
 def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
-    """Report equal texts within a split, and equal texts with different labels."""
     import numpy as np
 
     hashes = rows.fact("text")
@@ -476,7 +469,6 @@ def _gold(example: Example) -> Any:
 
 
 def _leaks(splits: Mapping[str, Examples]) -> Iterator[Finding]:
-    """Report evaluation examples that are in an earlier split too."""
     import numpy as np
 
     earlier: dict[str, tuple[Any, Any]] = {}
@@ -523,7 +515,6 @@ class _SpanCounts:
                 self._add_overlapping(where, spans)
 
     def _add_overlapping(self, where: str, spans: Sequence[Span]) -> None:
-        """Count the overlapping spans of an example, and their places."""
         self.num_inner += len(inner_spans(spans))
         for same in multi_label_spans(spans):
             self.num_lost += len(same) - 1
@@ -535,7 +526,6 @@ class _SpanCounts:
 
 
 def _spans(dataset: Dataset) -> Iterator[Finding]:
-    """Report widths, nesting, several labels and crossing of spans."""
     counts = {split: _SpanCounts(rows) for split, rows in dataset.splits.items()}
     train = counts["train"] if "train" in counts and counts["train"].widths else None
     limit = 0
@@ -584,13 +574,11 @@ def _unreachable(split: str, counts: _SpanCounts, total: int) -> Iterator[Findin
 
 
 def _level(split: str, unreachable: int, total: int) -> Level:
-    """Return a warning if train loses more spans than a proposed width may."""
     many = unreachable * 1000 > total * (1000 - COVERED_PER_MILLE)
     return "warning" if split == "train" and many else "info"
 
 
 def _of(some: Locations, rows: Examples, noun: str) -> str:
-    """Return ``2 of 10 examples have``."""
     whole = quantity(len(rows), noun)
     return quantity(len(some), f"of {whole} has", f"of {whole} have")
 
@@ -636,7 +624,6 @@ def _nothing_to_learn(train: Examples, counts: Counter[str], without: int) -> It
 
 
 def _different(train: Examples) -> set[Any] | None:
-    """Return the different labels; None as soon as there are several, and two examples of one."""
     found: set[Any] = set()
     repeated = False
     for label, gold in zip(train.column("label"), train.golds(), strict=True):
@@ -649,7 +636,6 @@ def _different(train: Examples) -> set[Any] | None:
 
 
 def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
-    """Report names that mean no label, and names that differ only in case or invisibly."""
     total = sum(counts.values(), Counter[str]())
     for name, count in total.items():
         if name.strip().lower() in NO_LABEL:
@@ -670,7 +656,6 @@ def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
 def _unseen(
     splits: Mapping[str, Examples], counts: Mapping[str, Counter[str]]
 ) -> Iterator[Finding]:
-    """Report labels that occur in evaluation data but not in train, and the reverse."""
     if not counts.get("train"):
         return
     train = [*counts["train"], *sorted(voted_names([splits["train"]]) - {*counts["train"]})]

@@ -122,7 +122,6 @@ class ChoiceReader(RowReader):
 
 
 def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the usual columns of one choice each, in the order of their numbers."""
     if by_name.keys() >= {*LETTERED}:
         return tuple(by_name[name] for name in LETTERED)
     found: dict[str, list[tuple[int, str]]] = {}
@@ -137,7 +136,6 @@ def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _has_choices(first: Sequence[Record], question: str | None) -> bool:
-    """Return whether questions are objects that hold their choices, as in the files of ARC."""
     value = first[0].values.get(question) if question is not None else None
     return isinstance(value, Mapping) and "choices" in value
 
@@ -173,7 +171,6 @@ def _example(index: int, record: Record, columns: _Columns) -> ChoiceQuestion:
 
 
 def _context(record: Record, column: str) -> str:
-    """Return the context; the lines of a list of turns, as in DREAM."""
     value = record.values.get(column)
     if isinstance(value, list) and all(isinstance(turn, str) for turn in value):
         return "\n".join(value)
@@ -181,7 +178,6 @@ def _context(record: Record, column: str) -> str:
 
 
 def _question(record: Record, columns: _Columns) -> tuple[str | None, Any]:
-    """Return the question, None for a blank one, and the choices in the same object."""
     if columns.question is None:
         return None, None
     value, stated = record.values.get(columns.question), None
@@ -197,7 +193,6 @@ def _question(record: Record, columns: _Columns) -> tuple[str | None, Any]:
 
 
 def _choices(value: Any, column: str, where: str) -> Choices:
-    """Return a list of texts, or of texts with labels, as choices."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = parse_json(value, where)  # the cell of a CSV file
     names: Sequence[Any] = ()

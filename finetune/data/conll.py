@@ -99,7 +99,6 @@ def read_conll(file: DataFile, options: ReadOptions) -> Table:
 def _with_documents(
     name: str, blocks: Iterable[Block], layout: Layout
 ) -> Iterator[tuple[Block, _Document]]:
-    """Yield each block with the document in which it begins."""
     document = _Document()
     for block in blocks:
         yield block, document
@@ -113,7 +112,6 @@ def _with_documents(
 
 
 def _sentence_ends(lines: Sequence[bytes], blank: int) -> bool:
-    """Return whether no comment before a blank line, such as an id, is of the next sentence."""
     filled = (line for line in reversed(lines[:blank]) if line.strip())
     before = next((line for line in filled if b"-DOCSTART" not in line), b"#")
     return not before.lstrip(b"\xef\xbb\xbf").startswith(b"#")
@@ -160,7 +158,6 @@ def find_layout(
 
 
 def _guessed_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> Layout:
-    """Word first (after its number, if any); all tag columns if they are nested, else the last."""
     starts = [row[0] for row in rows[:2]]
     indexed = tabs and width >= 3 and starts in (["1", "2"], ["0", "1"], ["1", "1"])
     word = 1 if indexed else 0
@@ -208,7 +205,6 @@ def _column(file: DataFile, role: str, name: str, layout: Layout, names: Sequenc
 
 
 def _place(name: str, layout: Layout, names: Sequence[str]) -> int | None:
-    """Return the column of a name or number; None if there is none."""
     width = layout.num_columns
     for candidate in (name.lower(), _OTHER_NAMES.get(name.lower(), "")):
         if candidate in names:
@@ -218,7 +214,6 @@ def _place(name: str, layout: Layout, names: Sequence[str]) -> int | None:
 
 
 def _cells(text: str, tabs: bool) -> list[str]:
-    """Split a line at tabs and blanks only; other white space can be a word."""
     if tabs:
         return text.split("\t")
     if "\t" in text or "  " in text:
@@ -231,7 +226,6 @@ def _begins_document(row: Sequence[str]) -> bool:
 
 
 def _new_document(text: str, cells: Sequence[str], comment: bool) -> str | None:
-    """Return the name of the document that begins with a line, which may be empty, or None."""
     if comment:
         new = _NEW_DOCUMENT.match(text)
         return new[1].strip() if new else None
@@ -239,7 +233,6 @@ def _new_document(text: str, cells: Sequence[str], comment: bool) -> str | None:
 
 
 def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool = True) -> bool:
-    """Return whether a line with # is a comment; before the ``first`` word of any other width."""
     if layout.indexed or _COMMENT.match(text):
         return True
     if layout.tabs:
@@ -254,7 +247,6 @@ def _sentences(
     options: ReadOptions,
     document: _Document,
 ) -> Iterator[TokenRecord]:
-    """Yield the sentences in lines of a file; ``document`` is the current one."""
     rows: list[list[str]] = []
     begin, key = 0, None
     for line in itertools.chain(lines, [Line(0, "")]):
@@ -287,7 +279,6 @@ def _sentences(
 def _row(
     file: DataFile, line: Line, cells: list[str], layout: Layout, words_only: bool
 ) -> list[str] | None:
-    """Return the columns of a word, None for CoNLL-U lines without a word (ranges, empty nodes)."""
     while len(cells) > layout.num_columns and not cells[-1]:
         cells = cells[:-1]  # GermEval has a line that ends in a tab
     enough = len(cells) > layout.word if words_only else len(cells) == layout.num_columns

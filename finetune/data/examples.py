@@ -392,7 +392,6 @@ class _Spilled(Examples):
         return _Spilled(_Columns(kind, disk, saved["places"], saved["sizes"], digest), rows, ids)
 
     def _segments(self) -> Iterator[tuple[int, Numbers]]:
-        """Yield the chunks of chosen rows in order, each with the places of rows in it."""
         import numpy as np
 
         if self.rows is None:
@@ -408,7 +407,6 @@ class _Spilled(Examples):
                 yield int(numbers[start]), places[start:end]
 
     def _chunks(self, names: Sequence[str]) -> Iterator[list[list[Any]]]:
-        """Yield the values of some fields, for some of the examples at a time."""
         if self.rows is None:
             for number in range(len(self.written.sizes)):
                 yield [self.written.values(name, number) for name in names]
@@ -486,7 +484,6 @@ class _Packed(NamedTuple):
 
 
 def _packed(examples: Sequence[Any]) -> _Packed:
-    """Return the columns of a chunk of examples: of their fields and their facts."""
     kind = type(examples[0])
     columns = {
         name: _dumped(name, list(map(attrgetter(name), examples))) for name in fields_of(kind)
@@ -498,7 +495,6 @@ def _packed(examples: Sequence[Any]) -> _Packed:
 
 
 def _dumped(name: str, values: list[Any]) -> bytes:
-    """Return the values of a column in one chunk as bytes: one value if all are None, or empty."""
     first = values[0]
     if first is None or first == ():
         if all(value is first or value == first for value in values):
@@ -514,14 +510,12 @@ def _dumped(name: str, values: list[Any]) -> bytes:
 
 
 def _emptied(examples: list[Any]) -> Iterator[Any]:
-    """Yield examples and free their memory."""
     examples.reverse()
     while examples:
         yield examples.pop()
 
 
 def _rendered(rows: Examples) -> bytes:
-    """Return the ``content`` of examples in lines; of plain texts without making examples."""
     more = ("targets", "negative", "votes")
     if rows.kind is TextExample and set(rows.columns(*more)) <= {(None, None, None)}:
         pairs = ("null" if pair is None else _encode(pair) for pair in rows.column("pair"))
@@ -547,12 +541,10 @@ def normalized_texts(example: Example) -> tuple[str, ...]:
 
 
 def _normalized(text: str) -> str:
-    """Return a text in lower case, with one blank between words and characters of usual width."""
     return " ".join((text if text.isascii() else normalize("NFKC", text)).casefold().split())
 
 
 def _hash(texts: Sequence[str]) -> int:
-    """Return the 64-bit hash of the texts of an example."""
     return xxhash.xxh3_64_intdigest("\x00".join(texts).encode("utf-8", "surrogatepass"))
 
 

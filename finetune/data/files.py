@@ -247,7 +247,6 @@ def read_lines(
 def _read_blocks(
     name: str, source: Path | IO[Any], encoding: str, is_file: bool, most: int
 ) -> Iterator[Block]:
-    """Yield the lines of a source in UTF-8."""
     number, length, size = 1, 0, BLOCK_LINES if is_file else 1
     lines: list[bytes] = []
     begun: list[bytes] = []  # parts of the line whose end is not read yet
@@ -314,7 +313,6 @@ def _pieces(name: str, stream: Any, encoding: str, of_path: bool) -> Iterator[by
 
 
 def _recoded(name: str, pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Yield pieces of a file in UTF-8; raise DataError for a byte that its encoding lacks."""
     decoder = codecs.getincrementaldecoder(encoding)()
     number = 1
     for raw in itertools.chain(pieces, [b""]):
@@ -419,7 +417,6 @@ def read_content(path: Path) -> Content:
 
 
 def _unzipped(stream: IO[bytes]) -> IO[bytes]:
-    """Return the stream, decompressed if it begins with the magic bytes of gzip or Zstandard."""
     peek = getattr(stream, "peek", None)
     magic = b"" if peek is None else peek(4)[:4]
     if magic[:2] == b"\x1f\x8b":
@@ -433,7 +430,6 @@ def _unzipped(stream: IO[bytes]) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _reporting_damage(where: Callable[[], str]) -> Iterator[None]:
-    """Raise DataError, which names the place, for an error of a decompressor."""
     try:
         yield
     except (EOFError, OSError, zlib.error) as error:
@@ -445,7 +441,6 @@ def _reporting_damage(where: Callable[[], str]) -> Iterator[None]:
 
 
 def _bad_byte(name: str, line: int, error: UnicodeDecodeError, encoding: str = UTF_8) -> DataError:
-    """Return the error for a byte of a line that ``encoding`` does not have."""
     raw = error.object
     where = f"{name}:{line}: byte 0x{raw[error.start]:02x} is not"
     if encoding != UTF_8:
@@ -458,7 +453,6 @@ def _bad_byte(name: str, line: int, error: UnicodeDecodeError, encoding: str = U
 
 
 def _utf_16(zero: int) -> str:
-    """Return the encoding of UTF-16 without a byte order mark, by the place of its first 0."""
     return "utf-16-le" if zero % 2 else "utf-16-be"
 
 

@@ -119,7 +119,6 @@ def open_data(
 
 
 def _detected(name: str, source: Path | IO[Any], format: str, encoding: str) -> DataFile:
-    """Open lines; the first one decides on the format ``lines`` (of a stream) or ``unknown``."""
     most = MAX_JSON if format == "json" else MAX_LINE
     lines = read_lines(name, source, encoding, most)
     file = DataFile(name, format, lines, live=not isinstance(source, Path))

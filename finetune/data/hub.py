@@ -148,7 +148,6 @@ def downloaded(chosen: HubDataset) -> Download:
 
 
 def _download(chosen: HubDataset) -> Download:
-    """Bring a data set into the cache, unless it is there."""
     try:
         repository = find_repository("dataset", chosen.id, chosen.revision)
         copied = {name: match for name in repository.files if (match := _COPIED.fullmatch(name))}
@@ -163,7 +162,6 @@ def _download(chosen: HubDataset) -> Download:
 def _copy(
     chosen: HubDataset, repository: Repository, files: Mapping[str, re.Match[str]]
 ) -> Download:
-    """Download a configuration of a Parquet copy, which must be named if it has some."""
     configs = sorted({match["config"] for match in files.values()})
     config = chosen.config or (configs[0] if len(configs) == 1 else None)
     if config not in configs:
@@ -183,7 +181,6 @@ def _copy(
 
 
 def _copied_tables(files_of: Mapping[str, Sequence[Path]], id: str) -> dict[str, Table]:
-    """Return the tables of the splits of a Parquet copy, with places ``ID[SPLIT]:ROW``."""
     allow_open_files(sum(map(len, files_of.values())))
     tables = {}
     for split, paths in files_of.items():
@@ -198,7 +195,6 @@ def _copied_tables(files_of: Mapping[str, Sequence[Path]], id: str) -> dict[str,
 
 
 def _prepare(chosen: HubDataset, repository: Repository) -> Download:
-    """Let `datasets` download and prepare a data set."""
     import datasets
 
     revision = repository.commit if repository.online else chosen.revision
@@ -230,7 +226,6 @@ def _prepare(chosen: HubDataset, repository: Repository) -> Download:
 
 
 def _data_files(builder: Any, repository: Repository) -> list[str]:
-    """Return the names of the files of the hub that a data set is made from."""
     found = builder.config.data_files or {}
     places = (
         str(file).partition(f"@{repository.commit}/") for files in found.values() for file in files
@@ -240,7 +235,6 @@ def _data_files(builder: Any, repository: Repository) -> list[str]:
 
 @contextlib.contextmanager
 def _quiet_datasets() -> Iterator[None]:
-    """Hide the bars of `datasets`, which come and go, and its warnings, which our notes replace."""
     import datasets
 
     were_disabled = datasets.are_progress_bars_disabled()
@@ -301,7 +295,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _advice(chosen: HubDataset) -> str:
-    """Return advice where the hub does not answer: local data, or data of the package."""
     by_id = {ALIASES["mnli"].id: "nli", ALIASES["conll2003"].id: "ner"}
     return (
         " Or run the command with --data FOLDER, or as a trial with --model minilm --data "
@@ -310,7 +303,6 @@ def _advice(chosen: HubDataset) -> str:
 
 
 def _unknown_config(chosen: HubDataset, configs: Sequence[str], known: str = "") -> DataError:
-    """Return the error for a configuration that must be named, or that there is not."""
     names = f"{abbreviated(configs, 20)}{known}"
     if chosen.config is None:
         example = chosen._replace(config=configs[0], revision=None)
@@ -325,7 +317,6 @@ def _unknown_config(chosen: HubDataset, configs: Sequence[str], known: str = "")
 
 
 def _reading_error(chosen: HubDataset, repository: Repository, error: Exception) -> DataError:
-    """Return the meaning of an error of `datasets`."""
     text = " ".join(str(error).split())
     if repository.online:  # datasets drops the reason why the hub refuses a gated data set
         from huggingface_hub import HfApi

@@ -63,7 +63,6 @@ def _table(rows: Any, name: str) -> Table:
 
 
 def _is_columns(data: Mapping[Any, Any]) -> bool:
-    """Return whether a dict has columns, as lists of cells, and not splits, as lists of dicts."""
     values = data.values()
     return any(map(_is_cells, values)) and all(isinstance(v, list) or _is_cells(v) for v in values)
 
@@ -86,7 +85,6 @@ def is_from(library: str, kind: str, rows: Any) -> bool:
 
 
 def _dicts(rows: Any, name: str) -> Sequence[Any]:
-    """Return rows as dicts."""
     if is_from("pandas", "DataFrame", rows):
         refuse_repeated(rows.columns, name)
         rows = rows.astype(
@@ -117,7 +115,6 @@ def _dicts(rows: Any, name: str) -> Sequence[Any]:
 
 
 def _has_gaps_in_integers(column: Any) -> bool:
-    """Return whether a column of pandas has whole numbers, as floats because some are missing."""
     if column.dtype.kind != "f" or not column.isna().any():
         return False
     return bool((column.dropna() % 1 == 0).all())
@@ -143,7 +140,6 @@ def _records(rows: Sequence[Any], name: str) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a cell as JSON values: arrays and tuples as lists, numpy's numbers as Python's."""
     import numpy as np
 
     if isinstance(value, np.generic | np.ndarray):

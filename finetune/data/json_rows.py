@@ -77,7 +77,6 @@ _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 
 
 def _count_json_rows(block: Any) -> int | None:
-    """Return the number of rows in a block of lines; None if only their values can tell."""
     if not is_countable(block) or any(key in block.content for key in _SEVERAL_ROWS):
         return None
     if b"\\u00" in block.content and _ESCAPED_LETTER.search(block.content):
@@ -105,7 +104,6 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
 
 
 def _rows(value: Any, where: str, errors: list[str] | None) -> Iterator[Record]:
-    """Yield an object as rows; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         value = {"text": value[0], **value[1]}
     if is_squad(value):
@@ -203,7 +201,6 @@ def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
 
 
 def _sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
-    """Yield the sentences of a document of DyGIE++, whose spans count words of the document."""
     first = 0
     for number, words in enumerate(row["sentences"]):
         place = f"{where}, sentence {number + 1}"
@@ -229,7 +226,6 @@ def _sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
 
 
 def _gliner_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a row of GLiNER with ``tokens``, and ``spans`` if it has any."""
     found = {key: row[key] for key in row if key not in ("tokenized_text", "ner")}
     found["tokens"] = row["tokenized_text"]
     if "ner" in row:
@@ -242,7 +238,6 @@ def _gliner_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _cluener_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a row of CLUENER with ``spans`` in place of ``label``."""
     try:
         spans = [
             {"start": start, "end": end + 1, "label": label, "text": text}
@@ -257,7 +252,6 @@ def _cluener_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _label_studio(annotation: Any, where: str) -> dict[str, Any]:
-    """Return the label or the spans of one annotation of Label Studio."""
     results = annotation.get("result") if isinstance(annotation, Mapping) else None
     if not isinstance(results, list) or not all(isinstance(each, Mapping) for each in results):
         raise DataError(
@@ -284,7 +278,6 @@ def _label_studio(annotation: Any, where: str) -> dict[str, Any]:
 
 
 def _doccano_spans(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the spans of an export of doccano, by column, in characters."""
     found: dict[str, Any] = {}
     positions: dict[int, int] = {}
     for column in ("label", "entities"):

@@ -122,7 +122,6 @@ def _kind(label: Any) -> _Kind:
 
 
 def _kinds(rows: Examples) -> dict[_Kind, tuple[int, int]]:
-    """Return the kinds of labels, each with its number and the index of its first label."""
     found: dict[_Kind, tuple[int, int]] = {}
     for index, label in enumerate(rows.column("label")):
         if label is not None:
@@ -203,7 +202,6 @@ def _first_of(
     found: Mapping[str, Mapping[_Kind, tuple[int, int]]],
     which: Callable[[_Kind], bool],
 ) -> TextExample | None:
-    """Return the first example with a label of some kinds, None without any."""
     for split, kinds in found.items():
         if indices := [first for kind, (_, first) in kinds.items() if which(kind)]:
             example: TextExample = splits[split][min(indices)]
@@ -220,7 +218,6 @@ def _check_spelling(
     numbers: bool,
     first_of: Callable[[Callable[[_Kind], bool]], TextExample | None],
 ) -> None:
-    """Raise DataError for decimal commas, and for whole numbers both as 1 and as 1.0."""
     comma = first_of(lambda kind: kind.comma)
     if comma is not None and all(kind.decimal_comma for kind in kinds):
         raise DataError(
@@ -240,7 +237,6 @@ def _check_spelling(
 
 
 def _minus_one_is_class(kinds: Counter[_Kind]) -> bool:
-    """Return whether labels are whole numbers with -1 frequent or not the only negative one."""
     number = sum(count for kind, count in kinds.items() if kind.minus_one)
     if not number or not all(kind.integer for kind in kinds):
         return False
@@ -404,7 +400,6 @@ def folded(data: Dataset) -> Dataset:
 
 
 def _renamed(data: Dataset, mapping: Mapping[str, str], note: str) -> Dataset:
-    """Return the data with other names of labels, a note, and the fingerprint as it was."""
     splits = {
         split: rows.map(lambda _, row: with_names(row, mapping))
         for split, rows in data.splits.items()
@@ -414,13 +409,11 @@ def _renamed(data: Dataset, mapping: Mapping[str, str], note: str) -> Dataset:
 
 
 def _type(tag: str) -> str:
-    """Return the type of a BIO tag, any other label as it is."""
     match = _TAG.fullmatch(tag)
     return match[2] if match else tag
 
 
 def _mapped(name: str, mapping: Mapping[str, str]) -> str:
-    """Return the new name of a label; of a BIO tag with its prefix."""
     match = _TAG.fullmatch(name)
     if match and name not in mapping:
         return match[1] + mapping.get(match[2], match[2])

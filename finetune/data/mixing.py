@@ -94,7 +94,6 @@ def _kinds(rows: Examples) -> set[type]:
 
 
 def _drawn(rows: Examples, number: int, order: Sequence[int]) -> Examples:
-    """Return the first examples in an ``order``, after those that are the first of a label."""
     golds = list(rows.golds())
     first, seen = dict[int, None](), set[str]()
     for index in order:

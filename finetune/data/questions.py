@@ -124,7 +124,6 @@ QUESTIONS = QuestionReader()
 def _answers(
     record: Record, column: str, context: str, moved: list[str]
 ) -> tuple[Answer, ...] | None:
-    """Return the gold answers of a row: none if there is no answer, None without gold."""
     impossible = record.values.get(IMPOSSIBLE_COLUMN)
     impossible = str(impossible).strip().lower() in ("true", "1", "1.0")
     value = json_cell(record.values.get(column))
@@ -146,7 +145,6 @@ def _answers(
 
 
 def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int | None]]:
-    """Yield the text and the first character of each answer of a cell."""
     texts: Sequence[Any]
     if isinstance(value, str | int | float):
         start = record.values.get(START_COLUMN)

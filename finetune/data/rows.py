@@ -289,7 +289,6 @@ def made_examples(
 
 
 def _noting(rows: Iterable[Record], header: set[str], later: dict[str, None]) -> Iterator[Record]:
-    """Yield rows; ``later`` gets the columns that are not in the header."""
     for row in rows:
         if not header.issuperset(row.values):
             later |= dict.fromkeys(name for name in row.values if name not in header)
@@ -299,7 +298,6 @@ def _noting(rows: Iterable[Record], header: set[str], later: dict[str, None]) ->
 def _made(
     rows: Iterable[Any], make: Make, errors: list[str] | None, left_out: Counter[str]
 ) -> Iterator[Any]:
-    """Yield the examples of rows; count the rows that are left out, and keep errors."""
     index = 0
     for row in rows:
         try:

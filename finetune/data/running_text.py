@@ -104,7 +104,6 @@ def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
 
 
 def _source(name: str, path: str, encoding: str) -> TextSource:
-    """Return a file, the data files in a folder in the order of their names, or a hub data set."""
     found = Path(path).expanduser()
     if found.parts[:2] == ("examples", "data") and not found.exists():
         found = packaged_path("examples").joinpath(*found.parts[1:])
@@ -118,7 +117,6 @@ def _source(name: str, path: str, encoding: str) -> TextSource:
 
 
 def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a file, or its sentences of words, each with its ``file:line``."""
     if format_of(path) != "txt" and data_kind(str(path), encoding) == "tokens":
         for sentence in read_token_file(path, encoding=encoding):
             yield " ".join(sentence.words), sentence.where
@@ -223,7 +221,6 @@ def _of_files(
     without_test: bool,
     notes: list[str],
 ) -> Iterator[tuple[str, Rows[_Document]]]:
-    """Yield the documents of each split of a source; add to ``notes``."""
     by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
     found = [canonical_split(uncompressed_name(file)) for file in source.files]
     if split is None and "train" in found and len(source.files) > 1:
@@ -263,7 +260,6 @@ def _of_rows(rows: Examples) -> Rows[_Document]:
 
 
 def _documents_of_rows(rows: Examples) -> Iterator[_Document]:
-    """Yield the documents of rows; blank rows are between documents, if there are any."""
     separated = not all(map(str.strip, rows.column("text")))
     texts = (
         ("\n".join(filter(str.strip, text.split("\n"))), where)
@@ -283,7 +279,6 @@ def _grouped(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
 
 
 def _of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
-    """Yield the documents of a file of rows, or of tagged words."""
     empty = True
     for text, where in _texts(path, columns, encoding):
         if kept := "\n".join(filter(str.strip, text.split("\n"))):
@@ -294,7 +289,6 @@ def _of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Do
 
 
 def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Document]:
-    """Yield the documents in lines: each line if they are ``single``, else between blank lines."""
     document: list[str] = []
     first = 0
     for number, text in lines:
@@ -310,7 +304,6 @@ def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Docum
 
 
 def _is_single(name: str, lines: Iterable[Line]) -> bool:
-    """Return whether each line is a document: no blank line has text after it."""
     blank = filled = False
     for _, text in lines:
         if not text.strip():

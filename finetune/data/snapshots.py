@@ -126,14 +126,12 @@ def large_inputs(contents: Sequence[Content], settings: Mapping[str, Any]) -> In
 
 @functools.cache
 def _program() -> str:
-    """Return a hash of the source code: a change of any reader or check makes new snapshots."""
     folder = Path(finetune.__file__).parent
     sources = [path.read_bytes() for path in sorted(folder.rglob("*.py"))]
     return hashlib.sha256(b"\x00".join(sources)).hexdigest()
 
 
 def _load(key: str) -> Prepared | None:
-    """Return the content of an entry; None if it is missing or damaged."""
     entry = cache_folder(KIND) / key
     with contextlib.suppress(OSError, ValueError, pickle.UnpicklingError):
         use_entry(entry)

@@ -211,7 +211,6 @@ def input_files(source: str | Path) -> list[Path]:
 
 
 def _of_one_format(files: list[Path], what: str, advice: str) -> list[Path]:
-    """Return files; raise DataError if there are none, or if they have several formats."""
     formats = sorted({format_of(each) or "" for each in files})
     if len(formats) == 1:
         return files
@@ -310,7 +309,6 @@ def _refuse_repeated(data: str, split: str, rows: Mapping[str, Sequence[Record]]
 
 
 def _content(record: Record) -> str:
-    """Return the values of a row without its numbers and ids."""
     values = {
         name: value
         for name, value in record.values.items()
@@ -320,7 +318,6 @@ def _content(record: Record) -> str:
 
 
 def _stop_after(train: Table | None, number: int | None) -> None:
-    """Read at most ``number`` rows of the training split; add a note if it has more rows."""
     if train is None or number is None:
         return
 
@@ -333,7 +330,6 @@ def _stop_after(train: Table | None, number: int | None) -> None:
 
 
 def _chosen_parts(source: Source, found: Mapping[str, Table]) -> dict[str, list[tuple[str, Table]]]:
-    """Return the tables of each split with their names: those that the user chose, else all."""
     named: dict[str, list[tuple[str, Table]]] = {}
     if not source.parts:
         for name, table in found.items():
@@ -370,7 +366,6 @@ def is_test(split: str) -> bool:
 
 
 def _select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
-    """Return the splits to read in order; raises DataError if a wanted one is missing."""
     order = [*SPLIT_ORDER, *sorted(found)]
     ranked = sorted(found, key=order.index)
     if wanted is None:
@@ -439,7 +434,6 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def _plain_first(paths: Iterable[Path]) -> list[Path]:
-    """Return files in the order of their names, without FILE.gz if there is FILE."""
     by_name = {uncompressed_name(path): path for path in sorted(paths, key=lambda p: -len(p.name))}
     return [by_name[name] for name in sorted(by_name)]
 
@@ -458,7 +452,6 @@ def _may_hold_data(path: Path) -> bool:
 
 
 def _split_of(path: Path) -> str | None:
-    """Return the split that a file of a folder holds, None for files without data."""
     name = uncompressed_name(path)
     suffix = Path(name).suffix.lower()
     if suffix and format_of(path) is None and suffix[1:] not in SPLITS:
@@ -467,7 +460,6 @@ def _split_of(path: Path) -> str | None:
 
 
 def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, ...]:
-    """Return the file of a split (FILE before FILE.gz), or several if they are shards."""
     paths = _plain_first(paths)
     if len(paths) > 1 and len({SHARD.sub("", uncompressed_name(path)) for path in paths}) > 1:
         first, second = sorted(path.name for path in paths)[:2]
@@ -504,7 +496,6 @@ def _named_parts(spec: str) -> Source:
 
 
 def _split_items(items: Sequence[str], what: str) -> dict[str, str]:
-    """Parse ``train=VALUE`` items; raises DataError for an unknown or repeated split."""
     values: dict[str, str] = {}
     for item in items:
         key, _, value = item.strip().partition("=")
@@ -524,7 +515,6 @@ def _split_items(items: Sequence[str], what: str) -> dict[str, str]:
 
 
 def _files_of(split: str, value: str) -> tuple[Path, ...]:
-    """Return the files of ``FILE+FILE``; of a folder all data files, unless it has documents."""
     found: list[Path] = []
     names = [value] if Path(value).expanduser().exists() else value.split("+")
     for name in names:
@@ -541,7 +531,6 @@ def _files_of(split: str, value: str) -> tuple[Path, ...]:
 
 
 def _nearest(path: Path) -> str:
-    """Return a hint: the path most similar to a missing one, or the entries of its folder."""
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
         path, parent = parent, parent.parent

@@ -270,7 +270,6 @@ def halves(examples: Sequence[Example]) -> tuple[list[int], list[int]]:
 def _assign_folds(
     examples: Examples, groups: Sequence[list[int]], number: int, seed: int
 ) -> list[int]:
-    """Assign each group to a fold, and return the fold of each example."""
     groups, counts, members = _count_labels(examples, groups, seed)
     sizes: Counter[int] = Counter()
     labels: Counter[tuple[int, str]] = Counter()
@@ -349,7 +348,6 @@ def _have_numbers(examples: Examples) -> bool:
 
 
 def _strata(examples: Examples) -> Iterator[set[str]]:
-    """Yield the labels of each example, for a number its quantile; ``-`` without labels."""
     if not _have_numbers(examples):
         yield from (set(names or ("-",)) for names in examples.golds())
         return
@@ -363,7 +361,6 @@ def _strata(examples: Examples) -> Iterator[set[str]]:
 
 
 def _label_numbers(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
-    """Return the names of all labels, and the example and the number of the label of each pair."""
     import numpy as np
 
     numbers: dict[str, int] = {}
@@ -403,7 +400,6 @@ def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
 
 
 def _groups(examples: Examples, by_document: bool) -> list[list[int]]:
-    """Return the indices of the examples of each group."""
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for index, group in enumerate(_group_numbers(examples, by_document).tolist()):
         groups[group].append(index)
@@ -411,7 +407,6 @@ def _groups(examples: Examples, by_document: bool) -> list[list[int]]:
 
 
 def _by_first(groups: Numbers) -> Numbers:
-    """Return the numbers of groups in the order of their first examples."""
     import numpy as np
 
     _, first, own = np.unique(groups, return_index=True, return_inverse=True)

@@ -166,7 +166,6 @@ def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) ->
 
 
 def _check_fit(first: Table, other: Table) -> None:
-    """Raise DataError if only one has columns, or their columns or classes have other numbers."""
     if first.sentences and other.sentences:
         return
     if first.sentences or other.sentences:
@@ -197,7 +196,6 @@ def _check_fit(first: Table, other: Table) -> None:
 
 
 def _rows_of_part(table: Table, number: int) -> Rows[Any]:
-    """Return the rows of a part; after the first part, documents have its number in their names."""
     if number == 1 or not table.sentences:
         return table.records
 
@@ -225,7 +223,6 @@ def column_notes(tables: Mapping[str, Table]) -> list[str]:
 
 
 def _columns_read(table: Table) -> str:
-    """Return a line such as ``text: Message; label: Category (not used: Team)``, or nothing."""
     chosen = {name.lower() for names in table.read.values() for name in names.split("+")}
     unread = [
         name
@@ -456,7 +453,6 @@ def _records(
     errors: list[str] | None,
     rows: Iterable[_Row],
 ) -> Iterator[Record]:
-    """Yield the rows after the line where the header begins; 0 without a header."""
     for number, row in rows:
         if number <= begin:
             continue
@@ -513,7 +509,6 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
 
 
 def _sheet_rows(sheet: Any, where: str, **bounds: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of the rows of a sheet."""
     number = bounds.get("min_row", 1)
     try:
         for row in sheet.iter_rows(values_only=True, **bounds):

@@ -185,7 +185,6 @@ def _counted(rows: Examples) -> tuple[Counter[str], Transitions | None, int, boo
 
 
 def _spelled(found: Set[str]) -> dict[str, str]:
-    """Return the usual spelling of the tags of a split if all are written in another way."""
     tags = found - {"O"}
     if not tags or all(SPAN_TAG.fullmatch(tag) for tag in tags):
         return {}
@@ -301,7 +300,6 @@ def _check_plain_tags(splits: Sequence[_Split]) -> None:
 def _check_span_tags(
     where: str, words: Sequence[str], tags: Sequence[str], plain: Counter[str], num_inside: int
 ) -> None:
-    """Raise DataError for a tag that is ``plain``, where most tags are span tags."""
     for word, tag in zip(words, tags, strict=True):
         if tag in plain:
             others = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)

@@ -36,7 +36,6 @@ Transitions = Counter[tuple[str, str]]
 
 @lru_cache(maxsize=65536)
 def _role(tag: str, scheme: str) -> tuple[str, str]:
-    """Return the role of a tag in any scheme (O, B, I, E or S) and its type."""
     letters = _letters(scheme)
     prefix, _, span_type = tag.partition("-")
     if tag == "O":
@@ -65,7 +64,6 @@ def _continues(before: tuple[str, str], tag: tuple[str, str]) -> bool:
 
 
 def _legal(before: tuple[str, str], tag: tuple[str, str], scheme: str) -> bool:
-    """Return whether a tag may follow another; the edges of a sequence count as O."""
     if scheme == "IO":
         return True
     if scheme == "IOB1":

@@ -90,7 +90,6 @@ def _first_fitting(
     rows: Sequence[Record],
     types: tuple[type, ...],
 ) -> str | None:
-    """Return the first usual column whose values are lists of a type (or empty in all rows)."""
     for name in (table.by_name[name] for name in usual if name in table.by_name):
         values = (row.values.get(name) for row in rows)
         filled = next((value for value in values if value not in (None, [], "")), None)
@@ -150,7 +149,6 @@ def with_spans(
 
 
 def _from_words(row: Record, column: str) -> TokenRecord:
-    """Read words as a list of texts, or as Prodigy's list of objects with characters."""
     value = row.values.get(column)
     if not isinstance(value, list | tuple):
         raise DataError(
@@ -337,7 +335,6 @@ def enclosing_range(fragments: Offsets, text: str | None = None) -> tuple[int, i
 
 
 def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, int]], list[str]]:
-    """Return the (start, end) of each fragment of a span, and its labels."""
     pairs: Any = []
     label: Any = None
     if isinstance(item, list | tuple) and len(item) == 3:

@@ -130,7 +130,6 @@ class Batcher:
                 _answer(request, [answer])
 
     def _take(self) -> list[tuple[Request, int]]:
-        """Return the next batch: requests with an index of an item. It is empty after the end."""
         with self._changed:
             batch: list[tuple[Request, int]] = []
             total = 0
@@ -155,7 +154,6 @@ class Batcher:
             return batch
 
     def _repeat(self, batch: Sequence[tuple[Request, int]], error: Exception) -> None:
-        """Predict the requests of a failed batch one by one."""
         indices: dict[Request, list[int]] = {}
         for request, index in batch:
             indices.setdefault(request, []).append(index)
@@ -171,7 +169,6 @@ class Batcher:
 
 
 def _answer(request: Request, answers: Sequence[Any]) -> None:
-    """Add the next answers of a request, and set its future with the last one."""
     request.answers += answers
     complete = len(request.answers) == len(request.items)
     if complete and request.future.set_running_or_notify_cancel():

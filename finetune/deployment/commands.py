@@ -114,7 +114,6 @@ class Export(Command):
 
 @contextlib.contextmanager
 def _log_on_standard_error(level: str) -> Iterator[None]:
-    """Context in which the server logs; the loggers are as before at its end."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     loggers = [logging.getLogger(name) for name in ("finetune.serving", "uvicorn.error")]

@@ -146,7 +146,6 @@ def export_onnx(
 
 
 def _require_export(task: Task, source: Path) -> None:
-    """Raise UserError if a graph cannot replace the model of a task."""
     reason = task.graph_refusal
     if reason is None:
         raise UserError(f"{source}: models of `finetune {task.name}` are not exported.")
@@ -165,7 +164,6 @@ def _require_export(task: Task, source: Path) -> None:
 
 
 def _settings(task: Any, head: Any) -> str:
-    """Return ``predictor.json``: everything beside graph and tokenizer that a prediction needs."""
     record, transitions = task.record, None
     decoders = (output.decoder_class for output in OUTPUTS)
     kind = next(kind for kind in decoders if isinstance(record, kind))
@@ -197,7 +195,6 @@ def requirements() -> str:
 
 
 def _license_text(source: Path) -> str:
-    """Return the license of the program of an export, and the name of the license of its model."""
     text = packaged_path("LICENSE").read_text(encoding="utf-8")
     model = model_license(str(source))
     known = f"is under the license {model}, by its card" if model else "has no license in its card"
@@ -286,7 +283,6 @@ def _require_known_labels(task: Task, examples: list[Any]) -> None:
 
 
 def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> str:
-    """Replace the graph by one with weights of 8 bits; return its score, or refuse a lower one."""
     scores = _score(task, fresh, validation)
     quantize(fresh, validation)
     metric = task.record.metric
@@ -307,13 +303,11 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
 
 
 def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
-    """Return the metrics of the graph in a folder."""
     model = OnnxModel(folder, threads=torch.get_num_threads())
     return task.score(examples, model.predict_examples(examples))
 
 
 def _export(task: Task, head: Any, fresh: Path) -> Exported:
-    """Write the graph and compare it with the head."""
     groups = _batches(task)
     segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
@@ -352,7 +346,6 @@ def _export(task: Task, head: Any, fresh: Path) -> Exported:
 
 
 def _batches(task: Task) -> list[list[Encoding]]:
-    """Make batches to compare on: one sequence, another, the longest, two, and all together."""
     record, words = task.record, task.description.words
     length = min(record.max_length, LONGEST_CHECK)
     settings: dict[str, Any] = {"overlap": None}
@@ -375,7 +368,6 @@ def traced_words(sequences: Sequence[Encoding]) -> Tensor:
 
 
 def _compare(model: OnnxModel, head: Any, groups: Sequence[list[Encoding]]) -> tuple[float, float]:
-    """Return the largest difference between logits of graph and head, and the largest logit."""
     differences, sizes = [], []
     with torch.no_grad():
         for group in groups:

@@ -68,20 +68,17 @@ def quantize(folder: Path, examples: Sequence[Any]) -> None:
 
 
 def _files_of_weights(model: Any) -> set[str]:
-    """Return the files beside a graph of more than 2 GB."""
     entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
     return {entry.value for entry in entries if entry.key == "location"}
 
 
 def _save(model: Any, path: Path) -> None:
-    """Write a graph of any size; its weights go to another file, and out of memory."""
     import onnx
 
     onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
 
 
 def _copy_shared_weights(model: Any) -> None:
-    """Give each Gemm weights of its own: onnxruntime transposes them in place, once for each."""
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     seen = set()
     for node in model.graph.node:
@@ -94,7 +91,6 @@ def _copy_shared_weights(model: Any) -> None:
 
 
 def _products(model: Any) -> dict[str, list[Any]]:
-    """Return the products with weights of their own, by the name of their input."""
     weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     nodes = [node for node in model.graph.node if node.op_type == "MatMul"]
     uses = Counter(name for node in model.graph.node for name in node.input)
@@ -108,7 +104,6 @@ def _products(model: Any) -> dict[str, list[Any]]:
 def _ranges(
     model: Any, folder: Path, examples: Sequence[Any]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the smallest and largest value of each component of the inputs of products."""
     import onnx
 
     names = list(_products(model))
@@ -135,7 +130,6 @@ def _ranges(
 
 
 def _divide_outliers(model: Any, ranges: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Divide large components of inputs, and multiply their weights, in place."""
     from onnx import helper, numpy_helper
 
     weights = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -254,7 +254,6 @@ class OnnxModel:
         return self.output.reads_words
 
     def _output(self, values: Mapping[str, Any]) -> TextOutput:
-        """Return the output whose decoder has these attributes."""
         names = values.keys()
         kind = next(kind for kind in OUTPUTS if names == {*kind.decoder_class.attributes()})
         return kind(values, self.tokenizer, self.settings)
@@ -348,7 +347,6 @@ def _unfolded(values: list[Any]) -> np.ndarray:
 
 @contextlib.contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """Raise UserError that names a file for any error of a library that reads it."""
     try:
         yield
     except MemoryError:
@@ -361,7 +359,6 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def _grouped(sequences: list[tuple[int, Encoding]]) -> Iterator[list[tuple[int, Encoding]]]:
-    """Cut sequences in order of length into batches of at most ``TOKENS`` tokens."""
     group: list[tuple[int, Encoding]] = []
     for item in sequences:
         if group and (len(group) + 1) * len(item[1].input_ids) > TOKENS:

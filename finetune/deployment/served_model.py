@@ -180,7 +180,6 @@ class ServedModel:
         }
 
     def _request_type(self) -> Any:
-        """Return the type of a request: an example, or a list of them under ``examples``."""
         closed = ConfigDict(extra="forbid")
         keys: Any = {
             key: (KEYS[key][0], Field(None, description=KEYS[key][1])) for key in self.engine.keys
@@ -237,7 +236,6 @@ class ServedModel:
         return Item(self.engine.example(index, given, where), id, size)
 
     def _input(self, row: Mapping[str, Any], where: str) -> Any:
-        """Return a text, a pair of texts, or words."""
         keys, pairs = self.engine.keys, self.engine.pairs
         given = [key for key in keys if key in row]
         if "words" in given and "text" in given:
@@ -249,7 +247,6 @@ class ServedModel:
         return values[0] if len(values) == 1 else tuple(values)
 
     def _predict(self, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Predict items of several requests: the rows that ``finetune predict`` writes."""
         examples = [replace(item.example, id=number) for number, item in enumerate(items)]
         answered = zip(self.engine.predict(examples), items, strict=True)
         return [prediction.record() | {"id": item.id} for prediction, item in answered]

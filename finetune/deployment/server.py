@@ -131,8 +131,6 @@ def make_app(models: Sequence[ServedModel], *, hosts: frozenset[str] | None = No
 
 
 def _predict_with(model: ServedModel) -> Callable[..., Awaitable[Response]]:
-    """Return the route that predicts with a model, whose signature has the model's examples."""
-
     async def predict(request: Request, body: Any) -> Response:
         try:
             items = model.items(body)
@@ -154,7 +152,6 @@ def _predict_with(model: ServedModel) -> Callable[..., Awaitable[Response]]:
 
 
 def _problem(error: Mapping[str, Any]) -> tuple[int, str]:
-    """Return the status and the message for an error of FastAPI or pydantic."""
     place = list(error["loc"][1:])
     if error["type"] == "json_invalid":
         reason = error["ctx"]["error"]
@@ -267,7 +264,6 @@ class Guard:
         return None
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and the problem of a request that is not read at all."""
         host = re.sub(r":\d*$", "", headers.get("host", "")).lower()
         if self.hosts is not None and host not in self.hosts:
             return 400, "unknown name in the Host header: use the address that the server prints."
@@ -281,7 +277,6 @@ class Guard:
         return None
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        """Return a function that receives a body, and refuses one that is too large."""
         size = 0
 
         async def limited() -> Message:
@@ -316,7 +311,6 @@ def error_response(
 
 
 async def _rows(request: Request, future: Future[list[Any]]) -> list[Any]:
-    """Wait for the answers; withdraw the request if the client closes the connection."""
     answers = asyncio.wrap_future(future)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
@@ -335,7 +329,6 @@ async def _disconnected(request: Request) -> None:
 
 
 def _policy(page: str) -> str:
-    """Return a content security policy that allows the page's own script and style, and no more."""
     hashes = {}
     for tag in ("script", "style"):
         (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)

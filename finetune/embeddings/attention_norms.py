@@ -121,7 +121,6 @@ def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
 
 
 def _modules(model: nn.Module, block: Block) -> Iterator[tuple[nn.Module, nn.Module]]:
-    """Yield the output map and the normalization of each layer."""
     for name, module in model.named_modules():
         if name.endswith(f".{block.output}"):
             yield module, model.get_submodule(name.removesuffix(block.output) + block.norm)
@@ -170,7 +169,6 @@ def _attend_and_record(
     record: list[_Recorded] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention over one sequence, and append its weights and values to ``record``."""
     times = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
     scores = query.to(value.dtype) @ key.to(value.dtype).transpose(-1, -2)

@@ -273,7 +273,6 @@ def measure_geometry(
 
 
 def _frequent_words(lines: Sequence[str], seed: int) -> set[str]:
-    """Return words with a letter that occur often enough, in lower case; a sample of many."""
     counts = Counter(word.lower() for line in lines for word in split_words(line)[0])
     frequent = sorted(
         word for word, count in counts.items() if count >= LEAST_USES and word[0].isalpha()
@@ -286,7 +285,6 @@ def _frequent_words(lines: Sequence[str], seed: int) -> set[str]:
 def _attention(
     embedder: Embedder, lines: Sequence[str], sentences: Sequence[str], seed: int
 ) -> Attention:
-    """Analyze the attention over sentences of the sample, and over the sentences to show."""
     if reason := unsupported_reason(embedder.encoder):
         if sentences:
             raise UserError(f"--sentence: no analysis of attention: {reason}.")
@@ -432,7 +430,6 @@ def _dimension_table(layers: Sequence[LayerGeometry]) -> Table:
 
 
 def _word_tables(geometry: Geometry) -> list[Table]:
-    """List the words with the lowest and with the highest self-similarity in the last layer."""
     words = sorted(geometry.words, key=lambda each: (each.self_similarity[-1], each.word))
     if not words:
         return []
@@ -446,8 +443,6 @@ def _word_tables(geometry: Geometry) -> list[Table]:
 
 
 def _sentence(sentence: SentenceAttention) -> dict[str, Any]:
-    """Return tables of attention as percentages of each row, which the script shows by layer."""
-
     def percent(row: Sequence[float]) -> list[float]:
         total = sum(row) or 1.0
         return [round(100 * value / total, 1) for value in row]

@@ -140,7 +140,6 @@ def read_examples(
 
 
 def _has_senses(path: str, encoding: str) -> bool:
-    """Return whether a file has sentences whose words have senses, as for ``wsd``."""
     if Path(path).is_dir():
         return False
     file = open_data(path, encoding=encoding)
@@ -251,7 +250,6 @@ class _Finder:
         return example.words, example.offsets, matches
 
     def _senses(self, example: TokenExample) -> Iterator[_Match]:
-        """Yield the targets whose lemma is a form of a word, with the first of their senses."""
         for target in example.targets:
             lemma = self._fold(target.lemma.replace("_", " "))
             for name, form, is_prefix in self.forms:
@@ -278,7 +276,6 @@ class _Finder:
 
 
 def _name(label: str | tuple[str, ...] | float | None) -> str | None:
-    """Return the label of a text as a name."""
     if isinstance(label, tuple):
         return ", ".join(label) or None
     return label if label is None or isinstance(label, str) else f"{label:g}"
@@ -287,7 +284,6 @@ def _name(label: str | tuple[str, ...] | float | None) -> str | None:
 def _occurrence(
     example: Example, words: Sequence[str], offsets: Sequence[tuple[int, int]] | None, match: _Match
 ) -> Occurrence:
-    """Return an occurrence with its context, cut to the words around it."""
     first, last = max(0, match.start - CONTEXT), min(len(words), match.end + CONTEXT)
     low, high = max(0, match.start - SHOWN), min(len(words), match.end + SHOWN)
 

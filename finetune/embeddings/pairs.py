@@ -93,7 +93,6 @@ def read_similarity(
 def _subset_column(
     table: Table, columns: Mapping[str, str], records: Sequence[Record]
 ) -> tuple[str | None, list[str]]:
-    """Return the column that names subsets; a column with a usual name must have large subsets."""
     if "subset" in columns:
         return find_column(table, "subset", columns["subset"]), []
     by_name = {name.lower(): name for name in reversed(table.header)}
@@ -110,7 +109,6 @@ def _subset_column(
 
 
 def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[str]]:
-    """Convert labels to numbers, and leave out pairs without gold where others have it."""
     known = [pair for pair in pairs if pair.label is not None]
     if not known:
         return list(pairs), []

@@ -116,7 +116,6 @@ class Ranker:
         texts: Sequence[str],
         vectors_of: Callable[[Tensor, Batch], Tensor],
     ) -> Tensor:
-        """Return the vectors of texts, in order: ``vectors_of`` the hidden states in float32."""
         tokenizer, longest = self.task.tokenizer, self.task.record.max_length
         room = longest - tokenizer.single.num_special
         subwords = enumerate(tokenizer.first_subwords(texts, longest))

@@ -282,7 +282,6 @@ class _Source(NamedTuple):
     def _target_vectors(
         self, examples: Iterable[TokenExample], reporter: Reporter, title: str
     ) -> Iterator[tuple[SenseTarget, Array | None]]:
-        """Yield each target and its vector [V, H]: the mean over its words that have subwords."""
         total = len(examples) if isinstance(examples, Sequence) else 0
         pending: deque[TokenExample] = deque()
 
@@ -303,7 +302,6 @@ class _Source(NamedTuple):
                 shown.update(done)
 
     def _of_views(self, vectors: Array) -> Array:
-        """Return the mean over words for each choice of layers: [W, …] -> [V, H]."""
         mean = vectors.mean(axis=0)
         if len(self.views) == 1:
             return np.asarray(mean[None])
@@ -433,7 +431,6 @@ def predict_senses(command: Predict) -> None:
 
 
 def _show_senses(senses: WordSenses, text: str) -> None:
-    """Print the senses of the marked words of a sentence, with scores and definitions."""
     inventory, counts = senses.model.inventory, senses.model.counts
 
     def known(lemma: str, pos: str) -> bool:
@@ -462,7 +459,6 @@ def _show_senses(senses: WordSenses, text: str) -> None:
 
 
 def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:
-    """Say once which gold senses the inventory does not list."""
     if (inventory := senses.model.inventory) is None:
         return
     if unknown := [s for target in targets for s in target.senses if s not in inventory]:

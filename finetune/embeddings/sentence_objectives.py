@@ -220,7 +220,6 @@ class Prompt(SimCSE):
 
     @cached_property
     def _templates(self) -> list[tuple[list[int], list[int]]]:
-        """The subwords before and after a text in each template."""
         prefix, suffix = super().around()
         mask, found = self.tokenizer.tokenizer.mask_token, []
         for template in self.record.config.templates or TEMPLATES:
@@ -234,7 +233,6 @@ class Prompt(SimCSE):
         return self._templates[0]
 
     def _mask_position(self, number: int, length: int) -> list[int]:
-        """Return where the mask token of a template starts and ends."""
         before, after = self._templates[number]
         mask = self.tokenizer.tokenizer.mask_token_id
         at = before.index(mask) if mask in before else len(before) + length + after.index(mask)

@@ -192,7 +192,6 @@ def find_contexts(
 def _vectors(
     embedder: Embedder, pairs: Sequence[TextExample], window: int | None
 ) -> Iterator[Array]:
-    """Yield the vectors of the first and the second side of each pair, in turn."""
     sides = (
         (pair.where, text, target)
         for pair in pairs
@@ -217,7 +216,6 @@ def _vectors(
 def _with_context(
     where: str, text: str, target: Characters | None, window: int | None
 ) -> tuple[Words, slice]:
-    """Return the words to read, and the place of the compared ones among them."""
     words, offsets = split_words(text)
     start, end = target or (0, len(text))
     inside = [n for n, (first, last) in enumerate(offsets) if first < end and start < last]
@@ -231,7 +229,6 @@ def _with_context(
 def _static_vectors(
     embedder: Embedder, pairs: Sequence[TextExample], contexts: Contexts
 ) -> Iterator[Array]:
-    """Yield the mean vectors over contexts of both sides of each pair, in turn."""
     sides = list(chain.from_iterable(map(compared_words, pairs)))
     uses = {words: contexts.get(words_key(words)) or [Use(words, 0)] for words in sides}
     flat = [(words, use) for words, each in uses.items() for use in each]
@@ -381,7 +378,6 @@ def _contexts(command: Similarity, data: SimilarityData) -> Contexts | None:
 
 
 def _write(path: str, data: SimilarityData, cosines: Cosines) -> None:
-    """Write the cosines as predictions with their gold, unless that is a name."""
     with open_records(path) as write:
         for number, pair in enumerate(data.pairs):
             details: dict[str, Any] = {}
@@ -460,7 +456,6 @@ def _print_scores(
 
 
 def _cells(scores: Iterable[dict[str, float]], format: str) -> Iterator[Any]:
-    """Yield scores with their intervals: each is one text for reading, else three numbers."""
     for score in scores:
         if format == "table":
             yield "{value:.4f} ({low:.4f} to {high:.4f})".format(**score)

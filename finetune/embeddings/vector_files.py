@@ -116,7 +116,6 @@ def record(embedding: Embedding) -> dict[str, Any]:
 
 
 def _rows(embedding: Embedding) -> Iterator[dict[str, Any]]:
-    """Yield id, unit and characters of each vector."""
     for number, unit in enumerate(embedding.units):
         row = {"id": embedding.id, "unit": unit}
         if embedding.offsets is not None:

@@ -125,14 +125,12 @@ def project_layers(
 
 
 def _principal_axes(points: Array) -> Array:
-    """Center points [n, 2] and turn them so that their longer axis is horizontal."""
     moved = points - points.mean(0)
     axes = np.linalg.svd(moved, full_matrices=False)[2]
     return np.asarray(moved @ (axes * np.where(axes.sum(1, keepdims=True) < 0, -1, 1)).T)
 
 
 def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> Array:
-    """Return the points of one layer [points, 2]."""
     from sklearn.decomposition import PCA
 
     num_points, width = vectors.shape
@@ -385,7 +383,6 @@ def page(word_map: WordMap, model: str) -> str:
 
 
 def _groups(occurrences: Sequence[Occurrence]) -> tuple[list[str], dict[str, Group]]:
-    """Return the group name of each occurrence, and the groups; rare labels share the last one."""
     words = dict.fromkeys(each.word for each in occurrences)
     labeled = any(each.label is not None for each in occurrences)
 
@@ -412,7 +409,6 @@ def _groups(occurrences: Sequence[Occurrence]) -> tuple[list[str], dict[str, Gro
 
 
 def _scaled(points: Any) -> tuple[Any, int]:
-    """Scale the points of all layers to SVG units, equally in both directions, with the height."""
     low, high = points.min((0, 1)), points.max((0, 1))
     room = np.array([WIDTH, MOST_HEIGHT]) - 2 * MARGIN
     extent = np.maximum(high - low, np.finfo(float).tiny)

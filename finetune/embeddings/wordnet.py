@@ -165,7 +165,6 @@ def read_inventory(folder: str | Path) -> Inventory:
 
 
 def _gloss(line: str, key: str, offset: int, path: str) -> str:
-    """Return the gloss text of a synset from its line in a data file."""
     fields, _, gloss = line.partition("|")
     columns = fields.split()
     legal = len(columns) > 4 and columns[0] == f"{offset:08}"

@@ -180,7 +180,6 @@ class WordInContext:
 
 
 def _label(pair: TextExample) -> str:
-    """Return the label of a pair as a name: 1.0 is ``1``."""
     label = pair.label
     return f"{label:g}" if isinstance(label, float) else str(label)
 
@@ -276,7 +275,6 @@ def _records(
 def _scores(
     pairs: Sequence[TextExample], predicted: Sequence[tuple[TextPrediction, float]]
 ) -> dict[str, float]:
-    """Return the scores of the pairs with gold; nothing without gold."""
     labeled = [index for index, pair in enumerate(pairs) if pair.label is not None]
     gold = [_label(pairs[index]) for index in labeled]
     return scores_of("label", gold, [predicted[i][0].label for i in labeled]) if gold else {}

@@ -80,7 +80,6 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
 def _in_one_order(
     files: Sequence[PredictionFile], ids: Sequence[list[str] | None]
 ) -> list[PredictionFile]:
-    """Return the files with their rows in the order of one of them, by id if they have ids."""
     number = next((index for index, own in enumerate(ids) if own is not None), 0)
     first, first_ids = files[number], ids[number]
     places = [where for where, _ in first.rows]
@@ -108,7 +107,6 @@ def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[Kind]) -> None
 
 
 def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
-    """Return the first file that holds its gold; refuse runs that were scored on other gold."""
     with_gold = [file for file in files if file.has_gold]
     if not with_gold:
         raise UserError(
@@ -129,7 +127,6 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
 
 
 def _contents(file: PredictionFile, with_gold: bool) -> list[tuple[object, ...]]:
-    """Return what each line was asked, with its gold if that can be compared."""
     kind = file.kind
     examples = file.gold(kind)
     return [(kind.asked(each), kind.gold(each) if with_gold else None) for each in examples]

@@ -78,7 +78,6 @@ def baselines_of(
 
 
 def _of_choices(train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
-    """Return the better one of the rules of multiple choice."""
     known = [example for example in examples if example.label is not None]
     chance = sum(1 / len(example.choices) for example in known) / max(1, len(known))
     ((first, _),) = Counter(example.label for example in train).most_common(1)
@@ -106,7 +105,6 @@ def selection_note(metrics: Mapping[str, object], validation: str) -> str:
 
 
 def _gold_names(examples: Sequence[Example]) -> Iterator[str]:
-    """Yield the tags of all words, or the labels of all texts that have one."""
     if not examples:
         return
     rows = Examples.of(examples)
@@ -143,7 +141,6 @@ def degenerate(
 
 
 def _only_prediction(path: Path) -> str | None:
-    """Describe the prediction that all examples of a file share; None if predictions differ."""
     if not path.is_file():
         return None
     found: set[str] = set()

@@ -263,7 +263,6 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
 
 
 def _document_indices(run: Scored, gold: str) -> np.ndarray:
-    """Return the index of each example's document [N]; one without a document is its own."""
     names = list(map(run.kind.document, run.examples))
     if all(name is None for name in names):
         raise DataError(

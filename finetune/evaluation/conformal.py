@@ -49,7 +49,6 @@ def fit_sets(scored: Scored, level: float, how: str, per_class: bool) -> SetRule
 
 
 def _gold_classes(scored: Scored) -> dict[int, Any]:
-    """Return the gold class of each example, by the name that its probabilities have."""
     if not scored.kind.one_class:
         raise UserError(
             "--sets: prediction sets are for predictions of one class: labels of texts and choices."
@@ -70,7 +69,6 @@ def _gold_classes(scored: Scored) -> dict[int, Any]:
 def _fitted(
     scored: Scored, gold: Mapping[int, Any], level: float, how: str, per_class: bool
 ) -> SetRule:
-    """Return the rule of sets that is fitted on the examples with a gold class in ``gold``."""
     by_class: dict[str, list[float]] = {}
     for index, name in gold.items():
         prediction = scored.predictions[index]
@@ -130,14 +128,12 @@ def subgroups_of_sets(scored: Scored, rule: SetRule) -> dict[str, Table]:
 
 
 def _counts(scored: Scored, index: int, gold: Any, rule: SetRule) -> np.ndarray:
-    """Return the counts of the set of an example: 1, whether it holds the gold class, its size."""
     prediction = scored.predictions[index]
     members = rule.members(prediction.class_probabilities, prediction.id)
     return np.array([1, gold in members, len(members)])
 
 
 def _row(name: str, counts: np.ndarray) -> dict[str, Any]:
-    """Return the row of some texts in the table of sets, from the sum of their counts."""
     number, held, size = counts.tolist()
     means = {"coverage": held / max(1, number), "size": size / max(1, number)}
     return {"texts": name, "number": int(number), **means}

@@ -187,7 +187,6 @@ def calibration_error(sums: np.ndarray) -> np.ndarray:
 
 
 def _exact_sum(values: np.ndarray) -> np.ndarray:
-    """Return sums over the last axis, rounded once, so that they do not depend on the order."""
     exact: np.ndarray = np.apply_along_axis(math.fsum, -1, values)
     return exact
 

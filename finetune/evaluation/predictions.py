@@ -195,7 +195,6 @@ class PredictionFile:
 
 
 def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
-    """Return the ids of rows, given with their ``file:line``, as text; None without ids."""
     missing = [where for id, where in rows if id is None]
     if len(missing) == len(rows):
         return None
@@ -206,7 +205,6 @@ def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
 
 
 def _mismatch(gold: Sequence[Example], number: int) -> str:
-    """Return why gold has another number of examples than the predictions."""
     repeated = len(gold) - len({normalized_texts(example) for example in gold})
     if repeated and number == len(gold) - repeated:
         texts = quantity(repeated, "row has the text of another", "rows have the text of another")
@@ -294,7 +292,6 @@ _TYPES = {
 
 
 def _answers_by_id(file: DataFile) -> list[Row]:
-    """Return the rows of one object of answers by id, as for SQuAD; empty for another file."""
     if not uncompressed_name(Path(file.name)).endswith(".json"):
         return []
     lines = file.peek(sys.maxsize)

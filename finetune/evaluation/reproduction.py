@@ -263,7 +263,6 @@ def recipe_lines(path: Path, runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 
 def _follows(run: FinishedRun, recipe: Recipe) -> bool:
-    """Return whether a run names the recipe by a file that is this one, a copy of it, or gone."""
     if run.recipe is None:
         return False
     path = Path(run.recipe["path"])
@@ -290,7 +289,6 @@ def recipe_verdicts(run: FinishedRun, recipe: Recipe, *free: str) -> list[ScoreV
 
 
 def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
-    """Yield the verdict on each expected score, or else the first score of each split."""
     yield from (verdict.line() for verdict in recipe_verdicts(run, recipe))
     if not recipe.expected:
         differing = changed(run.config, recipe.config(), *MAY_DIFFER)

@@ -117,7 +117,6 @@ def upper_bound(wrong: float, number: float, delta: float) -> float:
 
 
 def _design_effect(answers: Answers) -> float:
-    """Return the variance of the risk over examples relative to independent answers."""
     examples, index = np.unique(answers.example, return_inverse=True)
     number, risk = len(answers), answers.risk
     if len(examples) in (1, number) or not 0 < risk < 1:

@@ -375,7 +375,6 @@ def _trained_again(
 def _scores_of_resamples(
     systems: Sequence[Sequence[Counts]], num_resamples: int, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """Return the score of each run on each resample, by system [runs, R]."""
     num_units = systems[0][0].num_units
 
     def draw(number: int) -> list[np.ndarray]:
@@ -392,7 +391,6 @@ def _scores_of_resamples(
 def _randomized(
     systems: Sequence[Sequence[Counts]], num_resamples: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Return the difference of mean scores after each round of swaps [R]."""
     num_units = systems[0][0].num_units
     sizes = [len(runs) for runs in systems]
     pairs = [
@@ -462,11 +460,9 @@ def _interval(value: float, resampled: np.ndarray) -> Estimate:
 
 
 def _cut(difference: Estimate, most: float) -> Estimate:
-    """Return a difference whose interval ends at the largest one of two scores."""
     return Estimate(difference.value, max(difference.low, -most), min(difference.high, most))
 
 
 def _p_value(observed: float, under_null: np.ndarray) -> float:
-    """Return the fraction of outcomes at least as far from 0, up to rounding."""
     as_far = np.abs(under_null) >= abs(observed) * (1 - 1e-9)
     return (1 + int(as_far.sum())) / (1 + len(under_null))

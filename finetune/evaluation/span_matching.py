@@ -66,7 +66,6 @@ def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[Mat
 
 
 def _overlapping(gold: Iterable[Span], predicted: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
-    """Yield pairs of spans that share words."""
     gold = sorted(gold)
     starts = [span.start for span in gold]
     widest = max((span.end - span.start for span in gold), default=0)

@@ -232,7 +232,6 @@ def _raised(
     index: int,
     default: float,
 ) -> float:
-    """Return the best cut of one label, where the others keep theirs."""
     own, metric = cuts[index], data.metric(name)
     value = _value_of_counts(data, metric)
     if value is not None:
@@ -258,7 +257,6 @@ def _raised(
 def _value_of_counts(
     data: LabelProbabilities, metric: Metric
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return the metric as a function of the counts of labels [K, C, 3]; None if it is not one."""
     names = data.scored(data.applies).names
     if set(names) != {*data.names}:  # gold has labels that the model lacks
         return None

@@ -115,7 +115,6 @@ def _tags_of_words(examples: Examples) -> FormSets:
 
 
 def _joined(parts: Iterable[FormSets]) -> FormSets:
-    """Return the union of the sets of each form."""
     table, known = FormSets(), dict[frozenset[str], frozenset[str]]()
     for part in parts:
         for form, kinds in part.items():

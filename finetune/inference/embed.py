@@ -186,11 +186,9 @@ class Embedder:
         reporter.stop()
 
     def _num_bytes(self, item: _Units) -> int:
-        """Return the size of the vectors of an input."""
         return 4 * len(item.units) * int(np.prod(self.shape))
 
     def _encode(self, inputs: Sequence[_Units]) -> tuple[Sequence[_Units], Encoded]:
-        """Return inputs with their sequences."""
         if self._trained is not None:
             return inputs, self._trained[0].encode(_examples(inputs))
         found = [self._windows(number, each.subwords) for number, each in enumerate(inputs)]
@@ -199,7 +197,6 @@ class Embedder:
     def _embed_as_trained(
         self, task: Task, head: Any, inputs: Sequence[_Units], encoded: Encoded
     ) -> Iterator[Embedding]:
-        """Yield the vectors of texts as ``finetune sentence`` trained and scored them."""
         self.num_cut += encoded.num_cut
         predicted: Any = predict(
             task, head, _examples(inputs), encoded=encoded, device=self.device, precision="fp32"
@@ -208,7 +205,6 @@ class Embedder:
             yield Embedding(each.id, each.units, self._scaled(prediction.vectors), each.offsets)
 
     def _read(self, index: int, item: Any) -> _Units:
-        """Return the units of an input with their subwords."""
         if isinstance(item, str):
             item = TextExample(index, item)
         elif not isinstance(item, TextExample | TokenExample):
@@ -232,7 +228,6 @@ class Embedder:
     def _embed(
         self, inputs: Sequence[_Units], encoded: Encoded, reporter: Reporter, read: int
     ) -> Generator[Embedding, None, int]:
-        """Yield the vectors of inputs, and return the total number of sequences read."""
         self.num_windowed += int((encoded.num_windows > 1).sum())
         sequences = encoded.sequences
         found: list[list[_WindowVectors]] = [[] for _ in inputs]
@@ -257,7 +252,6 @@ class Embedder:
         return read
 
     def _scaled(self, vectors: Array) -> Array:
-        """Scale vectors to length 1 if asked to."""
         if not self.normalize:
             return vectors
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -265,7 +259,6 @@ class Embedder:
         return scaled
 
     def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[Encoding]:
-        """Return the windows of an input; windows of a text do not overlap, as all are pooled."""
         room = self.max_length - self.tokenizer.single.num_special
         subwords = [each[:room] for each in subwords]
         overlap = 0 if self.unit == "text" else room // 4
@@ -273,7 +266,6 @@ class Embedder:
         return [encode_window(self.tokenizer, number, subwords, window) for window in found]
 
     def _vectors(self, batch: Batch) -> Tensor:
-        """Return the vectors of the units of a batch [units, X]; of texts one for each sequence."""
         states = self.encoder.layers(batch, self.layers).float()  # [L', T, H]
         if self.combine == "none":
             hidden = states.transpose(0, 1).flatten(1)
@@ -284,13 +276,11 @@ class Embedder:
         return pool(hidden.index_select(0, subword_rows(batch)), batch.word_lengths, self.pooling)
 
     def _by_window(self, vectors: Tensor, batch: Batch) -> list[_WindowVectors]:
-        """Divide the vectors of a batch among its sequences."""
         counts = [1] * len(batch.lengths) if self.unit == "text" else batch.num_words
         by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
         return list(map(_WindowVectors, batch.part, batch.lengths, by_sequence))
 
     def _joined(self, parts: Sequence[_WindowVectors]) -> Array:
-        """Join the words of all windows, or pool the windows of a text."""
         if self.unit != "text":
             return np.concatenate([part.vectors for part in parts])
         if self.pooling == "first":
@@ -337,7 +327,6 @@ def _examples(inputs: Sequence[_Units]) -> list[TextExample]:
 def _load(
     name: str, words: bool, batching: Batching, options: dict[str, Any]
 ) -> tuple[Encoder, SubwordTokenizer, Task | None, Any]:
-    """Load an encoder and its tokenizer, and the task and head if finetune has saved the model."""
     if (folder := find_saved_model(name, options.get("revision"))) is not None:
         task = saved_task(folder)
         config = replace(task.record.config, batching=batching)
@@ -350,7 +339,6 @@ def _load(
 
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:
-    """Return the indices of layers among the ``count`` outputs of an encoder."""
     named = {"last": [-1], "last4": list(range(-min(4, count), 0)), "all": list(range(count))}
     numbers = named.get(layers, []) if isinstance(layers, str) else list(layers)
     if not numbers or not all(-count <= number < count for number in numbers):

@@ -122,7 +122,6 @@ def without(task: Task, example: Any, left_out: Collection[int]) -> Any:
 
 
 def _shortened(text: str, left_out: Collection[int]) -> str:
-    """Return a text without some of its words."""
     if not left_out:
         return text
     parts, end, gap = list[str](), 0, False
@@ -191,7 +190,6 @@ def decision_scores(
 def _gradients(
     task: Task, head: Any, example: Any, words: Words, decision: Decision, device: torch.device
 ) -> tuple[float, Words, tuple[float, ...], float]:
-    """Return the score of a decision, the words with their scores, and the error of their sum."""
     total, scores, lacking = 0.0, np.zeros(len(words.words) + 1), 0.0
     sequences = [
         (sequence, row)

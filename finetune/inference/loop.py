@@ -116,7 +116,6 @@ def _partials(
     reporter: Reporter | None,
     title: str,
 ) -> Generator[Partial]:
-    """Yield the prediction of each sequence; equal sequences are computed once."""
     first, copies = np.arange(len(sequences)), [[row] for row in range(len(sequences))]
     if not task.description.reads_targets:
         first, copies = distinct(sequences)
@@ -200,7 +199,6 @@ def forward_passes(
 def _outputs(
     model: Any, forward: Callable[[Batch], Any], batches: Iterable[Batch], device: torch.device
 ) -> Iterator[tuple[Batch, Any]]:
-    """Yield each batch, on the device, with its output in at least float32."""
     for batch in batches:
         model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
         batch = batch_to_device(batch, device)

@@ -138,11 +138,9 @@ class Parts:
             self.num_written += 1
 
     def _missing_part(self, example: Example) -> int | None:
-        """Return the missing part of an example; None if its part is not missing."""
         return example.id // self.part_rows if self.wants_row(example.id) else None
 
     def _is_missing(self, number: int) -> bool:
-        """Return whether the shard has a part that is not there, or not as it was written."""
         if number % self.shard.count != self.shard.index:
             return False
         if number not in self._missing:
@@ -160,7 +158,6 @@ class Parts:
         return True
 
     def _digest_file(self, number: int) -> Path:
-        """Return the file with the digest of a part, which tells that it is as it was written."""
         return self.folder / f"_digest-{number:06d}-{self.digest}"
 
 
@@ -229,7 +226,6 @@ def open_parts(
 
 
 def _require_same(manifest: Path, content: Mapping[str, Any]) -> None:
-    """Raise UserError if a folder holds predictions that depend on something else."""
     try:
         saved = read_object(manifest) if manifest.exists() else content
     except UserError as error:
@@ -248,7 +244,6 @@ def _require_same(manifest: Path, content: Mapping[str, Any]) -> None:
 
 
 def _digest_of_model(folder: Path) -> str:
-    """Return a digest of the files of a model, without its card."""
     digest = xxhash.xxh3_128()
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix != ".md" and not path.name.startswith("."):
@@ -270,7 +265,6 @@ def _about(files: Sequence[tuple[Path, Content]]) -> int | None:
 
 
 def _rows(path: Path, content: Content) -> int | None:
-    """Return about how many rows a file has, None if its format does not tell."""
     format = format_of(path)
     if format == "parquet":
         from pyarrow import parquet

@@ -61,7 +61,6 @@ class SpanPipeline(Pipeline):
         return {"examples": examples, "encoded": task.encode(examples)}
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> Any:
-        """Predict each example. ``forward`` converts named tuples to plain ones."""
         examples, task = input_tensors["examples"], self.task_of_model
         settings: Any = {"encoded": input_tensors["encoded"], "device": self.device}
         return {"predictions": predict(task, self.model, examples, precision="fp32", **settings)}

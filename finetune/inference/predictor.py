@@ -280,7 +280,6 @@ class Predictor:
         return examples, self._directions(examples)
 
     def _directions(self, examples: Sequence[Any]) -> np.ndarray:
-        """Return the vectors that the model decides on, scaled to length 1 [N, H]."""
         found = decision_vectors(self.task, self.model, examples, self.accelerator)
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
         scaled: np.ndarray = found / np.maximum(lengths, np.finfo(np.float32).tiny)
@@ -325,7 +324,6 @@ class Predictor:
     def _decide(
         self, examples: Sequence[Any], predictions: Sequence[Prediction]
     ) -> Sequence[Prediction]:
-        """Return predictions of examples with the decisions on them."""
         if self.decisions == Decisions():
             return predictions
         distances: dict[int, float] = {}
@@ -359,7 +357,6 @@ load = Predictor
 def _in_documents(
     task: Task, examples: Sequence[Any], documents: Sequence[Any]
 ) -> Iterator[TokenExample]:
-    """Add the sentences around them in their documents to examples."""
     if not (reach := task.record.context_words):
         raise UserError(
             "documents apply to a model that was trained with --context: leave them out."
@@ -440,13 +437,11 @@ class BatchPredictor:
 
 @functools.cache
 def _loaded(pickled: bytes) -> Predictor:
-    """Load the model of a run with options, once in each process."""
     run, options = pickle.loads(pickled)
     return Predictor(run, **options)
 
 
 def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    """Return a batch with further columns."""
     taken = {*columns}
     renamed = {}
     for name in batch.column_names if is_from("pyarrow", "Table", batch) else batch:
@@ -476,7 +471,6 @@ def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
 
 
 def _array(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return values as an array: of numbers, else of objects."""
     if values and all(isinstance(value, bool | int | float) for value in values):
         return np.array(values)
     array = np.empty(len(values), dtype=object)

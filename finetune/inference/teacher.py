@@ -137,7 +137,6 @@ def _begins(counts: Array) -> Array:
 
 
 def _write_rows(file: Any, rows: Array, starts: Array, group: Array) -> None:
-    """Write the rows of the sequences of a group to their places in a file."""
     place = 0
     for number in group:
         count = int(starts[number + 1] - starts[number])

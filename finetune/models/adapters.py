@@ -195,7 +195,6 @@ def weight_numbers(head: nn.Module) -> tuple[int, int]:
 
 
 def _add_adapters(head: Any, config: TrainConfig) -> None:
-    """Put adapters around the unfrozen linear layers of the encoder, and freeze other weights."""
     names = _linear_layers(head, config)
     for name, weight in head.named_parameters():
         weight.requires_grad_(weight.requires_grad and head.is_head(name))
@@ -224,7 +223,6 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
 
 
 def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
-    """Return the names in the encoder of the linear layers to adapt."""
     prefix = head.encoder_prefix
     found = [
         name.removeprefix(prefix)
@@ -252,7 +250,6 @@ def _ends_with(name: str, targets: tuple[str, ...]) -> bool:
 
 
 def _adapter_weights(head: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the weights of adapters by name, without the weights of the layers inside."""
     for path, layer in adapters(head).items():
         for name, weight in layer.named_parameters():
             if not name.startswith("base_layer."):
@@ -261,7 +258,6 @@ def _adapter_weights(head: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 @torch.no_grad()
 def _merged(layer: Any) -> Tensor:
-    """Return the weight of the linear layer that equals an adapter."""
     weight: Tensor = layer.base_layer.weight
     if isinstance(layer, MaskedLinear):
         return weight * layer.mask

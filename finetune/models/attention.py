@@ -101,7 +101,6 @@ def attend(
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    """Call torch's own attention once per group: [T, A, D] three times -> [T, A, D]."""
     order = call.layout.row_order(query.shape[1])
     outputs = []
     for group, rows in order.split(*(order.to_groups(t) for t in (query, key, value))):
@@ -119,7 +118,6 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
 
 
 def _flash_supports(query: Tensor) -> bool:
-    """Return whether PyTorch's FlashAttention supports the device, type and head size."""
     return (
         query.is_cuda
         and query.dtype in (torch.float16, torch.bfloat16)

@@ -98,7 +98,6 @@ def _softmax_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def _softmax(scores: Tensor, bias: Tensor | None, size: int, scale: float) -> Tensor:
-    """Return the attention weights [size * A, L, L] of scores, in their type."""
     if bias is None:
         scaled = scores.to(_softmax_dtype(scores)).mul_(scale)
     else:
@@ -107,7 +106,6 @@ def _softmax(scores: Tensor, bias: Tensor | None, size: int, scale: float) -> Te
 
 
 def _softmax_gradient(gradient: Tensor, weights: Tensor, scale: float) -> Tensor:
-    """Turn the gradient of the weights into a gradient of the unscaled scores: [size * A, L, L]."""
     dtype = _softmax_dtype(weights)
     of_scores = torch._softmax_backward_data(gradient.to(dtype), weights.to(dtype), -1, dtype)
     return of_scores.mul_(scale).to(weights.dtype)

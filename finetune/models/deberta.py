@@ -99,7 +99,6 @@ def _layer(
 
 
 def _relative_positions(encoder: Any, longest: int, is_v2: bool) -> RelativePositions | None:
-    """Return the relative positions within L tokens; None if the model has none."""
     embeddings = encoder.get_rel_embedding()
     if embeddings is None:
         return None
@@ -132,7 +131,6 @@ def _attend(
     layout: PackedLayout,
     is_v2: bool,
 ) -> Tensor:
-    """Compute a layer's attention, up to its output projection: [T, H] -> [T, H]."""
     query, key, value = _project(module, hidden, is_v2)
     # sqrt(D times the number of score terms), in float32 as the model computes it
     product = module.attention_head_size * (1 + len(module.pos_att_type))
@@ -156,7 +154,6 @@ def _attend(
 
 
 def _project(module: Any, hidden: Tensor, is_v2: bool) -> tuple[Tensor, ...]:
-    """Return Q, K and V of [T, H], 3 of [T, A, D]; v1 has one projection without a bias."""
     heads = module.num_attention_heads
     if is_v2:
         projections = (module.query_proj, module.key_proj, module.value_proj)
@@ -168,7 +165,6 @@ def _project(module: Any, hidden: Tensor, is_v2: bool) -> tuple[Tensor, ...]:
 def _position_projections(
     module: Any, positions: RelativePositions | None, is_v2: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return PK for distances L-1 .. -(L-1) and PQ for -(L-1) .. L-1, [A, D, 2L-1] or None each."""
     if positions is None:
         return None, None
     embeddings, first, rows = positions
@@ -219,7 +215,6 @@ def _attend_group(
 
 
 def _middle(table: Tensor, longest: int) -> Tensor:
-    """Select the distances within L tokens: [A, D, M] -> [A, D, 2L-1]."""
     cut = (table.shape[-1] - (2 * longest - 1)) // 2
     return table[..., cut : table.shape[-1] - cut]
 

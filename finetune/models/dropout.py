@@ -73,7 +73,6 @@ def token_keys(batch: Batch) -> Tensor | None:
 
 
 def _sequence_keys(batch: Batch, seed: int) -> np.ndarray:
-    """Return the key of each sequence of a batch [N]."""
     keys = np.array([seed % 2**64], dtype=np.uint64)
     for numbers in (batch.example, batch.part):
         keys = _splitmix(keys + np.array(numbers, dtype=np.uint64) * np.uint64(COLUMN))
@@ -81,13 +80,11 @@ def _sequence_keys(batch: Batch, seed: int) -> np.ndarray:
 
 
 def _keys_at(positions: np.ndarray, sequence_keys: np.ndarray) -> Tensor:
-    """Return the keys of tokens at these positions of sequences with these keys."""
     keys = _splitmix(sequence_keys + positions.astype(np.uint64) * np.uint64(COLUMN))
     return torch.from_numpy(keys.view(np.int64))
 
 
 def _splitmix(keys: np.ndarray) -> np.ndarray:
-    """Return the output of SplitMix64 for each state."""
     for shift, factor in zip((30, 27), FACTORS, strict=True):
         keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
     keys ^= keys >> np.uint64(31)
@@ -144,7 +141,6 @@ class _PaddedRows(_Rows):
         return None if keys is None else keys.reshape(shape[:-1])
 
     def _keys_of(self, size: int, num_heads: int, num_tokens: int) -> Tensor | None:
-        """Return keys [N, A, L]; ``size`` is N, or N times a number of heads."""
         if size % len(self.keys):
             return None
         self.call += 1
@@ -236,7 +232,6 @@ def _attention(
     enable_gqa: bool = False,
     is_causal: bool = False,
 ) -> Tensor:
-    """Compute torch's attention with a mask of ours: [N, A, L, D] three times -> [N, A, L, D]."""
     if is_causal:
         raise UserError("models on padded rows attend in both directions; this one is causal.")
     if enable_gqa:
@@ -269,7 +264,6 @@ def next_keys(num_rows: int) -> Tensor:
 
 
 def _next_keys_of(shape: torch.Size) -> Tensor:
-    """Return the keys of a new dropout call in the shape of its input without the last axis."""
     rows = _ROWS.get()
     keys = None if rows is None else rows.next(shape)
     return (
@@ -329,7 +323,6 @@ def draw_bits(keys: Tensor, columns: int, level: int, dtype: torch.dtype) -> Ten
 
 
 def _hashed(keys: Tensor) -> Tensor:
-    """Replace keys by their hashes."""
     first, second = map(_signed, FACTORS)
     keys ^= keys >> 32
     keys *= first
@@ -339,7 +332,6 @@ def _hashed(keys: Tensor) -> Tensor:
 
 
 def _signed(number: int) -> int:
-    """Return a number modulo 2^64 as a signed 64-bit integer."""
     return (number + 2**63) % 2**64 - 2**63
 
 

@@ -285,7 +285,6 @@ class Encoder(nn.Module):
         vectors: Tensor | None = None,
         **settings: Any,
     ) -> list[Tensor]:
-        """Return tensors that ``select`` takes from the model's output, flat: [T, H] each."""
         if self._recorded is not None:
             (numbers, recorded), self._recorded = self._recorded, None
             settings["output_hidden_states"] = True
@@ -321,7 +320,6 @@ class Encoder(nn.Module):
     def _same_in_backward(
         self, attention: Callable[[], contextlib.AbstractContextManager[None]]
     ) -> Iterator[None]:
-        """Give layers with gradient checkpointing the same dropout and attention when run again."""
         layers: list[Any] = []
         if self.model.training and torch.is_grad_enabled():
             layers = [layer for layer in self.checkpointable if layer.gradient_checkpointing]
@@ -422,7 +420,6 @@ def _check_range(name: str, ids: Tensor, size: int) -> None:
 
 
 def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) -> str:
-    """Return why a model runs on padded rows; empty if it runs packed."""
     if batching not in ("auto", "packed", "padded"):
         raise UserError(f"batching must be auto, packed or padded, not {batching!r}")
     if batching == "padded":

@@ -61,7 +61,6 @@ def save_with_layers(head: Any, layers: Sequence[int], folder: Path) -> None:
 
 
 def _keep(config: Any, layers: Sequence[int], total: int) -> None:
-    """Set the number of layers in a configuration, an object or a dict, and lists with one each."""
     values = config if isinstance(config, dict) else getattr(config, "__dict__", {})
     for name, value in list(values.items()):
         if isinstance(value, list) and name == "layer_types" and len(value) == total:

@@ -146,7 +146,6 @@ def model_license(name: str, revision: str | None = None) -> str | None:
 
 
 def _repository(name: str, revision: str | None) -> Repository:
-    """Look up the repository of a model."""
     id, _, pinned = resolve_model(name).partition("@")
     if not is_hub_id(name):
         raise UserError(f"model {name!r} is neither a local folder nor an id of the model hub.")
@@ -157,7 +156,6 @@ def _repository(name: str, revision: str | None) -> Repository:
 
 
 def _weight_files(name: str, repository: Repository) -> list[str]:
-    """Return the names of the files with the weights: safetensors if there are any."""
     top = [file for file in repository.files if "/" not in file]
     safe = [file for file in top if file.endswith(".safetensors") and not _VARIANT.fullmatch(file)]
     pickled = [file for file in top if re.fullmatch(r"pytorch_model[\w-]*\.bin", file)]
@@ -173,7 +171,6 @@ def _weight_files(name: str, repository: Repository) -> list[str]:
 
 @contextlib.contextmanager
 def _hub_errors(name: str) -> Iterator[None]:
-    """Raise UserError for an error of the hub, with advice about the name."""
     try:
         yield
     except HubError as error:
@@ -418,7 +415,6 @@ def _unused_encoder_weights(model: Any, unexpected: Collection[str]) -> list[str
 
 
 def _require_use(name: str, folder: Path, unused: Sequence[str]) -> None:
-    """Raise UserError if a file has weights that the model does not use."""
     if unused:
         file = _weights_file(folder, unused[0])
         raise UserError(
@@ -442,7 +438,6 @@ def require_finite(module: Any, source: Path) -> None:
 
 
 def _weights_file(folder: Path, key: str) -> Path:
-    """Return the file of a folder that has a weight; the folder if it cannot be told."""
     from safetensors import safe_open
 
     for path in sorted(folder.glob("*.safetensors")):

@@ -166,7 +166,6 @@ class SparseEmbeddings:
             self.plain.weight.data = self.plain.weight.new_empty(0)  # the compact one holds copies
 
     def _rows(self, read: Iterable[np.ndarray], added: Sequence[int]) -> Tensor:
-        """Return the ids that occur, and the padding id [A]; the encoder rejects ids >= V."""
         others = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
         seen = [
             np.unique(ids[start : start + BLOCK])
@@ -210,7 +209,6 @@ class SparseEmbeddings:
 
 
 def _why_unsupported(head: Any) -> str:
-    """Return why all rows of a model must be trained; empty if some suffice."""
     model_type = head.encoder.model.config.model_type
     if family_of(head.encoder.model) is None:
         return f"no test shows that {model_type} models use their embeddings for lookups only"

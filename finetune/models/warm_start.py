@@ -103,7 +103,6 @@ class WarmStart:
             parameter.data.copy_(with_rows(getattr(old, name), rows, parameter))
 
     def _model(self) -> Any:
-        """Return the Hugging Face model: the encoder, or the whole model with the new classes."""
         head: Any = None
         if self.custom_type is not None:
             head = CUSTOM_MODELS[self.custom_type][0].from_pretrained(self.source)
@@ -172,7 +171,6 @@ def find_warm_start(
 
 
 def _model_source(name: str) -> str:
-    """Return the folder of the model: ``name`` or its ``best``; else the name as a hub id."""
     folder = Path(name)
     if not folder.exists():
         if not is_hub_id(name):
@@ -192,12 +190,10 @@ def _model_source(name: str) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if there is no such file."""
     return read_object(path) if path.is_file() else {}
 
 
 def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
-    """Raise if ``--model`` has another architecture than the warm start."""
     origin = _read_json(source / "finetune.json").get("config", {}).get("model")
     if config.model is None or config.model in (origin, config.init_from):
         return
@@ -214,7 +210,6 @@ def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
 def _reusable_labels(
     inner: Any, custom_type: str | None, head_class: ReusableHead | None, problem: Problem | None
 ) -> list[str]:
-    """Return the labels of the old head if it is of the kind that the task needs, else none."""
     if head_class is None or not issubclass(head_class, PretrainedHead):
         return []
     labels = [inner.id2label[index] for index in range(len(inner.id2label))]

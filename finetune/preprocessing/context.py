@@ -72,12 +72,10 @@ def surrounded(examples: Iterable[TokenExample], reach: int) -> Iterator[TokenEx
 
 
 def _reached(sentences: Iterable[TokenExample], reach: int) -> bool:
-    """Return whether sentences have ``reach`` words; an empty one counts as one word."""
     return sum(max(1, len(sentence.words)) for sentence in sentences) >= reach
 
 
 def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Return the first non-empty sentences until they have ``reach`` words."""
     found, total = [], 0
     for words in sentences:
         if words and total < reach:

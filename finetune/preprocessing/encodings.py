@@ -297,7 +297,6 @@ class _Joiner:
         self.arrays[name].append(values)
 
     def _offsets(self, name: str, offsets: Array) -> None:
-        """Continue the boundaries of rows, which begin with 0."""
         if name not in self.ends:
             self._append(name, np.zeros(1, np.int64))
         end = self.ends.setdefault(name, 0)
@@ -352,7 +351,6 @@ def load_encoded(folder: Path) -> Encoded:
 
 
 def _mapped(path: Path, kind: str) -> Array:
-    """Map a file into memory, which an empty one cannot be."""
     if not path.stat().st_size:
         return np.zeros(0, kind)
     return np.memmap(path, kind, mode="r").view(np.ndarray)
@@ -361,7 +359,6 @@ def _mapped(path: Path, kind: str) -> Array:
 def _assembled(
     arrays: Mapping[str, Array], rows: Mapping[str, int | None], num_cut: int
 ) -> Encoded:
-    """Return sequences from their arrays. ``rows`` has the width of rows by name (``Ragged``)."""
     found = {n: Ragged(arrays[f"{n}.values"], arrays[f"{n}.offsets"], w) for n, w in rows.items()}
     ids, words = found.pop("ids"), found.pop("words")
     targets = {name.removeprefix(TARGET): target for name, target in found.items()} or None
@@ -371,7 +368,6 @@ def _assembled(
 
 
 def _gather(offsets: Array, rows: Array) -> tuple[Array, Array]:
-    """Return the indices of the values of some rows, and the offsets of these rows among them."""
     begins = offsets[rows]
     counts = offsets[rows + 1] - begins
     bounds = _boundaries(counts)
@@ -379,7 +375,6 @@ def _gather(offsets: Array, rows: Array) -> tuple[Array, Array]:
 
 
 def _boundaries(counts: Array) -> Array:
-    """Cumulative counts with a leading 0: [len(counts) + 1]."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets

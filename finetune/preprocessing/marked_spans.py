@@ -106,7 +106,6 @@ def mark_pair(
 
 
 def _distance(word: int, subject: Span, object: Span) -> tuple[int, int]:
-    """Return the number of words to the nearer span, and the position in a span or text."""
     sides = [
         (max(span.start - word, word - span.end + 1, 0), max(0, word - span.start))
         for span in (subject, object)

@@ -168,7 +168,6 @@ def special_subwords(tokenizer: Any) -> Array:
 
 
 def _original(sequences: Encodings) -> Array:
-    """Return the ids of sequences without their masks, in the layout of ``ids.values``."""
     values = sequences.ids.values
     if sequences.targets is None or "position" not in sequences.targets:
         return values
@@ -199,7 +198,6 @@ def keyed_generator(
 
 
 def _words(free: Array, starts: Array) -> tuple[Array, Array]:
-    """Return begin and end of the words whose subwords may all be chosen."""
     before = np.concatenate(([0], np.cumsum(free)))
     begins, ends = starts[:-1].astype(np.int64), starts[1:].astype(np.int64)
     whole = (before[ends] - before[begins] == ends - begins) & (ends > begins)
@@ -230,7 +228,6 @@ def _fitting(lengths: Array, count: int, generator: np.random.Generator) -> Arra
 def _part(
     begins: Array, ends: Array, parts: int, turn: int, generator: np.random.Generator
 ) -> Array:
-    """Return the units of one of the random parts of equal size of a sequence."""
     order = generator.permutation(len(begins))
     before = np.cumsum((ends - begins)[order]) - 1
     chosen: Array = order[before * parts // (before[-1] + 1) == turn]

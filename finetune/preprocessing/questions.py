@@ -121,14 +121,12 @@ def encode_questions(
 def _target(
     gold: tuple[int, int] | None, first: int, length: int, begin: int
 ) -> Mapping[str, list[float]]:
-    """Return the gold positions in a sequence, whose window starts at ``begin``."""
     if gold is None or gold[0] < first or gold[1] >= first + length:
         return {"start": [0], "end": [0]}
     return {"start": [begin + gold[0] - first], "end": [begin + gold[1] - first]}
 
 
 def _characters(text: str, offsets: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the characters of each token, without white space at its edges: [n] and [n]."""
     bounds = np.array(list(offsets), dtype=np.int64).reshape(-1, 2)
     starts, ends = bounds[:, 0].copy(), bounds[:, 1].copy()
     spaces = is_space(text)

@@ -76,7 +76,6 @@ def predicted_candidates(
 
 
 def _margin(spans: np.ndarray, window: tuple[int, int], text: tuple[int, int]) -> np.ndarray:
-    """Return the words between each span and the nearest cut edge; -1 for spans outside. [S]"""
     left, right = spans[:, 0] - window[0], window[1] - spans[:, 1]
     before = left if window[0] > text[0] else np.inf
     after = right if window[1] < text[1] else np.inf

@@ -211,7 +211,6 @@ class TextSequences:
             )
 
     def _counted(self, example: TextExample, size: int) -> str:
-        """Return a number of tokens, which are not all of a text that is cut before."""
         longest = max(map(len, example.texts()))
         return f"{size} tokens or more" if longest > FAR * self.max_length else f"{size} tokens"
 
@@ -238,7 +237,6 @@ class TextSequences:
 
 
 def _around(ids: list[int], start: int, end: int, room: int) -> tuple[list[int], int, int]:
-    """Cut a text around its target; return it with the range of the target, perhaps cut as well."""
     left = max(0, min((start + end - room) // 2, len(ids) - room, start))
     return ids[left : left + room], start - left, min(end - left, room)
 

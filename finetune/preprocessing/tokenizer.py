@@ -190,7 +190,6 @@ class SubwordTokenizer(Subwords):
         return found
 
     def _aligned(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Return subwords and words as the tokenizer aligns them, which takes longer."""
         result = []
         encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
         for text, encoding in zip(texts, encoded, strict=True):
@@ -232,7 +231,6 @@ class SubwordTokenizer(Subwords):
         return begins
 
     def _template(self, pair: bool) -> Template:
-        """Read the special tokens and segments off the encoding of a probe text."""
         size = len(self.text_subwords(["a"])[0])
         if size == 0:
             raise UserError(

@@ -123,12 +123,10 @@ def encode_window(
 
 
 def _reach(before: Sequence[int], start: int, capacity: int) -> int:
-    """Return the end of the longest window from ``start``, which has at least one word."""
     fitting = bisect_right(before, before[start] + capacity) - 1
     return min(max(fitting, start + 1), len(before) - 1)
 
 
 def _cut(before: Sequence[int], start: int, end: int) -> int:
-    """Return the first word of an overlap whose middle is nearer to its end than to its start."""
     edges = before[start] + before[end]
     return next((w for w in range(start, end) if before[w] + before[w + 1] > edges), end)

@@ -149,7 +149,6 @@ class MaskFilling(MaskedTask):
         return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        """Return windows of the lines of each text; a separator stands for an empty line."""
         room = self.record.max_length - self.tokenizer.single.num_special
         texts = [each.text.split("\n") for each in examples]
         lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))

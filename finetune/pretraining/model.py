@@ -161,7 +161,6 @@ class PretrainingModel(MaskedLanguageModel):
 
     @property
     def _output_matrix(self) -> Tensor:
-        """The output matrix W_V [V, E]."""
         output: Any = self.model.get_output_embeddings() or self.model.get_input_embeddings()
         weight: Tensor = output.weight
         return weight
@@ -190,7 +189,6 @@ def _class(name: str, config: Any, nsp: bool) -> Any:
 
 
 def _pooled(model: Any, first: Tensor) -> Any:
-    """Return the pooled first tokens [N, H] of states [N, 1, H]."""
     if isinstance(model.pooler, nn.Linear):  # BigBird
         return model.activation(model.pooler(first[:, 0]))
     return model.pooler(first)

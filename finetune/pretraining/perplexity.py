@@ -209,7 +209,6 @@ class TextScorer:
         yield from waiting  # blank ones
 
     def _read(self, number: int, item: str | TextExample) -> tuple[TextScore, list[int]]:
-        """Return a text without log-probabilities, and the first subword of each word."""
         example = TextExample(number, item) if isinstance(item, str) else item
         ((ids, starts),) = self.tokenizer.subwords_with_words([example.text])
         text = TextScore(
@@ -241,7 +240,6 @@ class TextScorer:
                 yield _Copy(text, start, end, index, masked_end)
 
     def _predict(self, copies: Sequence[_Copy]) -> None:
-        """Enter the log-probabilities that copies predict in their texts."""
         special = self.tokenizer.single.num_special
         passes = forward_passes(
             self.model,
@@ -298,7 +296,6 @@ def score_texts(command: Perplexity) -> None:
 
 
 def _rows(command: Perplexity) -> Iterator[TextExample]:
-    """Yield the texts, or pairs of texts, of the options or of the file."""
     if command.text and command.pairs:
         yield TextExample(0, command.text[0], command.text[1], where="--text")
     elif command.text:
@@ -321,7 +318,6 @@ def _sides(row: TextExample) -> list[TextExample]:
 def _scored(
     command: Perplexity, scorer: TextScorer, rows: Iterable[TextExample]
 ) -> Iterator[list[TextScore]]:
-    """Yield the scores of the one or two texts of each row, and show the progress."""
     is_stream = command.file is not None and not Path(command.file).is_file()
     total = 0 if is_stream else sum(1 for _ in _rows(command))
     read, again = tee(rows)
@@ -334,7 +330,6 @@ def _scored(
 
 
 def _line(command: Perplexity, first: TextScore, second: TextScore | None = None) -> dict[str, Any]:
-    """Return the line of a text, or the prediction for a pair; its gold is the first text."""
     scores = [first] if second is None else [first, second]
     columns: dict[str, list[Any]] = {
         "log_likelihood": [round(each.log_likelihood, 6) for each in scores],

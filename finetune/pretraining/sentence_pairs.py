@@ -160,7 +160,6 @@ class SentencePairs:
     def _random_line(
         self, blocks: _Blocks, row: int, free: int, generator: np.random.Generator
     ) -> tuple[int, int]:
-        """Draw a line of another document, if possible one of at most ``free`` subwords."""
         own = blocks.document[row]
         for _ in range(TRIES):
             block = int(generator.integers(len(blocks.document)))

@@ -114,7 +114,6 @@ class PretrainConfig(TrainConfig):
             )
 
     def _check_encoder(self) -> None:
-        """Raise UserError for settings that fit only a new encoder, or only a pretrained one."""
         if self.config is None:
             if self.tokenizer is not None:
                 raise UserError(

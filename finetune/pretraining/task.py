@@ -141,7 +141,6 @@ class PretrainingTask(MaskedTask):
         return [*[SpanBoundary()] * config.boundary, *[NextSentence()] * config.nsp]
 
     def _separator(self, size: int) -> Array:
-        """Return which subwords are the special tokens around and between texts [V]."""
         single = self.tokenizer.single  # sep_token_id is also between two texts
         found = np.zeros(size, dtype=bool)
         found[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
@@ -149,7 +148,6 @@ class PretrainingTask(MaskedTask):
 
     @property
     def _masking_of_scores(self) -> Masking:
-        """The masking without unigram frequencies, so that scores of runs compare."""
         return replace(self._masking, frequency=None)
 
     def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
@@ -195,7 +193,6 @@ class PretrainingTask(MaskedTask):
         return found, 0
 
     def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
-        """Return what a sequence keeps of its block."""
         return None
 
     def collate(self, encodings: Iterable[Encoding]) -> dict[str, Tensor]:
@@ -220,7 +217,6 @@ class PretrainingTask(MaskedTask):
         return torch.stack([each.sum() for each in losses]), torch.stack(counts)
 
     def _loss_counts(self, batch: Batch) -> Tensor:
-        """Return the numbers of chosen positions and of the losses of each objective."""
         names = ("position", *(objective.name for objective in self._objectives))
         return torch.tensor([float(len(batch.targets.get(name, ()))) for name in names])
 
@@ -292,7 +288,6 @@ class PairedTask(PretrainingTask):
 
 
 def _head_notes(config: Any) -> list[str]:
-    """Return a note for the log if a checkpoint has no head of a masked language model."""
     made = config.architectures
     if not made or any(name.endswith(LANGUAGE_MODELS) for name in made):
         return []

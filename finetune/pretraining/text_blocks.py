@@ -134,7 +134,6 @@ def _packed(
     packing: Packing,
     counts: PackingCounts,
 ) -> Iterator[TextBlock]:
-    """Yield blocks of at most ``room`` subwords, and add up counts."""
     open_block = _OpenBlock(room, tokenizer.tokenizer.sep_token_id)
     for document, lines in _tokenized(documents, tokenizer, counts.frequency):
         if packing == "doc-sentences" or document.key != open_block.source.key:
@@ -211,7 +210,6 @@ class _OpenBlock:
 def _tokenized(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, frequency: Array
 ) -> Iterator[tuple[TextExample, list[_Line]]]:
-    """Yield each document with its lines and their subwords; add up ``frequency``."""
     remaining = iter(documents)
     while chunk := list(islice(remaining, CHUNK)):
         texts = [document.text.split("\n") for document in chunk]
@@ -224,7 +222,6 @@ def _tokenized(
 
 
 def _cut(text: str, tokenizer: SubwordTokenizer, first: int, room: int) -> Iterator[_Line]:
-    """Yield parts of a line, of at most ``room`` subwords each, the first of at most ``first``."""
     limit = first
     while text:
         part = text[: PREFIX * limit]
@@ -243,7 +240,6 @@ def _cut(text: str, tokenizer: SubwordTokenizer, first: int, room: int) -> Itera
 
 
 def _end(text: str, tokenizer: SubwordTokenizer, limit: int) -> int:
-    """Return the character at which the subwords of a text exceed a limit, after a whole word."""
     encoding = tokenizer.backend.encode(text, add_special_tokens=False)
     ids, starts = tokenizer.subwords_with_words([text])[0]
     limit = max(1, min(limit, len(ids) - 1))

@@ -271,7 +271,6 @@ def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> Coverage:
 def _wordpiece(
     lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
 ) -> Tokenizer:
-    """Train WordPiece with BERT's word splitting, but keep accents: some scripts need them."""
     limit = max(1, (size - len(layout.tokens)) // 2)  # most characters are there as x and ##x
 
     def tokenizer(vocabulary: dict[str, int] | None) -> Tokenizer:
@@ -304,7 +303,6 @@ def _wordpiece(
 def _bpe(
     lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
 ) -> Tokenizer:
-    """Train byte-level BPE, which can write every text: no subword is unknown."""
     made = Tokenizer(models.BPE())
     if lowercase:
         made.normalizer = normalizers.Lowercase()
@@ -327,7 +325,6 @@ def _bpe(
 def _unigram(
     lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
 ) -> Tokenizer:
-    """Train Unigram with the normalization of SentencePiece's ``nmt_nfkc``."""
     made = Tokenizer(models.Unigram())
     steps = [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
     made.normalizer = normalizers.Sequence([*steps, *[normalizers.Lowercase()] * lowercase])

@@ -198,7 +198,6 @@ class WordVectors:
 
 
 def _unit_rows(vectors: Array) -> tuple[Array, Array]:
-    """Return vectors of length 1, and which of them are not zero."""
     lengths = np.linalg.norm(vectors, axis=1)
     return vectors / np.maximum(lengths, 1e-12)[:, None], lengths > 0
 
@@ -433,7 +432,6 @@ def with_vocabulary(
 
 
 def _load_with_head(name: str, config: Any, options: dict[str, Any]) -> Any:
-    """Load a checkpoint as a masked language model if it is one, else as an encoder."""
     if type(config) in AutoModelForMaskedLM._model_mapping or getattr(config, "auto_map", None):
         with contextlib.suppress(MissingHead):
             return load_weights(AutoModelForMaskedLM, name, config, new_head=False, **options)
@@ -441,7 +439,6 @@ def _load_with_head(name: str, config: Any, options: dict[str, Any]) -> Any:
 
 
 def _vocabulary_weights(model: Any) -> list[str]:
-    """Return the names of the weights with a row for each subword."""
     config = copy.deepcopy(model.config)
     config.vocab_size += 1
     with torch.device("meta"):
@@ -450,7 +447,6 @@ def _vocabulary_weights(model: Any) -> list[str]:
 
 
 def _first(*matrices: Any) -> Any:
-    """Return each row from the first of some sparse matrices that has weights in it."""
     result = matrices[0]
     for matrix in matrices[1:]:
         empty = np.diff(result.indptr) == 0
@@ -465,7 +461,6 @@ def _copies(pairs: dict[int, int], shape: tuple[int, int]) -> Any:
 
 
 def _matrix(blocks: list[tuple[Array, Array, Array]], shape: tuple[int, int]) -> Any:
-    """Return a sparse matrix of (values, rows, columns)."""
     empty = (np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
     values, rows, columns = (np.concatenate(each) for each in zip(empty, *blocks, strict=True))
     made = sparse.coo_array((values, (rows, columns)), shape).tocsr()

@@ -156,7 +156,6 @@ def _reasons(
     explanation: Sequence[Any] = (),
     nearest: Sequence[Any] = (),
 ) -> dict[str, Any]:
-    """Return the words of each wrong label with their scores, and the nearest training examples."""
     wrong = [e.predicted for e in errors if isinstance(e.predicted, Mapping)]
     gold = example.gold_labels() or ()
     neighbors = []
@@ -179,7 +178,6 @@ def _reasons(
 
 
 def _in_context(id: int, context: str, error: Mistake) -> list[tuple[str, list[Part]]]:
-    """Highlight the nearest gold answer and the predicted one in the context of a question."""
     sides = [side for side in (error.gold, error.predicted) if side]
     places = [(side["start"], side["end"]) for side in sides]
     if not all(isinstance(each, int) for place in places for each in place):
@@ -201,12 +199,10 @@ def _in_context(id: int, context: str, error: Mistake) -> list[tuple[str, list[P
 
 
 def _inside(edges: Collection[int], span: tuple[int, int]) -> list[int]:
-    """Return the edges that divide a word."""
     return [edge for edge in edges if span[0] < edge < span[1]]
 
 
 def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span:
-    """Return the words of an answer that is given in characters."""
     inside = [
         i for i, (start, end) in enumerate(words) if start < side["end"] and end > side["start"]
     ]

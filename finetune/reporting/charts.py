@@ -177,7 +177,6 @@ def padded(low: float, high: float) -> tuple[float, float]:
 def _axes(
     scale: Scale, x_name: str, places: Sequence[tuple[float, str]] | None = None
 ) -> list[Shape]:
-    """Draw both axes; ``places`` are the marks of the horizontal one."""
     shapes = []
     for value in ticks(scale.bottom, scale.top):
         y = scale.y(value)
@@ -193,7 +192,6 @@ def _axes(
 
 
 def _series(number: int) -> str:
-    """Return the CSS class of a series."""
     return f"series{number % NUM_COLORS + 1}{' again' if number >= NUM_COLORS else ''}"
 
 

@@ -113,7 +113,6 @@ def write_environment(
 
 
 def _license(config: TrainConfig) -> str | None:
-    """Return the license of the model that training started from, by its card."""
     name = config.init_from or config.model
     if name is None or settings(config).get("config") is not None:  # a new encoder
         return None

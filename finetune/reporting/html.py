@@ -116,7 +116,6 @@ def _write_page(
 
 
 def _write_card(system: System) -> None:
-    """Write the card of a finished run's model; a folder of seeds has one card in each run."""
     if (system.folder / "best").is_dir() and system.runs[0].metrics:
         write_card(system)
 
@@ -151,14 +150,12 @@ def page(
 
 
 def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
-    """Name a run by its folder; if there are several systems, also by the folder of its system."""
     if len(system.runs) == 1:
         return system.name
     return run.path.name if len(systems) == 1 else f"{system.name}/{run.path.name}"
 
 
 def _intervals(systems: Sequence[System]) -> dict[str, Any] | None:
-    """Collect the scores of several systems with the range to draw them in."""
     found = [(system.name, system.headline) for system in systems if system.headline]
     if len(found) < 2:
         return None
@@ -171,7 +168,6 @@ def _intervals(systems: Sequence[System]) -> dict[str, Any] | None:
 
 
 def _comparison(systems: Sequence[System]) -> dict[str, Any]:
-    """Run the paired tests of ``finetune compare`` on every two systems."""
     rows, refused, notes, reports = [], [], {}, []
     for first, second in combinations(systems, 2):
         names = f"{first.name} and {second.name}"
@@ -226,7 +222,6 @@ def _compare(first: System, second: System) -> SystemComparison:
 
 
 def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the examples with errors of all runs, and the values that they are filtered by."""
     per_run = max(1, most // max(1, len(evaluated)))
     found = [error_examples(name, each, per_run, reasons[name]) for name, each in evaluated]
     examples = [example for some, _ in found for example in some]
@@ -248,7 +243,6 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
 
 
 def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
-    """Tabulate the overall scores: of one run by split, of several in one table for each split."""
     by_split = {
         split: {name: run.metrics.get(split, {}) for name, run in runs}
         for split in sorted({s for _, run in runs for s in run.metrics}, key=_split_order)
@@ -278,19 +272,16 @@ def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
 
 
 def _split_order(split: str) -> tuple[bool, str]:
-    """Sort test splits before the others."""
     return not split.startswith("test"), split
 
 
 def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> Table:
-    """Tabulate scores with a column for each key of ``scores``."""
     names = dict.fromkeys(name for each in scores.values() for name in each if ":" not in name)
     rows = [[name, *(each.get(name) for each in scores.values())] for name in names]
     return Table(caption, ["score", *scores], rows)
 
 
 def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
-    """Draw loss, validation scores, learning rates, gradient norm and speed over training."""
     rates = {"": "lr"}
     if any("head_lr" in line for _, run in runs for line in run.training):
         rates = {"encoder": "lr", "head": "head_lr"}
@@ -305,7 +296,6 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
 
 
 def _series(runs: NamedRuns, keys: Mapping[str, str]) -> list[tuple[str, Points]]:
-    """Return the values of each run's training log, named by the run and the names of ``keys``."""
     return [
         (f"{run_name} {name}".strip() if len(runs) > 1 else name or run_name, points)
         for run_name, run in runs
@@ -315,7 +305,6 @@ def _series(runs: NamedRuns, keys: Mapping[str, str]) -> list[tuple[str, Points]
 
 
 def _validation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
-    """Draw the main metric; of one run also its other scores, unless they are equal."""
     lines = [(name, run.evaluations) for name, run in runs if run.evaluations]
     first = lines[0][1][0] if lines else {}
     scores = [name for name in first if _SCORE.fullmatch(name)]
@@ -339,7 +328,6 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
 
 
 def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
-    """Draw a chart of lines; a single point is no line."""
     series = [(name, points) for name, points in series if len(points) > 1]
     if not series:
         return None
@@ -352,7 +340,6 @@ def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
 
 
 def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
-    """Tabulate scores by class: all scores of one run, or F1 of several runs."""
     if len(evaluated) == 1:
         known = analysis_tables(evaluated[0][1])
         return [known[name] for name in _CLASS_TABLES if name in known]
@@ -375,7 +362,6 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
 
 
 def _evaluation(name: str, analysis: Analysis) -> dict[str, Any]:
-    """Collect confusion, calibration and subgroups of one run."""
     matrix = analysis.tables.get("confusion", [])
     known = analysis_tables(analysis)
     tables = []
@@ -453,7 +439,6 @@ def _risk_chart(analysis: Analysis) -> Chart | None:
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:
-    """Collect the command, the settings and the environment of a run."""
     about = run.environment
     defaults = settings(CONFIGS[run.task]()) if run.task in CONFIGS else {}
     rows: list[list[list[Any]]] = [[], []]

@@ -44,7 +44,6 @@ def write_search(
 
 
 def _write(folder: Path, name: str, numbers: Mapping[str, Any], page: str) -> Path:
-    """Write the numbers and the page of runs into their folder; return the path of the page."""
     write_text(folder / f"{name}.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
     write_text(folder / f"{name}.html", page)
     return folder / f"{name}.html"
@@ -86,7 +85,6 @@ def write_best_recipe(
 
 
 def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> Section:
-    """Return the best trial with its scores."""
     best = result.best
     if best is None:
         return Section("The best trial", ["No trial has a score yet."])
@@ -108,7 +106,6 @@ def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> S
 
 
 def _settings(result: SearchResult) -> Section:
-    """Return which settings matter, and the scores by the values of each."""
     table = Table(
         "Fraction of the variance of the scores that a setting explains (fANOVA)",
         ["setting", "importance"],
@@ -123,7 +120,6 @@ def _settings(result: SearchResult) -> Section:
 
 
 def _trials(result: SearchResult) -> Section:
-    """Return all trials, and why some failed."""
     columns, rows = result.table()
     notes = [
         f"Trial {each.number} failed: {each.error}"
@@ -138,7 +134,6 @@ def _trials(result: SearchResult) -> Section:
 
 
 def _progress(result: SearchResult) -> list[Chart]:
-    """Draw the scores by number, and the best until then."""
     better = min if result.lower_is_better else max
     found = [(t.number, t.score) for t in result.trials if t.state == "finished"]
     if not found:
@@ -152,7 +147,6 @@ def _progress(result: SearchResult) -> list[Chart]:
 
 
 def _values(result: SearchResult) -> list[Chart]:
-    """Draw the scores of finished trials by the value of each setting."""
     charts = []
     for name, dimension in result.space.items():
         found = [

@@ -104,7 +104,6 @@ def published(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_folders(value: str) -> str:
-    """Return an id of the hub, or the last part of a local path."""
     is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?(@[\w.\-]+)?", value)
     is_public = is_id and not value.startswith(".") and not Path(value).exists()
     return value if is_public else last_part(value)
@@ -167,14 +166,12 @@ def base_model(run: Run) -> str | None:
 
 
 def _data_name(run: Run) -> str:
-    """Return the name of the data: a hub id, or the last part of a path."""
     data = _hub_data(run)
     name = last_part(data.get("id") or run.config.get("data") or "data")
     return f"{name} ({data['config']})" if data.get("config") else name
 
 
 def _hub_data(run: Run) -> dict[str, Any]:
-    """Return id, configuration and revision of a data set of the hub; empty for local data."""
     from_hub = run.environment.get("data") == "hub"
     spec = str(run.config.get("data_used") or run.config.get("data")).partition(",")[0]
     found = hub_dataset(spec) if from_hub else None
@@ -194,7 +191,6 @@ def is_native(task: str, config: Mapping[str, Any]) -> bool:
 
 
 def _mask_token(run: Run) -> str:
-    """Return the mask token of the saved tokenizer."""
     saved = read_object(run.path / "best" / "tokenizer_config.json")
     token = saved.get("mask_token", "")
     return str(token.get("content") if isinstance(token, dict) else token)

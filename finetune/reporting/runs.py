@@ -184,7 +184,6 @@ def gather(folder: Path, split: str | None) -> System:
 
 
 def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | None:
-    """Return the score that selects models, over the folds that ``folds.json`` sums up."""
     evaluated = next((run.evaluated for run in runs if run.evaluated), None)
     if evaluated is None:
         return None
@@ -200,7 +199,6 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder has the settings of a run, not only the configuration of a model."""
     path = folder / "config.json"
     try:
         return "task" in read_object(path)
@@ -272,7 +270,6 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
 def _counts(
     wanted: str | None, predictions: Sequence[Scored], warnings: list[str]
 ) -> tuple[str, Sequence[Any]]:
-    """Count by the metric of the run, or by the default metric if it does not fit."""
     usual = predictions[0].kind.default
     try:
         return wanted or usual, count_metric(wanted or usual, predictions)
@@ -284,7 +281,6 @@ def _counts(
 
 
 def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analysis | None:
-    """Analyze the predictions of the wanted split, of a test split, or of another with gold."""
     names = run.splits
     if not names:
         warnings.append("no predictions: the run has not reached its first evaluation")
@@ -306,7 +302,6 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analys
 
 
 def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
-    """Read the complete lines of a log; a killed run may have cut one."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:

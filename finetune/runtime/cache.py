@@ -94,7 +94,6 @@ def cache_entries() -> list[CacheEntry]:
 
 
 def _is_removable(path: Path) -> bool:
-    """Return whether a path is an entry, or a temporary folder of one that no process makes."""
     if path.is_symlink() or not path.is_dir():
         return False
     if _KEY.fullmatch(path.name):

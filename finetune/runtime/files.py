@@ -125,7 +125,6 @@ def replace_folder(
 
 @contextlib.contextmanager
 def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
-    """Context that undoes the replacement of a folder if it ends with an error."""
     try:
         yield
     except BaseException as error:
@@ -144,7 +143,6 @@ def recover(parent: Path) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Complete or undo the replacements of a file or folder that killed processes left."""
     if not _LOCKS:
         return
     try:
@@ -168,7 +166,6 @@ def _remove_leftovers(target: Path) -> None:
 
 @contextlib.contextmanager
 def _held(descriptor: int) -> Iterator[None]:
-    """Tell other processes that a temporary file or folder is in use; close it at the end."""
     try:
         if _LOCKS:
             _try_lock(descriptor)
@@ -195,7 +192,6 @@ def temporary_target(path: Path) -> str | None:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder; return False if another process holds it, or locks fail."""
     import fcntl
 
     try:
@@ -206,7 +202,6 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _finish(target: Path, fresh: Path, old: Path) -> None:
-    """Complete the replacement of a folder if its old version has been moved away, or undo it."""
     if old.exists() and not target.exists():  # `fresh` is complete
         (fresh if fresh.exists() else old).rename(target)
     _remove(fresh)
@@ -336,13 +331,11 @@ def _this_process() -> str:
 
 
 def _write_holder(descriptor: int) -> None:
-    """Write the holder into a lock file, after a byte that others cannot read on Windows."""
     os.truncate(descriptor, 0)
     os.write(descriptor, f" {_this_process()}".encode())
 
 
 def _holder(path: Path) -> str:
-    """Return the holder of a folder by its lock file; empty if there is none."""
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(1)
@@ -360,13 +353,11 @@ def _save_error(path: Path, error: BaseException) -> SaveError:
 
 
 def _temporary_paths(path: Path) -> tuple[Path, Path]:
-    """Return names next to a path for its new and its old version, which nobody can foresee."""
     base = f".{path.name}-{secrets.token_hex(8)}"
     return path.with_name(f"{base}.new"), path.with_name(f"{base}.old")
 
 
 def _sync(folder: Path) -> None:
-    """Wait until a folder is on disk, and give its files the permissions of new files."""
     mode = folder.stat().st_mode & 0o666
     for path in folder.rglob("*"):
         if path.is_dir():
@@ -379,7 +370,6 @@ def _sync(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk, where the system can."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -128,7 +128,6 @@ class Repository:
                 module.HF_HUB_OFFLINE = value
 
     def _remember(self) -> None:
-        """Note the commit of the branch or tag in the cache, as the client of the hub does."""
         if self.revision == self.commit or self.commit is None or not self.online:
             return
         path = _snapshots(self.kind, self.id).parent / "refs" / (self.revision or "main")
@@ -200,7 +199,6 @@ def _forget() -> None:
 
 
 def _look_up(kind: Kind, id: str, revision: str | None) -> Repository:
-    """Ask the hub for a repository and the sizes of its files."""
     from huggingface_hub import HfApi
 
     def ask() -> Any:
@@ -216,7 +214,6 @@ def _look_up(kind: Kind, id: str, revision: str | None) -> Repository:
 def _request(
     ask: Callable[[], Any], kind: Kind, id: str, revision: str | None, *, reading: bool = False
 ) -> Any:
-    """Return the answer of the hub to a request; ask again if it fails at once."""
     begin = time.monotonic()
     for wait in (1.0, 2.0, None):
         try:
@@ -232,7 +229,6 @@ def _request(
 
 
 def _cached(kind: Kind, id: str, revision: str | None) -> Repository:
-    """Return the part of a repository that is in the cache."""
     snapshots = _snapshots(kind, id)
     reference = snapshots.parent / "refs" / (revision or "main")
     commit = revision if revision and COMMIT.fullmatch(revision) else None
@@ -246,7 +242,6 @@ def _cached(kind: Kind, id: str, revision: str | None) -> Repository:
 
 
 def _snapshots(kind: Kind, id: str) -> Path:
-    """Return the folder of the commits of a repository in the cache."""
     from huggingface_hub import constants
 
     name = "--".join([f"{kind}s", *id.split("/")])
@@ -373,7 +368,6 @@ def _meaning(
 
 
 def _status_meaning(status: int, what: str, hub: str, has_token: bool) -> tuple[str, Reason] | None:
-    """Return the meaning of a status of HTTP."""
     if status == 401 and not has_token:
         return f"{what}: {hub} asks who you are: {_SIGN_IN}.", "refused"
     if status == 401:
@@ -398,7 +392,6 @@ def _not_cached(repository: Repository) -> HubError:
 
 @contextlib.contextmanager
 def _bars() -> Iterator[None]:
-    """Show the bars of the client of the hub on a terminal, and nowhere else."""
     from huggingface_hub import constants
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
@@ -419,7 +412,6 @@ def _bars() -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    """Print a note on standard error, on the main process."""
     from finetune.runtime.processes import process_index
     from finetune.runtime.progress import Reporter
 

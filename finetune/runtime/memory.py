@@ -52,7 +52,6 @@ def memory_returned() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _malloc(during: Mapping[int, int], usual: Mapping[int, int]) -> Iterator[None]:
-    """Context with settings of glibc; it ends with those that glibc itself arrives at."""
     if (library := _glibc()) is None:
         yield
         return
@@ -76,7 +75,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _glibc() -> Any:
-    """Return the C library if it is glibc and the user has not set its memory, else None."""
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform != "linux" or tuned or any(name in os.environ for name in VARIABLES):
         return None

@@ -161,7 +161,6 @@ class Reporter:
 
     @property
     def _is_live(self) -> bool:
-        """True where bars can move: on a terminal, and in a notebook with ipywidgets."""
         widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
         return self.console.is_terminal or widgets
 

@@ -129,7 +129,6 @@ def csv_lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a list, an object or a boolean as JSON, and any other value unchanged."""
     if isinstance(value, list | tuple | dict | bool):
         return json.dumps(value, ensure_ascii=False, default=str)
     return value
@@ -192,7 +191,6 @@ def _csv(file: IO[str]) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def _tsv(file: IO[str]) -> Iterator[Write]:
-    """Write cells without quotes; tabs and line ends, which no cell can hold, become blanks."""
     header = _Header()
 
     def line(values: Sequence[Any]) -> str:
@@ -299,7 +297,6 @@ def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> 
 
 
 def _types(rows: Sequence[Record]) -> dict[str, Any]:
-    """Return the type in Arrow of each column of rows; null for a column without values."""
     import pyarrow
 
     names = dict.fromkeys(name for row in rows for name in row)
@@ -307,7 +304,6 @@ def _types(rows: Sequence[Record]) -> dict[str, Any]:
 
 
 def _fits(found: Any, expected: Any) -> bool:
-    """Return whether values of a type of Arrow keep their content in another one."""
     from pyarrow import types
 
     if types.is_null(found) or (types.is_integer(found) and types.is_floating(expected)):

@@ -149,7 +149,6 @@ def member_names(text: str | None) -> list[str]:
 
 
 def _data(suite: Suite, given: Sequence[str]) -> dict[str, str]:
-    """Return the data of --data by member."""
     found = {}
     for text in given:
         name, _, value = text.partition("=")
@@ -163,7 +162,6 @@ def _data(suite: Suite, given: Sequence[str]) -> dict[str, str]:
 
 
 def _check(member: Member, command: TaskCommand) -> None:
-    """Raise UserError for an option that does not apply to a suite."""
     config, recipe = command.config, member.recipe.config()
     for option, given in (
         ("--sizes", command.sizes is not None),

@@ -186,7 +186,6 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
 def _typed(
     where: Where, what: str, hints: Mapping[str, Any], entry: Any, *above: str
 ) -> dict[str, Any]:
-    """Return the values of a mapping, below the keys ``above``, with their types."""
     typed: dict[str, Any] = {}
     for key, value in (entry if isinstance(entry, dict) else {}).items():
         place = where(*above, key)
@@ -195,7 +194,6 @@ def _typed(
 
 
 def _member(path: Path, where: Where, name: str, entry: Any, model: str) -> Member:
-    """Return a member with its recipe."""
     at = where("members", name)
     if not re.fullmatch(_NAME, name):
         raise UserError(f"{at}: {name!r} names a folder: use letters, digits, -, . and _.")
@@ -238,7 +236,6 @@ def _member(path: Path, where: Where, name: str, entry: Any, model: str) -> Memb
 
 
 def _recipe(path: Path, where: str, named: str, model: str) -> Recipe:
-    """Load a recipe that a suite names: relative to the suite, else packaged."""
     if "{model}" in named and not model:
         raise UserError(f"{where}: {named!r} names a model: list the `models` of the suite.")
     name = named.replace("{model}", model)
@@ -254,7 +251,6 @@ def _recipe(path: Path, where: str, named: str, model: str) -> Recipe:
 
 
 def _score(where: str, recipe: Recipe, text: str) -> Score:
-    """Return the score of ``SPLIT METRIC``."""
     split, _, metric = text.partition(" ")
     legal = metrics_of(recipe.task)
     if not is_split(split):
@@ -271,7 +267,6 @@ def _score(where: str, recipe: Recipe, text: str) -> Score:
 
 
 def _check_starts(where: Where, members: Mapping[str, Member]) -> None:
-    """Raise UserError if a member starts from one that does not exist, or at last from itself."""
     for name in members:
         chain = [name]
         while (start := members[chain[-1]].start) is not None:
@@ -290,7 +285,6 @@ def _check_starts(where: Where, members: Mapping[str, Member]) -> None:
 def _submission(
     where: Where, entry: Any, members: Mapping[str, Member]
 ) -> tuple[Format | None, tuple[SubmissionFile, ...]]:
-    """Return the format of a submission and its files."""
     if entry is None:
         return None, ()
     listed = entry.get("files") if isinstance(entry, dict) else None

@@ -150,7 +150,6 @@ class SuiteResults:
 
     @property
     def _counted(self) -> dict[str, list[MemberScore]]:
-        """The scores in the average by member."""
         return {
             name: [score for score in self.scores if score.member.name == name]
             for name, member in self.suite.members.items()
@@ -192,7 +191,6 @@ class SuiteResults:
         return self._average(expected) if len(expected) == len(counted) > 0 else None
 
     def _average(self, values: Mapping[MemberScore, float]) -> float:
-        """Return the average of values by score."""
         if self.suite.average == "scores":
             return statistics.fmean(values.values(), [each.member.weight for each in values])
         members = self._counted
@@ -369,7 +367,6 @@ def write_results(results: SuiteResults) -> None:
 
 
 def _page(results: SuiteResults, columns: list[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return the table of a suite as HTML, with links to the reports of its members."""
     suite = results.suite
     reports = [(name, f"{name}/{REPORT_FILE}") for name in suite.members]
     reports = [(name, path) for name, path in reports if (results.folder / path).is_file()]

@@ -292,7 +292,6 @@ class SuiteTraining:
         self._say(planned, seed, "; ".join(filter(None, parts)))
 
     def _say_start(self, planned: PlannedMember, seed: int) -> None:
-        """Say which run begins, or that it is kept."""
         self.number += 1
         state = self.states[planned.name][seed]
         done = {"finished": "finished: kept", "unfinished": "continued", "new": "started"}[state]
@@ -335,7 +334,6 @@ def run_suite(command: LoadedSuite) -> None:
 
 
 def _check_folder(command: LoadedSuite) -> None:
-    """Raise UserError if the folder holds anything but a run of this suite."""
     folder = command.folder
     require_writable(folder)
     if RunFolder.open(folder).is_run or (folder / "seeds.json").is_file():
@@ -353,7 +351,6 @@ def _check_folder(command: LoadedSuite) -> None:
 
 
 def _show_additions(command: LoadedSuite) -> None:
-    """Print which members the selected ones need."""
     chosen = member_names(command.only)
     for name in command.commands:
         if chosen and name not in chosen:
@@ -363,7 +360,6 @@ def _show_additions(command: LoadedSuite) -> None:
 
 
 def _print_plan(command: LoadedSuite, plan: Sequence[PlannedMember]) -> None:
-    """Print the runs in order; UserError at the end for members that cannot run."""
     rows: list[list[Any]] = []
     problems: dict[str, str] = {}
     for planned in plan:
@@ -388,7 +384,6 @@ def _print_plan(command: LoadedSuite, plan: Sequence[PlannedMember]) -> None:
 
 
 def _finish(command: LoadedSuite, training: SuiteTraining, begin: float) -> None:
-    """Print and write the table; UserError if a member failed."""
     failures = training.failures
     results = read_results(command.loaded, command.folder, failures, command.commands)
     write_results(results)

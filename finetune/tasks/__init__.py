@@ -158,7 +158,6 @@ def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[s
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version in an order: 0.10.1 is (0, 10, 1)."""
     return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
@@ -169,7 +168,6 @@ def save_task(task: Task, folder: Path) -> None:
 
 
 def _without_code(task: str, config: TrainConfig) -> TrainConfig:
-    """Return settings without what runs code: a folder, which may be a stranger's, cannot ask."""
     known = (config.metric or "").partition(":")[0] in metrics_of(task)
     metric = config.metric if known or not config.custom_metrics else None
     return replace(

@@ -301,7 +301,6 @@ class Task(ABC):
         return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
 
     def _encoded_chunk(self, examples: Sequence[Any]) -> Encoded:
-        """Return the sequences of some examples, which may be encoded in a process of its own."""
         kinds = self.tokenizer.id_kind, whole(2 * self.record.max_length)  # two texts of a pair
         return Encoded.of(*self._sequences(examples), *kinds)
 
@@ -310,7 +309,6 @@ class Task(ABC):
         """Return the sequences of each example, and how many texts or words were cut to fit."""
 
     def _encoding_notes(self, examples: Sequence[Any], encoded: Encoded) -> list[str]:
-        """Return notes for the log on parts of examples that the model cannot read or predict."""
         ids, unknown = encoded.sequences.ids.values, self.tokenizer.unknown
         blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
         number = sum(int((block == unknown).sum()) for block in blocks)
@@ -357,18 +355,15 @@ class Task(ABC):
         return self._score(*map(list, zip(*scored, strict=True))) if scored else {}
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-        """Compute metrics of examples that all have gold."""
         return score(KINDS[self.record.kind].scored(gold, predicted, **self._facts))
 
     @property
     def _facts(self) -> dict[str, Any]:
-        """The facts of the model that scores of its kind need: labels, schemes, positive class."""
         return {}
 
     def _labeled_head(
         self, load: Callable[..., H], folder: str | Path | None, /, **settings: Any
     ) -> H:
-        """Return a new model with ``settings``, or a saved one; ``load`` is ``from_pretrained``."""
         batching = self.record.config.batching
         if folder is not None:
             return load(str(folder), batching=batching)
@@ -381,7 +376,6 @@ class Task(ABC):
 
     @contextlib.contextmanager
     def _pretrained(self) -> Iterator[dict[str, Any]]:
-        """Provide name and options of the checkpoint that a new model starts from."""
         config = self.record.config
         trusted = {"trust_remote_code": config.trust_remote_code}
         trusted |= {"bilstm": True} if config.bilstm else {}

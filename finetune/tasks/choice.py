@@ -114,7 +114,6 @@ class ChoiceTask(Task):
         return self.record.config.calibrate != "none"
 
     def _sequences(self, examples: Sequence[ChoiceQuestion]) -> tuple[list[list[Encoding]], int]:
-        """Return a sequence for each choice, and of how many questions a context is cut."""
         subwords, making = self._subwords(examples), self._text_sequences
         found, num_cut = [], 0
         for example in examples:
@@ -161,7 +160,6 @@ class ChoiceTask(Task):
         return found
 
     def _encoding_notes(self, examples: Sequence[ChoiceQuestion], encoded: Encoded) -> list[str]:
-        """Add a note on questions that are too long together with a choice."""
         notes = super()._encoding_notes(examples, encoded)
         full = encoded.sequences.lengths == self.record.max_length
         ids = {*encoded.sequences.example[full].tolist()}
@@ -201,7 +199,6 @@ class ChoiceTask(Task):
         return {"rows": torch.from_numpy(rows), "label": torch.from_numpy(label)}
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return whether each sequence has the right choice [N]."""
         return {"right": torch.from_numpy(rows["right"].values.astype(bool))}
 
     def head(self, folder: str | Path | None = None) -> ChoiceScorer:
@@ -255,7 +252,6 @@ class ChoiceTask(Task):
         return self._decided(example, probabilities)
 
     def _decided(self, example: ChoiceQuestion, probabilities: np.ndarray) -> ChoicePrediction:
-        """Make a prediction from the probabilities [C] of the model."""
         best, before = int(probabilities.argmax()), None
         if self.record.temperature is not None:
             before = tuple(map(float, probabilities))

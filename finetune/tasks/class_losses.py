@@ -165,7 +165,6 @@ def _shifted(logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
 
 
 def _focal(config: LabelConfig, losses: Tensor) -> Tensor:
-    """Multiply losses -log p by (1 - p)^gamma, if the configuration asks for it."""
     name, gamma = named_strength(config.loss)
     if name != "focal":
         return losses

@@ -108,7 +108,6 @@ def read_once(task: type[Task], config: TrainConfig) -> Dataset:
 
 
 def _inputs(config: TrainConfig, data: Any) -> Inputs | None:
-    """Return the inputs of a run that ``read_data`` reads, if they are large."""
     train = PartOf(config.data if data is None else data, most_rows=most_rows(config))
     sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
     return inputs_of(config, sources, list(map(content_of, sources)))
@@ -204,7 +203,6 @@ def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str,
 
 
 def _data_of_run(config: TrainConfig, name: str) -> Dataset:
-    """Return the data of a run of ``--replay``, as it was trained on them."""
     run = RunFolder.open(Path(name))
     run.require_config()
     if not run.is_finished or run.config["task"] != config.description.name:
@@ -280,13 +278,11 @@ def limited(data: Dataset, config: TrainConfig) -> Dataset:
 
 
 def _saved_labels(config: TrainConfig) -> tuple[str, ...]:
-    """Return the labels of the checkpoint of a run to resume; empty if there is none."""
     path = Path(config.out or "") / "last" / TASK_FILE
     return tuple(read_object(path, {"labels": list[str]})["labels"]) if path.is_file() else ()
 
 
 def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
-    """Raise UserError for the first error of the data checks; add their warnings to the notes."""
     findings = check_data(data, max_length=None)
     findings = [finding for finding in findings if finding.check not in skipped]
     for finding in findings:
@@ -302,7 +298,6 @@ def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
 
 
 def _without_unlabeled_tests(task: type[Task], data: Dataset) -> Dataset:
-    """Leave out test splits without any gold: nothing can be scored on them."""
     unlabeled = {
         split: examples
         for split, examples in data.splits.items()

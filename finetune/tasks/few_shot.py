@@ -120,7 +120,6 @@ class FewShotTask(TextClassificationTask):
     def _loss_of_triples(
         self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the squared errors of the cosines of texts, of 1 and of 0."""
         numbers = torch.tensor(sequences.part)
         rows = [to_device((numbers == each).nonzero()[:, 0], vectors.device) for each in range(3)]
         anchor, *others = (vectors.index_select(0, each) for each in rows)

@@ -45,7 +45,6 @@ _TASKS: Mapping[str, str] = {
 
 
 def _derived(task: str, config: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the name of the task, settings of its configuration, and fields of its record."""
     if task == "classify":
         nli = {canonical_name(label) for label in labels_of(config)} == {*NLI_LABELS}
         fields = {"problem": problem_of(config), "pairs": True if nli else None}

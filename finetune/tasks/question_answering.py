@@ -187,7 +187,6 @@ class QuestionAnsweringTask(Task):
         return notes
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``start`` and ``end``, positions in the sequence [N], and their ``weight`` [N]."""
         found = {name: torch.from_numpy(rows[name].values.astype(np.int64)) for name in POSITIONS}
         weight = (found["start"] >= 0).float()
         return {name: value.clamp(min=0) for name, value in found.items()} | {"weight": weight}
@@ -259,5 +258,4 @@ class QuestionAnsweringTask(Task):
 
 
 def _best_text(prediction: AnswerPrediction) -> str:
-    """Return the text of the most probable answer, predicted or not."""
     return prediction.best[0].text if prediction.best else ""

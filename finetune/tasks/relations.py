@@ -175,7 +175,6 @@ class RelationTask(WordTask):
         return Markers(self.tokenizer)
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
-        """Return a sequence for each pair, and how many words they leave out."""
         record = self.record
         neighbors = self._neighbors(examples)
         subwords = self.tokenizer.word_subwords([example.words for example in examples])
@@ -201,7 +200,6 @@ class RelationTask(WordTask):
         pair: tuple[Span, Span],
         neighbors: Mapping[tuple[str, ...], WordIds],
     ) -> tuple[Encoding, int]:
-        """Return the sequence of a pair, and how many words of the sentence it leaves out."""
         tokenizer, size = self.tokenizer, self._markers.size(*(span.label for span in pair))
         room = self.record.max_length - tokenizer.single.num_special
         if room < size + 2:
@@ -226,7 +224,6 @@ class RelationTask(WordTask):
         return notes
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``label`` [N], 0 for no relation, and ``loss_targets``."""
         record = self.record
         weights = record.class_weights and (1.0, *record.class_weights)
         label = torch.from_numpy(rows["label"].values.astype(np.int64))
@@ -285,14 +282,12 @@ class RelationTask(WordTask):
 
 
 def _class_of(label: str | None, labels: LabelSet) -> int:
-    """Return the class of a pair: 0 without relation, ``IGNORED`` for labels unseen in training."""
     if label is None:
         return 0
     return labels.id(label) + 1 if label in labels else IGNORED
 
 
 def _spans(example: TokenExample) -> tuple[Span, ...]:
-    """Return the spans of a sentence; raise UserError if it has none given."""
     if example.spans is None:
         where = f"{example.where}: " if example.where else ""
         raise UserError(
@@ -303,7 +298,6 @@ def _spans(example: TokenExample) -> tuple[Span, ...]:
 
 
 def _related(examples: Sequence[TokenExample]) -> dict[str, list[str]]:
-    """Return the types of the objects of each type of span."""
     found: dict[str, set[str]] = {s.label: set() for e in examples for s in e.spans or ()}
     for example in examples:
         for subject, object, _ in example.relations or ():
@@ -314,7 +308,6 @@ def _related(examples: Sequence[TokenExample]) -> dict[str, list[str]]:
 def _pairs(
     config: RelationsConfig, related: Mapping[str, list[str]], spans: Sequence[Span]
 ) -> Iterator[tuple[Span, Span]]:
-    """Yield the ordered pairs of different spans to classify."""
     for subject, object in permutations(spans, 2):
         unseen = subject.label not in related or object.label not in related
         if config.pairs == "all" or unseen or object.label in related[subject.label]:
@@ -322,6 +315,5 @@ def _pairs(
 
 
 def _gold_labels(example: TokenExample) -> dict[tuple[Span, Span], str]:
-    """Return the label of each related pair; the first in order if there are several."""
     relations = reversed(example.relations or ())
     return {(subject, object): label for subject, object, label in relations}

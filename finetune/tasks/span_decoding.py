@@ -104,7 +104,6 @@ class SpanDecoder(Decoder):
         return self.decide(prediction, self.thresholds)
 
     def _candidates(self, partials: Sequence[Partial]) -> Iterator[tuple[Span, float]]:
-        """Yield candidates with their scores, each from the window that predicts it."""
         bounds = [(p.first_word, p.first_word + p.values.num_words) for p in partials]
         for index, (start, end) in enumerate(bounds):
             _, indices, classes, scores = partials[index].values
@@ -142,7 +141,6 @@ def _order(span: Span) -> tuple[int, int, str]:
 
 
 def _unique(candidates: Candidates) -> dict[Span, float]:
-    """Return each span once, in order."""
     scores: dict[Span, float] = {}
     for span, score in candidates:
         scores[span] = max(score, scores.get(span, score))
@@ -152,7 +150,6 @@ def _unique(candidates: Candidates) -> dict[Span, float]:
 def _decided(
     candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float
 ) -> list[Span]:
-    """Return the best set of distinct spans in order."""
     weights = {}
     for span, score in candidates:
         threshold = max(thresholds.get(span.label, default), LOWEST)
@@ -173,13 +170,11 @@ def _decided(
 
 @lru_cache(maxsize=65536)
 def _log_odds(probability: float) -> int:
-    """Return log-odds in steps of 2^-24, about the precision of float32 logits."""
     probability = min(max(probability, 1e-9), 1 - 1e-9)  # so that weights are finite
     return round(math.log(probability / (1 - probability)) * 2**24)
 
 
 def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
-    """Split spans in order into groups such that spans of different groups never conflict."""
     if decoding == "overlapping":
         return [[span] for span in spans]
     groups: list[list[Span]] = []
@@ -193,7 +188,6 @@ def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
 
 
 def _crossing(spans: list[Span]) -> list[list[Span]]:
-    """Return the connected components of the graph whose edges join spans that cross."""
     groups, rest = [], spans
     while rest:
         group, rest = [rest[0]], rest[1:]

@@ -143,7 +143,6 @@ class SpanNerTask(WordTask):
         return list(self.record.labels)
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
-        """Return the windows of each sentence, whose targets are the spans that they predict."""
         encoded, num_cut = self._windows(examples, core_only=False)
         result = []
         for example, windows in zip(examples, encoded, strict=True):
@@ -187,7 +186,6 @@ class SpanNerTask(WordTask):
         }
 
     def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
-        """Return spans of known types with their class; one label: the first of equal bounds."""
         labels, multi_label = self.record.labels, self.record.multi_label
         first = 0 if multi_label else 1
         known = [(s, first + labels.id(s.label)) for s in spans if s.label in labels]
@@ -199,7 +197,6 @@ class SpanNerTask(WordTask):
         return self.record.max_width is not None and span.end - span.start > self.record.max_width
 
     def _encoding_notes(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
-        """Add a note that counts the gold spans that no prediction can contain, by reason."""
         notes = super()._encoding_notes(examples, encoded)
         if not any(example.spans for example in examples):
             return notes

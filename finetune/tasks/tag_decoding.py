@@ -97,7 +97,6 @@ class TagDecoder(Decoder):
         return self.decide(example, classes, probabilities, logs if log_probabilities else None)
 
     def _best_classes(self, logs: np.ndarray) -> np.ndarray:
-        """Return the class of each word [W]; only illegal sequences need a search."""
         classes: np.ndarray = logs.argmax(-1)
         legal = _legal(self.labels, self.scheme)
         start, end, pairs = legal
@@ -150,7 +149,6 @@ def _continuations(labels: LabelSet, scheme: str | None) -> list[int]:
 def _best_tags(
     emissions: np.ndarray, transitions: Transitions, num_words: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best tags of words and their marginal probabilities, both [W]."""
     tags = viterbi(emissions, transitions, num_words)
     return tags, marginals(emissions, transitions, num_words)[np.arange(len(tags)), tags]
 
@@ -205,7 +203,6 @@ def marginals(scores: np.ndarray, transitions: Transitions, num_words: Sequence[
 def _messages(
     scores: np.ndarray, first: np.ndarray, pairs: np.ndarray, positions: list[np.ndarray]
 ) -> np.ndarray:
-    """Return log sums over all tag sequences before each tag of each word, [W, C]."""
     found = np.zeros_like(scores)
     for rows in positions[:1]:
         found[rows] = first
@@ -219,7 +216,6 @@ def _messages(
 
 
 def _positions(num_words: Sequence[int], *, from_end: bool = False) -> list[np.ndarray]:
-    """Return the rows of the words at each position, from the longest to the shortest sequence."""
     lengths = np.asarray(num_words, dtype=int)
     begins = np.cumsum(lengths) - lengths
     order = np.argsort(-lengths, kind="stable")

@@ -355,13 +355,11 @@ class TextClassificationTask(Task):
         return self.record.decide(example.id, self._probabilities([prediction])[0])
 
     def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
-        """Return the predicted probabilities [N, C]."""
         labels = self.record.labels
         rows = [[(p.scores or {})[name] for name in labels] for p in predicted]
         return np.array(rows).reshape(len(rows), len(labels))
 
     def _gold_classes(self, gold: Sequence[TextExample]) -> np.ndarray:
-        """Return the gold classes [N]; with several labels, whether each applies [N, C]."""
         labels = self.record.labels
         if self.record.problem == "multi":
             applies = [[name in (e.label or ()) for name in labels] for e in gold]  # type: ignore[operator]
@@ -383,7 +381,6 @@ class TextClassificationTask(Task):
     def _calibration_errors(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> dict[str, float]:
-        """Compute the calibration error of the predicted labels, or of all labels (multi-label)."""
         multi = self.record.problem == "multi"
         after, correct = self._probabilities(predicted), self._gold_classes(gold)
         before = self._probabilities([replace(p, scores=p.uncalibrated) for p in predicted])

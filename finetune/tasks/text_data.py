@@ -94,7 +94,6 @@ def nli_label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> li
 
 
 def _drawn(config: TextConfig, data: Dataset) -> Dataset:
-    """Keep ``--per-class`` training examples of each label."""
     train = data.splits.get("train", Examples())
     number = config.per_class
     assert number is not None
@@ -110,7 +109,6 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
 
 
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
-    """Raise UserError for settings that have no meaning for the kind of problem."""
     labels = set(chain.from_iterable(map(_names, data.splits["train"].column("label"))))
     encoder, window = config.pair_encoder, config.long_text == "window"
     numbers, single = problem == "regression", problem == "single"
@@ -148,7 +146,6 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
 
 
 def _check_votes(config: TextConfig, problem: str, data: Dataset) -> None:
-    """Raise UserError for votes where texts have no one label, or where a task has no use of it."""
     kind = {"multi": "any number of labels", "regression": "a number"}.get(problem)
     if kind is None and not (config.few_shot and config.votes == "soft"):
         return
@@ -162,7 +159,6 @@ def _check_votes(config: TextConfig, problem: str, data: Dataset) -> None:
 
 
 def _require_pairs(config: TextConfig, data: Dataset) -> None:
-    """Raise UserError for the first example that is not a pair."""
     for rows in data.splits.values():
         for pair, where in rows.columns("pair", "where"):
             if pair is None:

@@ -157,7 +157,6 @@ class TokenClassificationTask(WordTask):
         return self.record.config.calibrate != "none"
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
-        """Return the windows of each sentence. Every word belongs to exactly one of them."""
         encoded, num_cut = self._windows(examples, core_only=True)
         result = []
         for example, windows in zip(examples, encoded, strict=True):
@@ -184,7 +183,6 @@ class TokenClassificationTask(WordTask):
         return {"tag": spread}
 
     def _gold_classes(self, example: TokenExample) -> list[int] | None:
-        """Return the class of each word; ``IGNORED`` for tags unseen in training."""
         if example.tags is None:
             return None
         return self.record.labels.ids(self._in_scheme(example.tags), IGNORED)
@@ -354,7 +352,6 @@ def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, torch.
 def _of_loss(
     config: TagConfig, labels: Sequence[str], train: Iterable[Sequence[str]]
 ) -> dict[str, Any]:
-    """Return weights and frequencies of the tags of words, where the loss needs them."""
     if config.class_weights == "none" and config.loss == "ce":
         return {}
     counts = Counter(chain.from_iterable(train))

@@ -99,7 +99,6 @@ class WordTask(Task):
         )
 
     def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], WordIds]:
-        """Return the subwords of all sentences in the context of the examples (``--context``)."""
         if not self.record.context_words:
             return {}
         near = {words: None for e in examples for side in (e.before, e.after) for words in side}
@@ -112,7 +111,6 @@ class WordTask(Task):
         neighbors: Mapping[tuple[str, ...], WordIds],
         spare: int,
     ) -> tuple[int, WordIds]:
-        """Return a sentence with up to ``spare`` subwords of its document, and its first word."""
         before = [word for sentence in example.before for word in neighbors[sentence]]
         after = [word for sentence in example.after for word in neighbors[sentence]]
         counts = [len(word) for word in reversed(before)], [len(word) for word in after]

@@ -48,7 +48,6 @@ class ZeroShotTask(TextClassificationTask):
     """The class of contradiction (of two classes, the other one)."""
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        """Return the windows of each text with each hypothesis, numbered window by window."""
         result: list[list[Encoding]] = [[] for _ in examples]
         most_cut = 0
         for index, hypothesis in enumerate(self._hypotheses):
@@ -157,7 +156,6 @@ def zero_shot(
 
 
 def _words(labels: str | Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the words that stand for each label in its hypothesis."""
     if isinstance(labels, Mapping):
         pairs = list(labels.items())
     elif isinstance(labels, str):

@@ -98,7 +98,6 @@ NOTES = "notes.json"
 def _to_files(
     folder: Path, number: int, workers: int, encode_chunk: EncodeChunk, starts: Sequence[int]
 ) -> Encoded:
-    """Encode all chunks in ``workers`` processes, write them to a folder, and map it."""
     with stage("tokenizing", number) as show:
 
         def chunks() -> Iterator[Encoded]:
@@ -111,7 +110,6 @@ def _to_files(
 
 
 def _load(entry: Path) -> Encoded:
-    """Map the content of an entry into memory."""
     use_entry(entry)
     encoded = load_encoded(entry)
     notes = json.loads((entry / NOTES).read_text(encoding="utf-8"))["notes"]

@@ -68,7 +68,6 @@ def save_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
 
 
 def _save_part(part: Part, folder: Path) -> None:
-    """Write the model of a part, with what it needs to continue."""
     save_task(part.task, folder)
     with plain_layers(part.head, merged=False):
         part.head.save_pretrained(folder)
@@ -81,7 +80,6 @@ def _save_part(part: Part, folder: Path) -> None:
 
 
 def _state_of(parts: Sequence[Part]) -> TrainerState:
-    """Return the state of a run: of its only part, or the sum of the steps of several."""
     states = [part.state for part in parts]
     if len(states) == 1:
         return states[0]

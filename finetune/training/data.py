@@ -142,7 +142,6 @@ def _encode(
     title: str,
     report: Callable[[str], None],
 ) -> Encoded:
-    """Encode a split, and report windows, cut texts and the notes of the task."""
     encoded = cache.encode(task, examples, title, for_training=split == "train")
     windows = int((encoded.num_windows > 1).sum())
     if windows and task.description.windows:

@@ -139,7 +139,6 @@ class Lesson:
             self._require_same_windows(data.train.sequences, self.read_by_teacher)
 
     def _require_same_windows(self, own: Encodings, other: Encodings) -> None:
-        """Raise UserError if another tokenizer divides examples in another way."""
         subwords = self.task.per_subword
         same = len(own) == len(other) and all(
             (getattr(own, name) == getattr(other, name)).all()
@@ -180,7 +179,6 @@ class Lesson:
         ]
 
     def _choose_layers(self, part: Part) -> None:
-        """Choose the layers of the student whose states are compared, if they can be."""
         weight, reason = self.weights.hidden_weight, ""
         if self.read_by_teacher is not None:
             reason = "teacher and student have different tokenizers"
@@ -289,7 +287,6 @@ class Lesson:
 def _unlabeled(
     task: Task, weights: Distillation, encoding: str, first_id: int
 ) -> Iterator[list[Example]]:
-    """Yield the unlabeled examples in chunks, with ids that continue the ids of train."""
     found: Iterator[Any] = task.record.read(str(weights.unlabeled), encoding=encoding)
     if task.description.words:
         found = (replace(each, tags=None, spans=None, unreachable=()) for each in found)

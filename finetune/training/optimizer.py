@@ -93,7 +93,6 @@ def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
 def _cached_order(
     num_examples: int, seed: int, epoch: int, shares: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the order of an epoch; only the last one of each schedule is kept."""
     kept = _last_orders(num_examples, seed, shares)
     if epoch not in kept:
         kept.clear()
@@ -105,7 +104,6 @@ def _cached_order(
 def _last_orders(
     num_examples: int, seed: int, shares: torch.Tensor | None
 ) -> dict[int, torch.Tensor]:
-    """Return where to keep the order of an epoch."""
     return {}
 
 

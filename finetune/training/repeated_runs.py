@@ -374,7 +374,6 @@ def train_sizes(
 
 
 def _read(name: str, config: TrainConfig) -> Dataset:
-    """Read the data of all runs."""
     data: Dataset = on_all_processes(lambda: read_once(task_class(name), config))
     return data
 

@@ -168,7 +168,6 @@ def require_same_teacher(run: RunFolder, teacher: Mapping[str, Any] | None) -> N
 
 
 def _same_path(name: str, before: Any, now: Any) -> bool:
-    """Return whether two models are the same folder, perhaps seen from another folder or moved."""
     if name not in ("model", "init_from") or not before or not now or not Path(now).exists():
         return False
     if Path(before).exists():
@@ -408,7 +407,6 @@ class Diverged(UserError):
 
 
 def _log_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a log, without one that a killed run wrote in part."""
     if not path.exists():
         return []
     found = []

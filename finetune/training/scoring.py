@@ -189,7 +189,6 @@ def tell_saved(part: Part, folder: Path, *, at_once: bool = False) -> None:
 
 
 def _report_score(part: Part, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:
-    """Print the score of an evaluation; at most one in ``SCORE_EVERY`` seconds."""
     now, name, state = time.monotonic(), part.task.record.metric, part.state
     if now - part.last_score < SCORE_EVERY and state.step != part.data.schedule.num_steps:
         return
@@ -238,7 +237,6 @@ def score_best(part: Part) -> dict[str, dict[str, float]]:
 def _calibrate(
     part: Part, examples: Sequence[Example], predicted: list[Prediction]
 ) -> list[Prediction]:
-    """Check that the saved model scores as before, and calibrate it on validation."""
     score = selection_score(part, scores_of(part, examples, predicted))
     before = part.state.best_score
     # other hardware can decide near ties differently

@@ -234,7 +234,6 @@ class Search:
     def _claim(
         self, trials: int, minutes: float | None, held: contextlib.ExitStack
     ) -> optuna.Trial | None:
-        """Return a trial that no process runs, or a new one; ``held`` then holds its folder."""
         import optuna
 
         done = self.trials()
@@ -254,7 +253,6 @@ class Search:
         return trial
 
     def _run_trial(self, trial: optuna.Trial) -> None:
-        """Train a trial, and store its result."""
         import optuna
 
         values = self._choose(trial)
@@ -310,7 +308,6 @@ class Search:
         return result.metrics[split][self.metric]
 
     def _choose(self, trial: optuna.Trial) -> dict[str, Any]:
-        """Return the settings of a trial: new ones, or the stored ones of a continued trial."""
         if trial.number == 0:
             return {}
         for name, each in _distributions(self.space).items():
@@ -323,12 +320,10 @@ class Search:
         return self._typed(trial.params)
 
     def _typed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of stored parameters."""
         chosen = {name: each for name, each in self.space.items() if name in parameters}
         return {name: each.typed(parameters[name]) for name, each in chosen.items()}
 
     def _earlier(self, trial: optuna.Trial) -> Any:
-        """Return an ended trial with the same settings, which would have the same result."""
         for each in self.study.get_trials(deepcopy=False):
             ended = each.state.is_finished() and each.number < trial.number
             if ended and each.params and each.params == trial.params:
@@ -368,7 +363,6 @@ class Search:
         )
 
     def _best(self, trials: Sequence[Trial]) -> Trial | None:
-        """Return the finished trial with the best score, of equal ones the first."""
         sign = -1 if self.lower_is_better else 1
         finished = [each for each in trials if each.state == "finished"]
         return max(finished, key=lambda t: (sign * (t.score or 0.0), -t.number), default=None)
@@ -410,7 +404,6 @@ class Search:
         return self.folder / f"trial-{number:03d}"
 
     def _remove_files(self) -> None:
-        """Remove the files that ended trials do not keep; the best one keeps all."""
         trials = self.trials()
         best = self._best(trials)
         for trial in trials:
@@ -499,7 +492,6 @@ def _open_study(
     space: SearchSpace,
     lower_is_better: bool,
 ) -> Study:
-    """Open or create the study; raises UserError if it belongs to a search with other facts."""
     optuna = import_optuna()
     from sqlalchemy import URL
     from sqlalchemy.exc import DatabaseError
@@ -603,7 +595,6 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def _distributions(space: SearchSpace) -> dict[str, Any]:
-    """Return the distributions of the settings of a space, as the storage names them."""
     return {name: _distribution(each) for name, each in space.items()}
 
 
@@ -618,7 +609,6 @@ def _distribution(dimension: Any) -> Any:
 
 
 def _sampler(seed: int, distributions: Mapping[str, Any]) -> Any:
-    """Return a sampler whose proposals depend on the seed, the number of the trial and its past."""
     import optuna
 
     def estimator(trial: Any, name: str = "") -> Any:

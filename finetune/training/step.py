@@ -106,7 +106,6 @@ class Step:
         return loss / count, norm
 
     def _backward_each(self, batches: Sequence[Batch], weight: float) -> torch.Tensor:
-        """Add the gradients of micro-batches; return the sum of their losses and the count [2]."""
         totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
         weights = self._loss_weights(batches, weight)
         for batch in batches_to_device(batches, self.device):
@@ -122,7 +121,6 @@ class Step:
         return full_precision(output)
 
     def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the losses of a batch, and its number, as ``Task.loss`` does."""
         if self.lesson is not None:
             with self.lesson.recording(self.head) as states:
                 output = self._forward(batch)
@@ -130,7 +128,6 @@ class Step:
         return self.loss(self._forward(batch), batch)
 
     def _loss_counts(self, batch: Batch) -> torch.Tensor | None:
-        """Return the counts of several losses; None of a single one."""
         if self.lesson is not None:
             return self.lesson.counts(batch, self.loss)
         counts = self.task.loss_counts
@@ -152,7 +149,6 @@ class Step:
         return total[0] / total.clamp_min(1)
 
     def _backward(self, loss: torch.Tensor, count: torch.Tensor, weight: float) -> torch.Tensor:
-        """Add the gradients of a loss, and return the loss and its count [2]."""
         self.scaler.scale(loss * weight).backward()
         self.copies.add_gradients()
         sums = (loss.detach().to(self.sum_dtype), count.to(self.sum_dtype))

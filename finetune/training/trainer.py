@@ -336,7 +336,6 @@ def begin(part: Part) -> bool:
 
 
 def _require_no_checkpoint(parts: Sequence[Part]) -> None:
-    """Raise UserError if a run without a checkpoint must have had one."""
     save_every = common_schedule(parts).save_every
     if len(parts) == 1:
         saved, schedule = parts[0].folder.run.config.get, parts[0].data.schedule
@@ -376,7 +375,6 @@ def _open_model(part: Part, resuming: bool, restored: contextlib.ExitStack) -> N
 
 
 def _sparse_embeddings(parts: Sequence[Part]) -> SparseEmbeddings:
-    """Return the context in which a run trains the embeddings of its data alone, if it can."""
     part = parts[0]
     # a step that fp16 skips has no weight decay, which the other rows would get
     whole = len(parts) > 1 or part.precision == "fp16"
@@ -392,7 +390,6 @@ def _sparse_embeddings(parts: Sequence[Part]) -> SparseEmbeddings:
 
 
 def _tell_threads(before: int | None, now: int | None, reporter: Reporter) -> None:
-    """Say that a run continues with another number of threads."""
     if before not in (None, now):
         reporter.say(
             f"the run was started with {before} CPU threads, and now has {now}: the weights will "

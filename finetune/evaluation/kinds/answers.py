@@ -83,7 +83,6 @@ def word_f1(gold: Sequence[str], predicted: str) -> float:
 
 
 def _scored(gold: Sequence[str]) -> Sequence[str]:
-    """Return the gold answers with words; one empty answer if there are none."""
     return [answer for answer in gold if normalized_answer(answer)] or [""]
 
 
@@ -349,8 +348,6 @@ class Answers(OfTexts):
 
 
 def _grouping(groups: Sequence[str], order: Sequence[str]) -> Grouping:
-    """Return the grouping of questions, whose metric is the F1 of answers."""
-
     def cells(scored: Scored) -> Iterator[tuple[int, str, tuple[float, int, float]]]:
         exact, f1 = (_scores(scored, each) for each in (True, False))
         for index, group in enumerate(groups):

@@ -184,13 +184,11 @@ def _settled(
 
 
 def _labels_of_model(predictions: Sequence[TextPrediction]) -> tuple[str, ...]:
-    """Return the labels of a model of several, over which averages are; () if unknown."""
     names = {tuple(p.scores) for p in predictions if p.scores is not None}
     return names.pop() if len(names) == 1 else ()
 
 
 def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
-    """Return whether predicted numbers are values, not names; also where gold has no numbers."""
     whole = all(float(label).is_integer() for label in predicted)
     if not whole or any(isinstance(label, float) for label in gold):
         return True
@@ -208,7 +206,6 @@ def _spells_number(label: str) -> bool:
 
 
 def _name(label: Any) -> str:
-    """Return a label as a model names it: 1.0 is `1`."""
     if isinstance(label, bool):
         return str(label).lower()
     return f"{label:g}" if isinstance(label, float) else str(label)
@@ -270,7 +267,6 @@ def distributions(scored: Scored) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entropies(rows: np.ndarray) -> np.ndarray:
-    """Return the entropy of distributions in nats [N, C] -> [N]."""
     logs = np.log(rows, out=np.zeros_like(rows), where=rows > 0)
     found: np.ndarray = 0.0 - (rows * logs).sum(-1)
     return found
@@ -620,7 +616,6 @@ class Number(_OfLabels):
 
 
 def _as_numbers(run: Scored) -> Scored:
-    """Return whole numbers, which were read as names, as numbers."""
     values = [float(example.label) for example in run.examples]
     facts: dict[str, Any] = {"examples": run.examples, "predictions": run.predictions, "by": run.by}
     return NUMBER.pair(values, [float(each.label) for each in run.predictions], **facts)

@@ -158,13 +158,11 @@ def _in_words_of_gold(
 
 
 def _probabilities(prediction: RelationPrediction) -> dict[Relation, float]:
-    """Return the known probabilities of relations."""
     pairs = zip(prediction.relations, prediction.scores, strict=True)
     return {relation: score for relation, score in pairs if not math.isnan(score)}
 
 
 def _shown(words: Sequence[str], relation: Relation) -> dict[str, Any]:
-    """Return a relation as the span from its first to its last word."""
     start = min(relation.subject.start, relation.object.start)
     end = max(relation.subject.end, relation.object.end)
     names = [f"{surface(words, span)} ({span.label})" for span in relation[:2]]

@@ -359,7 +359,6 @@ def _parsed_spans(row: Mapping[str, Any], where: str, example: TokenExample) -> 
 
 
 def _row_probabilities(row: Mapping[str, Any]) -> dict[Span, float]:
-    """Return the probabilities of spans in words; nothing for spans in characters."""
     if row.get("words", row.get("tokens")) is None and "text" in row:
         return {}
     found = {}

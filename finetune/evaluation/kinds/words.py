@@ -128,7 +128,6 @@ def _spans_of_stretch(tags: tuple[str, ...], scheme: str, strict: bool) -> tuple
 
 
 def _for_seqeval(tags: Sequence[str]) -> list[str]:
-    """Return tags for seqeval; its strict mode strips hyphens of types, so types become hex."""
     found = []
     for tag in tags:
         prefix, hyphen, span_type = tag.partition("-")
@@ -275,7 +274,6 @@ def word_probabilities(scored: Scored) -> list[tuple[float, ...]] | None:
 def _check_gold_column(
     gold_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]], name: str
 ) -> None:
-    """Refuse a column that was taken for gold and shares no tag with the predictions."""
     gold, predicted = ({*chain.from_iterable(side)} for side in (gold_tags, predicted_tags))
     if predicted - {"O"} and not (gold & predicted) - {"O"}:
         raise DataError(

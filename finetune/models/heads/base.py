@@ -169,7 +169,6 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
         self.__dict__["encoder"] = self._hold(model, batching)
 
     def _hold(self, model: Any, batching: Batching) -> Encoder:
-        """Keep the model inside, new ones from the configuration, and return its encoder."""
         auto_class: Any = AutoModel
         self.model = auto_class.from_config(self.config.encoder) if model is None else model
         remove_pooler(self.model)
@@ -220,7 +219,6 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
     def _starting(
         cls, name: str, labels: Sequence[str], settings: Mapping[str, Any], **options: Any
     ) -> tuple[Any, Any]:
-        """Return the configuration of a model to train, and the pretrained model inside."""
         inner = load_config(name, **options)
         names = LabelSet(labels)
         config: Any = cls.config_class

@@ -187,7 +187,6 @@ def chain_divergence(
 
 
 def _centred(scores: CrfScores) -> CrfScores:
-    """Shift the emissions of each word so that the best one is 0, for precision in float32."""
     emissions = scores.emissions
     return scores._replace(emissions=emissions - emissions.detach().amax(-1, keepdim=True))
 
@@ -268,7 +267,6 @@ class _WordOrder:
 
 
 def _prepare(scores: CrfScores, num_words: Sequence[int]) -> tuple[CrfScores, _WordOrder]:
-    """Return the scores in one type, at least float32, and the order of their words."""
     assert sum(num_words) == len(scores.emissions), "words and emissions do not match"
     kind = torch.promote_types(scores.emissions.dtype, torch.float32)
     kind = torch.promote_types(scores.transitions.dtype, kind)

@@ -46,12 +46,10 @@ def pooled_tokens(values: Tensor, batch: Batch, pooling: str = "mean") -> Tensor
 
 
 def _pooled(pooler: Layers) -> Layers:
-    """Return a head of ``pooler`` on the first tokens [N, H], dropout and a linear layer."""
     return lambda model, first: model.classifier(model.dropout(pooler(model, first)))
 
 
 def _dense(model: Any, states: Tensor) -> Any:
-    """Run a head with a dense layer and a norm, as ModernBERT's."""
     return model.classifier(model.drop(model.head(states)))
 
 
@@ -60,7 +58,6 @@ def _eurobert(model: Any, states: Tensor) -> Any:
 
 
 def _mask_of_deberta(model: Any, states: Tensor) -> Any:
-    """Run the head of DeBERTa: transformers' first version, or (not legacy) DeBERTa's own."""
     if model.legacy:
         return model.cls(states)
     return model.lm_predictions(states, model.deberta.embeddings.word_embeddings)

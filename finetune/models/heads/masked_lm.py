@@ -141,7 +141,6 @@ class MaskedLanguageModel(PretrainedHead):
     def _scores_of(
         self, layers: Callable[[Tensor], Tensor], states: Tensor, token: Tensor
     ) -> MaskedScores:
-        """Return the scores of ``token`` by ``layers``, in chunks if there are many."""
         size = max(1, MOST_LOGITS // self.encoder.vocabulary_size)
         if len(states) <= size:
             return self._scores(layers(states), token)

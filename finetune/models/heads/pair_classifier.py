@@ -100,7 +100,6 @@ class PairClassifier(EncoderModel):
         return torch.cat([queries.mean(1), candidates], -1)
 
     def _compared(self, batch: Batch, texts: Batch) -> tuple[Tensor, Tensor]:
-        """Return the queries [N, M, H] and candidates [N, H] of a batch of pairs."""
         hidden = self.encoder(texts)
         if self.config.marked_words:
             vectors = pool(hidden, batch.word_lengths)
@@ -110,7 +109,6 @@ class PairClassifier(EncoderModel):
         return queries, self.text_vectors(hidden, texts)[1::2]
 
     def _texts(self, batch: Batch) -> Batch:
-        """Return the sequences that the encoder reads."""
         if self.config.kind == "cross":
             return batch
         return separate_texts(batch, 3 if self.config.marked_words else 1)

@@ -166,11 +166,9 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         return pooled_tokens(self.encoder(batch), batch)
 
     def _rows(self, batch: Batch) -> Tensor | None:
-        """Return the rows of hidden states that the head reads; None for all T."""
         return None if self.per_token else batch.cu_seqlens[:-1]
 
     def _logits(self, batch: Batch) -> Tensor:
-        """Return the logits of a batch."""
         rows = self._rows(batch)
         if self._layers is None:
             logits = self._padded_logits(batch)
@@ -186,12 +184,10 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
 
     @property
     def _pooling(self) -> str:
-        """The pooling of a sequence: its first token, the mean, or (late) the mean of logits."""
         pooled = not self.per_token and self.known_type in POOLED
         return self.model.config.classifier_pooling if pooled else "first"
 
     def _padded_logits(self, batch: Batch) -> Tensor:
-        """Return the logits of the whole model on padded rows, of sequences [N, C] or tokens."""
         self.encoder.check_batch(batch)
         parts, indices = [], []
         for group, output in self.encoder.padded_outputs(self._whole_model, batch):
@@ -202,11 +198,9 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
 
     @property
     def _whole_model(self) -> Any:
-        """The model of transformers, on padded rows of one sequence each."""
         return self.model
 
     def _logits_of(self, output: Any) -> Tensor:
-        """Return the logits in an output of the whole model on padded rows."""
         logits: Tensor = output.logits
         return logits
 
@@ -216,7 +210,6 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
     ) -> Tensor:
-        """Return the logits of padded rows [N, L]: of sequences [N, C] or of tokens [N, L, C]."""
         if input_ids is None:
             raise UserError("a head takes a Batch (finetune.pack), or input_ids of padded rows.")
         if attention_mask is None:
@@ -229,12 +222,10 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         return logits
 
     def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss, as the class of transformers computes it."""
         return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
 def _with_prefix(_: nn.Module, state_dict: dict[str, Tensor], prefix: str, *__: Any) -> None:
-    """Give weights of a saved folder, read back by ``transformers.Trainer``, their names here."""
     own = f"{prefix}model."
     outer = [name for name in state_dict if name.startswith(prefix)]
     if outer and not any(name.startswith(own) for name in outer):

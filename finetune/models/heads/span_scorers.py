@@ -198,7 +198,6 @@ class PooledContent:
             self._double(2 ** (len(self.sums) - 1))
 
     def _double(self, width: int) -> None:
-        """Add the table of windows twice as wide as the last."""
         left, right = slice(None, -width), slice(width, None)
         sums = self.sums[-1]
         if not self.weights:

@@ -138,7 +138,6 @@ def with_rows(old: Tensor, rows: Sequence[int | None], new: Tensor | None = None
 
 
 def _classifier(model: Any) -> tuple[str, nn.Linear]:
-    """Return the last linear layer with a row for each class, and its name."""
     num_classes = len(model.config.id2label)
     return next(
         (name, module)
