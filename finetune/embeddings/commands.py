@@ -74,7 +74,7 @@ class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
     """
 
     out: str | None = None
-    """File to write: .jsonl, .parquet or .npy. Unset prints JSON Lines."""
+    """File to write: .npy or .parquet. Unset prints JSON Lines."""
     unit: Literal["text", "word", "subword"] = "text"
     """The unit that gets a vector."""
     normalize: bool = False
@@ -108,7 +108,7 @@ class Similarity(
     data: Annotated[str | None, DATA] = None
     """Pairs as for training (file, folder, hub data set), with or without gold. Columns `start`,
     `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between white
-    space) name the compared word in each text; `source` or `subset` names subsets."""
+    space) name the compared word in each text."""
     text: Annotated[str | None, DATA] = None
     """A text to compare with --pair, in place of --data."""
     pair: Annotated[str | None, DATA] = None
@@ -124,9 +124,6 @@ class Similarity(
     resamples: int = 1000
     window: int | None = None
     """Words to read on each side of a word in context. Unset reads all of them."""
-    contexts: Annotated[str | None, DATA] = None
-    """Corpus (file or folder): a single word gets the mean of its vectors in its first five uses
-    there."""
     threshold: Annotated[bool, COMMON] = False
     """Choose the threshold on the cosine of two words in context that separates the two labels of
     the train split best, score all splits, and write a run folder, for `finetune predict`."""
@@ -152,7 +149,7 @@ class Similarity(
         if self.out is not None:
             if self.combine == "none":
                 raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")
-            inputs = (self.data, self.standardize, self.contexts)
+            inputs = (self.data, self.standardize)
             check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
         quiet_libraries()
         from finetune.embeddings.similarity import compare

@@ -10,17 +10,14 @@ from typing import Any
 
 from finetune.data import texts
 from finetune.data.dataset import DataError
-from finetune.data.files import UTF_8, ReadOptions, Record
+from finetune.data.files import UTF_8, ReadOptions
 from finetune.data.formats import open_text_table
 from finetune.data.sources import canonical_split, open_splits, resolve
-from finetune.data.tables import Table, check_columns, find_column
+from finetune.data.tables import check_columns
 from finetune.data.texts import guess_columns, target_columns, text_example
 from finetune.types import TextExample, quantity
 
-SUBSET_COLUMNS = ("subset", "source")
-ROLES = (*texts.ROLES, *texts.TARGET_ROLES, "subset")
-LEAST_PAIRS = 10
-"""Mean number of pairs from which the values of a usual column are read as subsets."""
+ROLES = (*texts.ROLES, *texts.TARGET_ROLES)
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,6 @@ class SimilarityData:
 
     split: str
     pairs: Sequence[TextExample]
-    subsets: Sequence[str] | None = None
-    """The part of the data that each pair comes from, if known."""
     notes: Sequence[str] = ()
 
     @property
@@ -78,34 +73,11 @@ def read_similarity(
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
     read = guess_columns(table, of_texts, True)
     read = read._replace(targets=tuple(target_columns(table, columns).values()))
-    subset, notes = _subset_column(table, columns, records)
     rows = [text_example(index, record, read, table) for index, record in enumerate(records)]
     pairs, label_notes = _with_gold(rows)
-    subsets = None
-    if subset is not None:
-        subsets = [str(records[pair.id].values.get(subset)) for pair in pairs]
     known = canonical_split(chosen) or chosen
     split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
-    all_notes = (*opened.notes, *table.notes, *notes, *label_notes)
-    return SimilarityData(split_name, pairs, subsets, all_notes)
-
-
-def _subset_column(
-    table: Table, columns: Mapping[str, str], records: Sequence[Record]
-) -> tuple[str | None, list[str]]:
-    if "subset" in columns:
-        return find_column(table, "subset", columns["subset"]), []
-    by_name = {name.lower(): name for name in reversed(table.header)}
-    usual = next((by_name[name] for name in SUBSET_COLUMNS if name in by_name), None)
-    if usual is None:
-        return None, []
-    number = len({str(record.values.get(usual)) for record in records})
-    if number == 1:
-        return None, []
-    if len(records) < LEAST_PAIRS * number:
-        advice = f"write --columns subset={usual} if they are subsets"
-        return None, [f"column {usual!r} has {number:,} values and is not read: {advice}"]
-    return usual, []
+    return SimilarityData(split_name, pairs, (*opened.notes, *table.notes, *label_notes))
 
 
 def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[str]]:

@@ -1,12 +1,10 @@
-"""`finetune embed`: vectors in JSON Lines, Parquet and NumPy files, written as a stream."""
+"""`finetune embed`: vectors in Parquet and NumPy files, written as a stream."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +23,8 @@ from finetune.types import Example, TextExample, UserError, quantity
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Embed
 
-Write = Callable[[Embedding], object]
-"""Writes an embedding."""
-Writer = Callable[[Path, tuple[int, ...]], AbstractContextManager[Write]]
-"""Opens a file for vectors of a shape."""
 ROWS = 4096
 """Rows of a row group of Parquet files."""
-ROWS_SUFFIX = ".rows.jsonl"
-"""Suffix of the file with ids and units, beside an array."""
 
 
 def embed(command: Embed) -> None:
@@ -43,7 +35,7 @@ def embed(command: Embed) -> None:
         embeddings = embedder.encode(_inputs(command), reporter)
         if command.out is None:
             for embedding in embeddings:
-                show(json.dumps(record(embedding), ensure_ascii=False))
+                show(json.dumps(_line(embedding), ensure_ascii=False))
         else:
             count, files = write_vectors(Path(command.out), embeddings, embedder.shape)
     if command.out is not None:
@@ -71,15 +63,21 @@ def _inputs(command: Embed) -> Iterator[Example]:
         yield from read_token_file(file, **command.reading)
 
 
+def _line(embedding: Embedding) -> dict[str, Any]:
+    content: dict[str, Any] = {"id": embedding.id, "units": list(embedding.units)}
+    if embedding.offsets is not None:
+        content["offsets"] = [list(offset) for offset in embedding.offsets]
+    return content | {"vectors": embedding.vectors.astype(np.float64).round(6).tolist()}
+
+
 def write_vectors(
     path: Path, embeddings: Iterable[Embedding], shape: tuple[int, ...]
 ) -> tuple[int, list[Path]]:
-    """Write embeddings to a file in the format of its suffix.
+    """Write embeddings to a file in the format of its suffix, a row for each unit.
 
-    A ``.jsonl`` file has a line for each input, with its units, their vectors and offsets. The
-    others have a row for each unit. A ``.parquet`` file has the columns ``id``, ``unit``, ``start``
-    and ``end`` (characters) and ``vector``. A ``.npy`` file has the array [rows, *shape] and comes
-    with a file of the same name and the suffix ``.rows.jsonl`` that has the other columns.
+    A ``.parquet`` file has the columns ``id``, ``unit``, ``start`` and ``end`` (characters) and
+    ``vector``. A ``.npy`` file has the array [rows, *shape] and comes with a file of the same name
+    and the suffix ``.rows.jsonl`` that has the other columns.
 
     Args:
         path: The file.
@@ -92,27 +90,15 @@ def write_vectors(
     Raises:
         UserError: The suffix names no format, or a file cannot be written.
     """
-    writer, count = check_suffix(path), 0
-    with writer(path, shape) as write:
-        for embedding in embeddings:
-            write(embedding)
-            count += len(embedding.units)
-    rows = [path.with_suffix(ROWS_SUFFIX)] if writer is _npy else []
-    return count, [path, *rows]
+    if check_suffix(path) == ".parquet":
+        return _write_parquet(path, embeddings, shape), [path]
+    rows = path.with_suffix(".rows.jsonl")
+    return _write_npy(path, rows, embeddings, shape), [path, rows]
 
 
-def check_suffix(path: Path) -> Writer:
-    """Return what writes files with the suffix of a path; UserError if it names no format."""
-    return _WRITERS[require_suffix(path, tuple(_WRITERS))]
-
-
-def record(embedding: Embedding) -> dict[str, Any]:
-    """Return an embedding as JSON values, with vectors rounded to 6 digits."""
-    content: dict[str, Any] = {"id": embedding.id, "units": list(embedding.units)}
-    if embedding.offsets is not None:
-        content["offsets"] = [list(offset) for offset in embedding.offsets]
-    vectors = embedding.vectors.astype(np.float64).round(6)
-    return content | {"vectors": vectors.tolist()}
+def check_suffix(path: Path) -> str:
+    """Return the suffix of a file of vectors; UserError if it names no format."""
+    return require_suffix(path, (".npy", ".parquet"))
 
 
 def _rows(embedding: Embedding) -> Iterator[dict[str, Any]]:
@@ -123,18 +109,7 @@ def _rows(embedding: Embedding) -> Iterator[dict[str, Any]]:
         yield row
 
 
-@contextlib.contextmanager
-def _lines(path: Path, shape: tuple[int, ...]) -> Iterator[Write]:
-    with replace_file(path, follow=True) as file:
-        yield lambda embedding: file.write(_line(record(embedding)))
-
-
-def _line(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False) + "\n"
-
-
-@contextlib.contextmanager
-def _parquet(path: Path, shape: tuple[int, ...]) -> Iterator[Write]:
+def _write_parquet(path: Path, embeddings: Iterable[Embedding], shape: tuple[int, ...]) -> int:
     import pyarrow
     from pyarrow import parquet
 
@@ -142,46 +117,40 @@ def _parquet(path: Path, shape: tuple[int, ...]) -> Iterator[Write]:
     for size in reversed(shape):
         vector = pyarrow.list_(vector, size)
     columns = {"id": pyarrow.string(), "unit": pyarrow.string()}
-    places = dict.fromkeys(("start", "end"), pyarrow.int64())
-    schema = pyarrow.schema({**columns, **places, "vector": vector})
+    columns |= {"start": pyarrow.int64(), "end": pyarrow.int64(), "vector": vector}
+    schema = pyarrow.schema(columns)
     rows: list[dict[str, Any]] = []
-
-    def write(embedding: Embedding) -> None:
-        for row, values in zip(_rows(embedding), embedding.vectors, strict=True):
-            rows.append({**row, "id": str(row["id"]), "vector": values.tolist()})
-            if len(rows) == ROWS:
-                flush()
-
-    def flush() -> None:
-        writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-        rows.clear()
-
-    with replace_file(path, follow=True, binary=True) as file:
-        with parquet.ParquetWriter(file, schema) as writer:
-            yield write
-            flush()
-
-
-@contextlib.contextmanager
-def _npy(path: Path, shape: tuple[int, ...]) -> Iterator[Write]:
     count = 0
+    with (
+        replace_file(path, follow=True, binary=True) as file,
+        parquet.ParquetWriter(file, schema) as writer,
+    ):
+        for embedding in embeddings:
+            for row, values in zip(_rows(embedding), embedding.vectors, strict=True):
+                rows.append({**row, "id": str(row["id"]), "vector": values.tolist()})
+            if len(rows) >= ROWS:
+                writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+                count += len(rows)
+                rows.clear()
+        writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+    return count + len(rows)
 
-    def header() -> None:
+
+def _write_npy(
+    path: Path, rows: Path, embeddings: Iterable[Embedding], shape: tuple[int, ...]
+) -> int:
+    count = 0
+    with (
+        replace_file(path, follow=True, binary=True) as file,
+        replace_file(rows, follow=True) as lines,
+    ):
+        header = {"descr": "<f4", "fortran_order": False, "shape": (0, *shape)}
+        np.lib.format.write_array_header_1_0(file, header)  # has room for any count
+        for embedding in embeddings:
+            for row in _rows(embedding):
+                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(embedding.vectors.astype("<f4").tobytes())
+            count += len(embedding.units)
         file.seek(0)
-        described = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
-        np.lib.format.write_array_header_1_0(file, described)  # has room for any count
-
-    def write(embedding: Embedding) -> None:
-        nonlocal count
-        rows.write("".join(map(_line, _rows(embedding))))
-        file.write(embedding.vectors.astype("<f4").tobytes())
-        count += len(embedding.units)
-
-    with replace_file(path, follow=True, binary=True) as file:
-        with replace_file(path.with_suffix(ROWS_SUFFIX), follow=True) as rows:
-            header()
-            yield write
-            header()
-
-
-_WRITERS: Mapping[str, Writer] = {".jsonl": _lines, ".parquet": _parquet, ".npy": _npy}
+        np.lib.format.write_array_header_1_0(file, {**header, "shape": (count, *shape)})
+    return count

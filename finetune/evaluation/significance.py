@@ -52,15 +52,12 @@ class Counts:
 
     The score of a resample is the ``value`` of the sum of its ``rows`` [N, ...]; ``ranks`` rows are
     pairs of numbers [N, 2]. ``unit`` [N] is the unit of each example, where units hold several.
-    ``subset`` [N] is the number of the subset of each example if the score is the mean over
-    subsets.
     """
 
     rows: np.ndarray
     value: Callable[[np.ndarray], np.ndarray]
     ranks: bool = False
     unit: np.ndarray | None = None
-    subset: np.ndarray | None = None
     function: Callable[[Sequence[Any], Sequence[Any]], float] | None = None
     """A custom metric: rows are gold and prediction [N, 2], and it is called for each resample."""
 
@@ -72,7 +69,7 @@ class Counts:
     @property
     def is_rate(self) -> bool:
         """True if the score is the share of the units that are right."""
-        single = self.unit is None and self.subset is None and self.rows.ndim == 2
+        single = self.unit is None and self.rows.ndim == 2
         if self.value is not metrics.mean or not single:
             return False
         return bool((self.rows[:, 1] == 1).all() and np.isin(self.rows[:, 0], (0, 1)).all())
@@ -81,12 +78,6 @@ class Counts:
         """Return the scores where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
         if self.unit is not None:
             weights = weights[:, self.unit]
-        if self.subset is not None:
-            members = [self.subset == number for number in np.unique(self.subset)]
-            scores = [
-                Counts(self.rows[m], self.value, self.ranks).values(weights[:, m]) for m in members
-            ]
-            return np.asarray(np.mean(scores, axis=0))
         if self.function is not None:
             drawn = (
                 self.rows[np.repeat(np.arange(len(self.rows)), row)]
@@ -110,11 +101,8 @@ class Counts:
         unit = None
         if self.unit is not None and other.unit is not None:
             unit = np.concatenate([self.unit, other.unit + self.num_units])
-        subset = None
-        if self.subset is not None and other.subset is not None:
-            subset = np.concatenate([self.subset, other.subset])
         rows = np.concatenate([self.rows, other.rows])
-        return replace(self, rows=rows, unit=unit, subset=subset)
+        return replace(self, rows=rows, unit=unit)
 
 
 def custom_counts(metric: CustomMetric, runs: Sequence[Scored]) -> list[Counts]:

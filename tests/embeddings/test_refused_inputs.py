@@ -35,9 +35,8 @@ REFUSED = {
         "--text a": "give both texts",
         "--data PAIRS --resamples 0": "--resamples must be 1 or more",
         "--data PAIRS --resamples 99999999": "must be at most 10,000,000",
-        "--data NAMED --unit text --window 3": "are for words",
+        "--data NAMED --unit text --window 3": "needs data that name words",
         "--data WORDS --window 3": "needs data that name words",
-        "--data NAMED --contexts TEXTS": "have contexts",
         "--data WORDS --combine none --out x.jsonl": "one cosine of a pair",
     },
     "similarity MODEL --threshold": {

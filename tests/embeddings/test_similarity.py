@@ -16,10 +16,7 @@ from finetune.embeddings.pairs import read_similarity
 from finetune.embeddings.similarity import (
     compare_pairs,
     correlations,
-    find_contexts,
     fit_standardizer,
-    scores_by_subset,
-    words_key,
 )
 from finetune.embeddings.vectors import cosine
 from finetune.inference.embed import Embedder
@@ -34,17 +31,12 @@ def row(**more: Any) -> dict[str, Any]:
     return {"text": "the bank of", "text_pair": "a bank", "label": 3, **more}
 
 
-def test_texts_with_subsets(tmp_path: Path) -> None:
-    rows = [row(source="ab"[n % 2], id=f"n{n}") for n in range(20)] + [row(label=None, source="a")]
+def test_texts(tmp_path: Path) -> None:
+    rows = [row(id=f"n{n}") for n in range(20)] + [row(label=None)]
     data = read_similarity(str(write_jsonl(tmp_path / "x.jsonl", rows)))
-    assert data.gold == [3.0] * 20 and data.subsets == ["a", "b"] * 10
+    assert data.gold == [3.0] * 20
     assert data.notes == ("1 pair without gold left out",) and not data.split
     assert data.pairs[1].key == "n1" and data.pairs[0].targets is None
-    many = [row(source=f"page {n}") for n in range(20)]
-    data = read_similarity(str(write_jsonl(tmp_path / "y.jsonl", many)))
-    assert data.subsets is None and "column 'source' has 20 values" in data.notes[0]
-    data = read_similarity(str(tmp_path / "y.jsonl"), columns={"subset": "source"})
-    assert data.subsets is not None and len(set(data.subsets)) == 20
 
 
 def test_targets_by_characters_and_by_words(tmp_path: Path) -> None:
@@ -148,7 +140,7 @@ def test_words_in_context_equal_plain_transformers(family: str) -> None:
         np.testing.assert_allclose(found.values, [expected], atol=1e-5)
 
 
-def test_words_alone_and_in_contexts() -> None:
+def test_words_alone() -> None:
     embedder = Embedder(lab.checkpoint(), unit="word")
     dog = states(embedder, lab.checkpoint(), ["dog"])[0].mean(0)
     house = states(embedder, lab.checkpoint(), ["house"])[0].mean(0)
@@ -156,20 +148,8 @@ def test_words_alone_and_in_contexts() -> None:
     np.testing.assert_allclose(
         alone.values, [torch.cosine_similarity(dog, house, dim=0)], atol=1e-5
     )
-    corpus = [LEFT, "The Dog saw a dog .", "dogs"]
-    contexts = find_contexts(corpus, [("dog",), ("cat",), ("red", "dog")], most=2, window=1)
-    assert set(contexts) == {("dog",), ("red", "dog")}
-    uses = [use.words for use in contexts[("dog",)]]
-    assert uses == [("red", "dog", "in"), ("The", "Dog", "saw")]
-    assert contexts[("red", "dog")][0] == (("big", "red", "dog", "in"), 1)
-    (found,) = compare_pairs(embedder, [pair("dog", "house")], contexts=contexts)
-    found_states = [states(embedder, lab.checkpoint(), list(words))[1].mean(0) for words in uses]
-    expected = torch.cosine_similarity(torch.stack(found_states).mean(0), house, dim=0)
-    np.testing.assert_allclose(found.values, [expected], atol=1e-5)
-    assert words_key(("Red", "DOG")) == ("red", "dog")
-    for unit in (contexts, None):
-        with pytest.raises(UserError, match=r"x:1: .* holds no word"):
-            compare_pairs(embedder, [pair("dog", " ")], contexts=unit)
+    with pytest.raises(UserError, match=r"x:1: .* holds no word"):
+        compare_pairs(embedder, [pair("dog", " ")])
 
 
 def test_layers_and_standardization() -> None:
@@ -219,10 +199,9 @@ def test_command(place: Path, tmp_path: Path) -> None:
 
 
 def test_command_for_words_and_for_two_texts(place: Path) -> None:
-    model, corpus, words = lab.checkpoint(), place / "corpus.txt", place / "words.jsonl"
+    model, words = lab.checkpoint(), place / "words.jsonl"
     layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
-    outcome = run("similarity", model, "--data", words, "--contexts", corpus, *layers).ok()
-    assert "2 of 7 words do not occur" in outcome.err and "read alone" in outcome.err
+    outcome = run("similarity", model, "--data", words, "--unit", "word", *layers).ok()
     assert [view["layer"] for view in json.loads(outcome.out)["results"]] == [0, LAYERS]
     both = run("similarity", model, "--text", "a man", "--pair", "a man", "--format", "csv")
     header, row = both.out.splitlines()
@@ -232,33 +211,14 @@ def test_command_for_words_and_for_two_texts(place: Path) -> None:
 RANDOM = np.random.default_rng(1)
 GOLD = RANDOM.integers(0, 6, 60).astype(float)
 PREDICTED = GOLD + RANDOM.normal(size=60) * 2
-SUBSETS = ["a"] * 20 + ["b"] * 30 + ["c"] * 10
 
 
-def test_correlations_of_all_pairs_and_of_subsets() -> None:
-    scores = correlations(GOLD.tolist(), PREDICTED.tolist(), SUBSETS, num_resamples=400)
-    members = [np.array(SUBSETS) == name for name in "abc"]
+def test_correlations_and_their_intervals() -> None:
+    found = correlations(GOLD.tolist(), PREDICTED.tolist(), num_resamples=1000)
+    random = np.random.default_rng(5)
     for name, oracle in (("spearman", spearmanr), ("pearson", pearsonr)):
-        np.testing.assert_allclose(scores[f"{name}_all"].value, oracle(GOLD, PREDICTED)[0])
-        by_subset = [oracle(GOLD[m], PREDICTED[m])[0] for m in members]
-        np.testing.assert_allclose(scores[f"{name}_mean"].value, np.mean(by_subset))
-        for kind in ("all", "mean"):
-            value, low, high = scores[f"{name}_{kind}"]
-            assert low < value < high
-    assert set(correlations(GOLD.tolist(), PREDICTED.tolist())) == {"spearman", "pearson"}
-    rows = scores_by_subset(GOLD.tolist(), PREDICTED.tolist(), SUBSETS)
-    assert [row[:2] for row in rows] == [("a", 20), ("b", 30), ("c", 10)]
-    np.testing.assert_allclose(rows[1][2], spearmanr(GOLD[members[1]], PREDICTED[members[1]])[0])
-
-
-@pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_the_interval_of_a_mean_equals_direct_resampling() -> None:
-    found = correlations(GOLD.tolist(), PREDICTED.tolist(), SUBSETS, num_resamples=1000)
-    random, names = np.random.default_rng(5), np.array(SUBSETS)
-    means = []
-    for _ in range(700):
-        drawn = random.integers(0, 60, 60)
-        own = [drawn[names[drawn] == name] for name in "abc"]
-        means.append(np.mean([spearmanr(GOLD[rows], PREDICTED[rows])[0] for rows in own]))
-    expected = np.nanquantile(means, [0.025, 0.975])
-    np.testing.assert_allclose(found["spearman_mean"][1:], expected, atol=0.05)
+        np.testing.assert_allclose(found[name].value, oracle(GOLD, PREDICTED)[0])
+        drawn = random.integers(0, 60, (700, 60))
+        scores = [oracle(GOLD[rows], PREDICTED[rows])[0] for rows in drawn]
+        expected = np.quantile(scores, [0.025, 0.975])
+        np.testing.assert_allclose(found[name][1:], expected, atol=0.05)

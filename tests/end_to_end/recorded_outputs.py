@@ -80,8 +80,6 @@ WRONG = {
     "one text": "similarity MODEL --text a",
     "resamples": "similarity MODEL --data PAIRS --resamples 0",
     "window of texts": "similarity MODEL --data PAIRS --window 2",
-    "contexts of texts": "similarity MODEL --data PAIRS --unit text --contexts TEXTS",
-    "contexts in context": "similarity MODEL --data NAMED --contexts TEXTS",
     "no corpus": "similarity MODEL --data PAIRS --standardize no.safetensors",
     "out of layers": "similarity MODEL --data PAIRS --combine none --out o.jsonl",
     "threshold without data": "similarity MODEL --threshold --out run",
@@ -365,7 +363,7 @@ def of_vectors(recorder: Recorder, model: Path) -> None:
     for unit in ("text", "word", "subword"):
         words = ["--unit", unit, "--layers", "all", "--combine", "none"]
         record(f"embed/{unit}", "embed", model, "--text", "Anna sat on the bank.", *words)
-        for suffix in ("jsonl", "parquet", "npy"):
+        for suffix in ("parquet", "npy"):
             out = place / f"vectors-{unit}.{suffix}"
             words = ["--file", texts, "--unit", unit, "--normalize", "--out", out]
             record(f"embed/{unit}/{suffix}", "embed", model, *words)
@@ -395,7 +393,6 @@ def of_similarity(recorder: Recorder, model: Path) -> None:
         "first tokens": ("--data", EXAMPLES / "similarity", "--split", "train", "--pooling",
                          "first", "--standardize", corpus),
         "words": ("--data", words / "pairs.jsonl", "--unit", "word", "--layers", "last4"),
-        "static words": ("--data", words / "pairs.jsonl", "--contexts", corpus),
         "in context": ("--data", words / "in_context.jsonl", "--layers", "0,-1", "--combine",
                        "none", "--window", "4", "--standardize", corpus),
         "names": ("--data", EXAMPLES / "word_pairs", "--split", "test"),
