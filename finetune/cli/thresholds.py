@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DELTA = 0.05
 """The default of --delta."""
+LEAST = 1e-6
+"""The least share of a goal, whose data a disk may hold."""
 GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "unlike", "costs")
 """The options of which one is given."""
 _OF_ANSWERS = {"thresholds", "confidence", "costs"}
@@ -160,9 +162,9 @@ class Thresholds(FormatOption, Command):
         for name in ("precision", "recall", "risk", "coverage", "sets", "unlike", "delta"):
             value = getattr(self, name)
             last = name in ("precision", "recall", "coverage")  # 1 is legal
-            if value is not None and not (0 < value <= 1 if last else 0 < value < 1):
-                legal = "at most 1" if last else "below 1"
-                raise UserError(f"--{name} must be above 0 and {legal}, not {value:g}.")
+            most = 1.0 if last else 1 - LEAST
+            if value is not None and not LEAST <= value <= most:
+                raise UserError(f"--{name} must be from {LEAST:g} to {most:.7g}, not {value:g}.")
         if (self.per_class or self.set_scores != "probability") and self.sets is None:
             raise UserError("--per-class and --set-scores are about sets: add --sets LEVEL.")
         if self.delta != DELTA and self.risk is None and self.coverage is None:
@@ -197,7 +199,9 @@ class Thresholds(FormatOption, Command):
 
     def _withhold(self) -> Choice:
         from finetune.evaluation import selective
+        from finetune.evaluation.runs import RunFolder
 
+        opened = RunFolder.open(Path(self.folder))
         splits = {split: selective.Answers.of(run) for split, run in self._runs().items()}
         answers = splits[self.split]
         if self.risk is not None:
@@ -214,11 +218,17 @@ class Thresholds(FormatOption, Command):
         tables, classes = {"": rows}, selective.by_class(answers, chosen.confidence)
         if len(classes) > 1:
             tables[f"by predicted class, {self.split}"] = classes
+        notes = [f"answers with a probability below {chosen.confidence:.4f} are withheld"]
+        if self.split == "validation" and opened.config.get("validation") != "none":
+            notes.append(
+                "the bound does not know that validation also chose the epoch of the model, so "
+                "its risk is a little low there: --split names another split"
+            )
         return Choice(
             {"confidence": max(0.0, chosen.confidence - 5e-7)},  # files have six digits
             {**chosen._asdict(), "splits": rows, "classes": classes},
             tables,
-            [f"answers with a probability below {chosen.confidence:.4f} are withheld"],
+            notes,
         )
 
     def _choose_sets(self) -> Choice:

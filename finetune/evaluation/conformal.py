@@ -5,8 +5,11 @@ The guarantee is marginal: over new data of the same kind as the data that the r
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -26,7 +29,7 @@ ALL = "(all)"
 def conformal_quantile(scores: Sequence[float], level: float) -> float | None:
     """Return the ⌈(n + 1) level⌉-th smallest score, which a new score exceeds with probability
     1 - level at most; None if there are too few scores (Vovk et al. 2005)."""
-    rank = math.ceil((len(scores) + 1) * level - 1e-9)
+    rank = max(1, math.ceil((len(scores) + 1) * level - 1e-9))
     return sorted(scores)[rank - 1] if rank <= len(scores) else None
 
 
@@ -45,7 +48,10 @@ def fit_sets(scored: Scored, level: float, how: str, per_class: bool) -> SetRule
     Raises:
         UserError: There are too few predictions, or they have no probabilities of classes.
     """
-    return _fitted(scored, _gold_classes(scored), level, how, per_class)
+    gold = _gold_classes(scored)
+    texts = json.dumps([example.texts() for example in scored.examples])
+    salt = hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
+    return _fitted(scored, gold, SetRule(how, level, {}, salt), per_class)
 
 
 def _gold_classes(scored: Scored) -> dict[int, Any]:
@@ -66,28 +72,25 @@ def _gold_classes(scored: Scored) -> dict[int, Any]:
     return found
 
 
-def _fitted(
-    scored: Scored, gold: Mapping[int, Any], level: float, how: str, per_class: bool
-) -> SetRule:
+def _fitted(scored: Scored, gold: Mapping[int, Any], rule: SetRule, per_class: bool) -> SetRule:
     by_class: dict[str, list[float]] = {}
     for index, name in gold.items():
-        prediction = scored.predictions[index]
-        known = prediction.class_probabilities
-        scores = set_scores(np.array([list(known.values())]), how, [prediction.id])[0]
-        score = float(scores[list(known).index(name)])
+        known, texts = scored.predictions[index].class_probabilities, scored.examples[index].texts()
+        score = set_scores(known, rule.scores, texts, rule.salt)[name]
         by_class.setdefault(str(name) if per_class else "", []).append(score)
     quantiles = {
         name: quantile
         for name, scores in by_class.items()
-        if (quantile := conformal_quantile(scores, level)) is not None
+        if (quantile := conformal_quantile(scores, rule.level)) is not None
     }
     if not quantiles:
         what = "of a class" if per_class else "with gold"
+        most = quantity(max(map(len, by_class.values())), "prediction")
         raise UserError(
-            f"--sets {level:g}: {quantity(max(map(len, by_class.values())), 'prediction')} {what}, "
-            f"where {needed(level):,} are needed: add validation data, or lower the level."
+            f"--sets {rule.level:g}: {most} {what}, "
+            f"where {needed(rule.level):,} are needed: add validation data, or lower the level."
         )
-    return SetRule(how, level, quantiles)
+    return replace(rule, quantiles=quantiles)
 
 
 def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> Table:
@@ -105,7 +108,7 @@ def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> Tabl
         per_class = "" not in rule.quantiles
         for own, others in permutations(halves(scored.examples)):
             known = {index: gold[index] for index in others if index in gold}
-            fitted = _fitted(scored, known, rule.level, rule.scores, per_class)
+            fitted = _fitted(scored, known, rule, per_class)
             rules |= dict.fromkeys(gold.keys() & own, fitted)
     counts = {index: _counts(scored, index, name, rules[index]) for index, name in gold.items()}
     groups = {ALL: list(counts.values())}
@@ -129,7 +132,7 @@ def subgroups_of_sets(scored: Scored, rule: SetRule) -> dict[str, Table]:
 
 def _counts(scored: Scored, index: int, gold: Any, rule: SetRule) -> np.ndarray:
     prediction = scored.predictions[index]
-    members = rule.members(prediction.class_probabilities, prediction.id)
+    members = rule.members(prediction.class_probabilities, scored.examples[index].texts())
     return np.array([1, gold in members, len(members)])
 
 

@@ -106,7 +106,8 @@ def with_costs(scored: Scored, costs: Costs) -> Scored:
 def by_cost(scored: Scored, costs: Costs) -> Scored:
     """Return aligned labels with costs, and the cheapest label in place of each prediction."""
     names = dict(zip(costs, canonical_names(costs), strict=True))
-    found = [Decisions(costs=costs).apply(each) for each in scored.predictions]
+    pairs = zip(scored.predictions, scored.examples, strict=True)
+    found = [Decisions(costs=costs).apply(*pair) for pair in pairs]
     labels = [NO_LABEL if each.label is None else names[each.label] for each in found]
     return replace(with_costs(scored, costs), predictions=found, predicted=labels)
 

@@ -6,6 +6,8 @@ Exported models decide with this file too, so it needs numpy alone.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,35 +39,37 @@ class SetRule:
     """The probability that a set holds the right class."""
     quantiles: Mapping[str, float]
     """The quantile of each class; the key is empty if all classes share one."""
+    salt: str = ""
+    """What the random share of a text depends on besides the text."""
 
-    def members(self, probabilities: Mapping[Any, float], id: int) -> list[Any]:
+    def members(self, probabilities: Mapping[Any, float], texts: Sequence[str]) -> list[Any]:
         """Return the classes in the set, the most probable first. It may be empty."""
-        if not probabilities:
-            return []
-        names = sorted(probabilities, key=lambda name: -probabilities[name])
-        values = np.array([[probabilities[name] for name in names]])
-        scores = set_scores(values, self.scores, [id])[0]
-        limits = [self.quantiles.get(str(name), self.quantiles.get("", math.inf)) for name in names]
-        rows = zip(names, scores, limits, strict=True)
-        return [name for name, score, limit in rows if score <= limit + 1e-12]
+        scores = set_scores(probabilities, self.scores, texts, self.salt)
+        rest = self.quantiles.get("", math.inf)
+        return [
+            name
+            for name, score in scores.items()
+            if score <= self.quantiles.get(str(name), rest) + 1e-12
+        ]
 
 
-def set_scores(probabilities: np.ndarray, how: str, ids: Sequence[int]) -> np.ndarray:
-    """Return the score of each class, low for probable ones: [N, C] of probabilities [N, C].
+def set_scores(
+    probabilities: Mapping[Any, float], how: str, texts: Sequence[str], salt: str
+) -> dict[Any, float]:
+    """Return the score of each class, the most probable first; scores are low for probable ones.
 
-    The random shares follow from ``ids``, so that a prediction can be repeated.
+    Rules are fitted on prediction files, so probabilities have the six digits of these. The random
+    share follows from the texts of the example, so that no set depends on other examples.
     """
-    if how == "probability":
-        return 1 - probabilities
-    order = np.argsort(-probabilities, axis=1, kind="stable")
-    ranked = np.take_along_axis(probabilities, order, axis=1)
-    sums = np.cumsum(ranked, axis=1)
+    rounded = {name: round(value, 6) for name, value in probabilities.items()}
+    names = sorted(rounded, key=lambda name: -rounded[name])
+    values = np.array([rounded[name] for name in names])
+    scores = 1 - values if how == "probability" else np.cumsum(values)
     if how == "randomized":
-        shares = np.array([np.random.default_rng([0, id]).random() for id in ids])
-        sums -= shares[:, None] * ranked
-    found = np.empty_like(sums)
-    np.put_along_axis(found, order, sums, axis=1)
-    return found
+        content = json.dumps([salt, *texts]).encode()
+        digest = hashlib.blake2b(content, digest_size=8).digest()
+        scores -= int.from_bytes(digest, "big") / 2**64 * values
+    return dict(zip(names, scores.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,8 @@ class Decisions:
         values = dataclasses.asdict(self)
         return {name: value for name, value in values.items() if value not in (None, {})}
 
-    def apply(self, prediction: Any, distance: float | None = None) -> Any:
-        """Return a prediction with the decisions on it.
+    def apply(self, prediction: Any, example: Any, distance: float | None = None) -> Any:
+        """Return the prediction for an example with the decisions on it.
 
         ``decided`` of the prediction tells them: ``cost``, the expected cost of the label, ``set``,
         ``distance`` with ``unlike``, and the answers that are ``withheld``. A blank text has no
@@ -113,7 +117,7 @@ class Decisions:
             prediction = _cheapest(prediction, self.costs)
         found, unlike = dict(prediction.decided), False
         if self.sets is not None:
-            found["set"] = self.sets.members(prediction.class_probabilities, prediction.id)
+            found["set"] = self.sets.members(prediction.class_probabilities, example.texts())
         if self.distance is not None:
             unlike = distance is not None and distance > self.distance
             found["distance"] = None if distance is None else round(distance, 4)

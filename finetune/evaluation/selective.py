@@ -10,7 +10,7 @@ Shapes: N examples, A answers of all of them, K thresholds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,16 +34,16 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of predictions: of each its example, probability, class, and whether it is right.
+    """The answers of predictions: of each its probability, its class, and whether it is right.
 
     Attributes:
-        example: The index of the example of each answer [A].
+        cluster: The index of the document of each answer, or of its example without documents [A].
         confidence: Their probabilities [A].
         right: Whether they are right [A].
         names: Their classes [A]; empty texts if the kind of predictions has no classes.
     """
 
-    example: np.ndarray
+    cluster: np.ndarray
     confidence: np.ndarray
     right: np.ndarray
     names: np.ndarray
@@ -58,10 +58,13 @@ class Answers:
         rows = scored.kind.answers(scored)
         if not any(rows):
             raise UserError("these predictions have no answers with a probability.")
-        flat = [(index, *each) for index, row in enumerate(rows) for each in row]
-        example, confidence, right, names = zip(*flat, strict=True)
+        documents = list(map(scored.kind.document, scored.examples)) or [None] * len(rows)
+        keys = [(name,) if name is not None else i for i, name in enumerate(documents)]
+        indices = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        flat = [(indices[key], *each) for key, row in zip(keys, rows, strict=True) for each in row]
+        cluster, confidence, right, names = zip(*flat, strict=True)
         return cls(
-            np.array(example), np.array(confidence), np.array(right, bool), np.array(names, str)
+            np.array(cluster), np.array(confidence), np.array(right, bool), np.array(names, str)
         )
 
     def __len__(self) -> int:
@@ -85,6 +88,13 @@ class Answers:
         """The share of wrong answers; 0 without any."""
         return float(1 - self.right.mean()) if len(self) else 0.0
 
+    @property
+    def effective(self) -> float:
+        """The number of independent answers: that of the clusters, if all are equally large (Kish
+        1965). Answers of one cluster depend on each other, by an amount that few clusters hide."""
+        sizes = np.unique(self.cluster, return_counts=True)[1]
+        return len(self) ** 2 / float((sizes**2).sum()) if len(self) else 0.0
+
 
 class Chosen(NamedTuple):
     """A threshold of confidence, with its coverage, its risk and the upper bound of the risk."""
@@ -98,15 +108,9 @@ class Chosen(NamedTuple):
 def risk_bound(answers: Answers, delta: float = DELTA) -> float:
     """Return an upper bound of the risk that holds with probability 1 - δ.
 
-    For one answer of each example it is the exact bound of Clopper & Pearson (1934). Answers of one
-    example depend on each other, so for several the number of answers is divided by the design
-    effect, which the variance between examples tells (Korn & Graubard 1998).
+    It is the exact bound of Clopper & Pearson (1934) for the number of independent answers.
     """
-    number, wrong = len(answers), int((~answers.right).sum())
-    if not number:
-        return 1.0
-    effective = number / max(1.0, _design_effect(answers))
-    return upper_bound(wrong / number * effective, effective, delta)
+    return upper_bound(answers.risk * answers.effective, answers.effective, delta)
 
 
 def upper_bound(wrong: float, number: float, delta: float) -> float:
@@ -116,18 +120,8 @@ def upper_bound(wrong: float, number: float, delta: float) -> float:
     return float(beta.ppf(1 - delta, wrong + 1, number - wrong)) if wrong < number else 1.0
 
 
-def _design_effect(answers: Answers) -> float:
-    examples, index = np.unique(answers.example, return_inverse=True)
-    number, risk = len(answers), answers.risk
-    if len(examples) in (1, number) or not 0 < risk < 1:
-        return number / len(examples) if risk in (0.0, 1.0) else 1.0
-    residuals = np.bincount(index, weights=(~answers.right) - risk)
-    variance = len(examples) / (len(examples) - 1) * (residuals**2).sum() / number**2
-    return float(variance / (risk * (1 - risk) / number))
-
-
 def needed(risk: float, delta: float = DELTA) -> int:
-    """Return the number of answers, all right, that show that a risk is not exceeded."""
+    """Return the number of independent answers, all right, that show a risk."""
     return math.ceil(math.log(delta) / math.log1p(-risk))
 
 
@@ -141,29 +135,65 @@ def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
     Raises:
         UserError: There are too few answers, or too many of the most confident ones are wrong.
     """
-    least, number = needed(risk, delta), len(answers)
-    if number < least:
-        raise UserError(
-            f"{quantity(number, 'answer')}: a risk of {risk:g} with δ {delta:g} needs {least:,} "
-            "answers or more: add validation data, or raise --risk or --delta."
-        )
-    levels = np.sort(answers.confidence)[::-1]
-    first = max(least, min(4 * least, number // 2), number // 4)  # enough to bear an error
-    steps = np.unique(np.linspace(first, number, MOST_STEPS).round().astype(int))
-    found = None
-    for threshold in dict.fromkeys(levels[steps - 1].tolist()):
-        given = answers.above(threshold)
+    chosen = None
+    for given in _tested(answers, needed(risk, delta)):
         if (bound := risk_bound(given, delta)) > risk:
             break
-        found = Chosen(threshold, len(given) / number, given.risk, bound)
-    if found is None:
-        given = answers.above(levels[first - 1])
-        raise UserError(
-            f"no confidence is safe: of the {len(given):,} most confident answers "
-            f"{int((~given.right).sum()):,} are wrong, so their risk may be {bound:.3f}, above "
-            f"{risk:g}: raise --risk, add validation data, or train a better model."
+        confidence = float(given.confidence.min())
+        chosen = Chosen(confidence, len(given) / len(answers), given.risk, bound)
+    if chosen is None:
+        raise UserError(_why_no_threshold(answers, risk, delta))
+    return chosen
+
+
+def _tested(answers: Answers, least: int) -> Iterator[Answers]:
+    """Yield the answers at each threshold to test, if there are ``least`` independent ones."""
+    number, whole = len(answers), answers.effective
+    if whole < least:
+        return
+    first = max(least, int(min(4 * least, whole / 2)), int(whole / 4))  # enough to bear an error
+    levels = np.sort(answers.confidence)[::-1]
+    steps = np.unique(np.linspace(first, number, MOST_STEPS).round().astype(int))
+    for threshold in dict.fromkeys(levels[steps - 1].tolist()):
+        given = answers.above(threshold)
+        if given.effective >= first:
+            yield given
+
+
+def _why_no_threshold(answers: Answers, risk: float, delta: float) -> str:
+    number, least = quantity(len(answers), "answer"), needed(risk, delta)
+    if answers.effective < len(answers):
+        number += f" (as good as {int(answers.effective):,} of different texts or documents)"
+    possible = _least_risk(answers, risk, delta)
+    feasible = "None can be shown here" if possible is None else f"--risk {possible:g} is possible"
+    first = next(_tested(answers, least), None)
+    if first is None:
+        return (
+            f"{number}: a risk of {risk:g} with δ {delta:g} needs {least:,} answers or more. "
+            f"{feasible}; or add validation data."
         )
-    return found
+    enough = math.ceil(first.effective)
+    while first.risk < risk and upper_bound(first.risk * enough, enough, delta) > risk:
+        enough = math.ceil(enough * 1.02)
+    more = f"add validation data (about {enough:,} answers as good as these show {risk:g})"
+    if first.risk >= risk:
+        more = "train a better model"
+    return (
+        f"no confidence is safe: of the {len(first):,} most confident answers "
+        f"{int((~first.right).sum()):,} are wrong, so their risk may be "
+        f"{risk_bound(first, delta):.3f}, above {risk:g}. {feasible}; or {more}."
+    )
+
+
+def _least_risk(answers: Answers, risk: float, delta: float) -> float | None:
+    """Return the least possible risk above a risk, with two digits; None without one."""
+    while risk < 1:
+        digit = 10.0 ** (math.floor(math.log10(risk) + 1e-9) - 1)
+        risk = round(math.floor(risk / digit + 1 + 1e-9) * digit, 12)
+        first = None if risk >= 1 else next(_tested(answers, needed(risk, delta)), None)
+        if first is not None and risk_bound(first, delta) <= risk:
+            return risk
+    return None
 
 
 def at_coverage(answers: Answers, coverage: float, delta: float = DELTA) -> Chosen:

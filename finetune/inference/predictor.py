@@ -334,7 +334,8 @@ class Predictor:
             if known.any():
                 found = iter(self.training_vectors.distances(vectors[known]).tolist())
                 distances = {e.id: next(found) for e, k in zip(filled, known, strict=True) if k}
-        return [self.decisions.apply(each, distances.get(each.id)) for each in predictions]
+        pairs = zip(predictions, examples, strict=True)
+        return [self.decisions.apply(*pair, distances.get(pair[1].id)) for pair in pairs]
 
     def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
         record = self.task.record

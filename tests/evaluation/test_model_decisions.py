@@ -42,6 +42,7 @@ from finetune.types import (
     SpanPrediction,
     TextExample,
     TextPrediction,
+    TokenExample,
     TokenPrediction,
     UserError,
 )
@@ -54,7 +55,7 @@ def labeled(number: int, names: str = "abc", seed: int = 0, sharp: float = 2.0) 
     logits = sharp * rng.normal(size=(number, len(names)))
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     gold = [names[rng.choice(len(names), p=row)] for row in probabilities]
-    examples = [TextExample(i, f"text {i}", None, label) for i, label in enumerate(gold)]
+    examples = [TextExample(i, f"text {i} {seed}", None, label) for i, label in enumerate(gold)]
     predictions = []
     for i, row in enumerate(probabilities.tolist()):
         scores = dict(zip(names, row, strict=True))
@@ -84,9 +85,37 @@ def test_answers_of_one_example_count_as_far_as_they_are_independent() -> None:
     right = np.arange(200) % 10 > 0
     alone = risk_bound(answers(np.ones(200), right))
     mixed = answers(np.ones(400), np.repeat(right, 2), np.repeat(np.arange(200), 2))
-    assert risk_bound(mixed) == pytest.approx(alone, abs=2e-3)  # copies say nothing new
-    perfect = answers(np.ones(400), np.ones(400), np.repeat(np.arange(200), 2))
-    assert risk_bound(perfect) == pytest.approx(upper_bound(0, 200, 0.05))
+    assert risk_bound(mixed) == pytest.approx(alone)  # copies say nothing new
+    one = answers(np.ones(200), right, np.zeros(200, int))
+    assert risk_bound(one) > 0.9
+    with pytest.raises(UserError, match=r"200 answers \(as good as 1 of .*needs 59 answers"):
+        at_risk(one, 0.05)
+
+
+@pytest.mark.parametrize("number", [5, 20, 30, 100])
+@pytest.mark.parametrize("even", [True, False])
+def test_the_bound_holds_for_answers_of_few_examples(number: int, even: bool) -> None:
+    rng = np.random.default_rng(0)
+    for risk, correlation in ((0.02, 0.2), (0.1, 0.2), (0.1, 0.9)):
+        share = (1 - correlation) / correlation
+        broken = 0
+        for _ in range(200):
+            sizes = np.full(number, 30) if even else rng.geometric(1 / 30, number)
+            wrong = rng.random(sizes.sum()) < np.repeat(
+                rng.beta(risk * share, (1 - risk) * share, number), sizes
+            )
+            drawn = answers(np.ones(len(wrong)), ~wrong, np.repeat(np.arange(number), sizes))
+            broken += risk_bound(drawn) < risk
+        assert binomtest(broken, 200, 0.05, alternative="greater").pvalue > 0.01
+
+
+def test_answers_of_one_document_depend_on_each_other() -> None:
+    kind, rows = KINDS["plain tags"], range(6)
+    examples = [TokenExample(i, ("a", "b"), None, ("N", "N"), document=f"d{i // 3}") for i in rows]
+    predictions = [TokenPrediction(i, ("a", "b"), ("N", "N"), (0.9, 0.9)) for i in rows]
+    for documents, effective in ((True, 2), (False, 6)):
+        known = [e if documents else replace(e, document=None) for e in examples]
+        assert Answers.of(kind.scored(known, predictions)).effective == effective
 
 
 def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
@@ -124,8 +153,18 @@ def test_the_area_is_the_mean_risk() -> None:
 def test_too_few_answers_and_unsafe_ones_are_refused() -> None:
     with pytest.raises(UserError, match=r"needs 59 answers or more"):
         at_risk(answers(np.ones(58), np.ones(58)), 0.05)
+    scored = Answers.of(labeled(500))
+    with pytest.raises(
+        UserError, match=r"no confidence is safe.*--risk (\S+) is possible"
+    ) as error:
+        at_risk(scored, 0.001, 0.9)
+    least = float(str(error.value).partition("--risk ")[2].split()[0])
+    assert at_risk(scored, least, 0.9).bound <= least
     with pytest.raises(UserError, match="no confidence is safe"):
-        at_risk(Answers.of(labeled(500)), 0.001, 0.9)
+        at_risk(scored, least * 0.9, 0.9)
+    with pytest.raises(UserError, match=r"59 most confident.*about 524 answers as good as these"):
+        at_risk(answers(np.linspace(1, 0.5, 100), np.arange(100) % 50 > 0), 0.05)
+    assert upper_bound(2 / 59 * 524, 524, 0.05) <= 0.05 < upper_bound(2 / 59 * 500, 500, 0.05)
 
 
 # --- Sets -----------------------------------------------------------------------------------------
@@ -163,7 +202,7 @@ def test_each_half_has_the_rule_of_the_other(per_class: bool) -> None:
         assert (fitted.quantiles.keys() == {*"abc"}) == per_class
         for i in own:
             prediction = scored.predictions[i]
-            members = fitted.members(prediction.class_probabilities, prediction.id)
+            members = fitted.members(prediction.class_probabilities, scored.examples[i].texts())
             counts.setdefault(scored.gold[i], []).append((scored.gold[i] in members, len(members)))
     rows = table_of_sets(scored, rule, refit=True)
     assert [row["texts"] for row in rows] == ["(all)", *sorted(counts)]
@@ -182,15 +221,46 @@ def test_texts_whose_gold_class_has_no_probability_are_in_no_set() -> None:
 
 
 def test_scores_of_classes() -> None:
-    rows = np.array([[0.2, 0.5, 0.3]])
-    assert set_scores(rows, "probability", [0])[0] == pytest.approx([0.8, 0.5, 0.7])
-    assert set_scores(rows, "cumulative", [0])[0] == pytest.approx([1.0, 0.5, 0.8])
-    share = np.random.default_rng([0, 7]).random()
-    expected = np.array([1.0, 0.5, 0.8]) - share * rows[0]
-    assert set_scores(rows, "randomized", [7])[0] == pytest.approx(expected)
+    known, texts = {"a": 0.2, "b": 0.5, "c": 0.3}, ["text"]
+    expected = {"b": 0.5, "c": 0.7, "a": 0.8}
+    assert set_scores(known, "probability", texts, "") == pytest.approx(expected)
+    expected = {"b": 0.5, "c": 0.8, "a": 1.0}
+    assert set_scores(known, "cumulative", texts, "") == pytest.approx(expected)
+    for salt in ("", "other"):
+        found = set_scores(known, "randomized", texts, salt)
+        shares = {name: (expected[name] - found[name]) / known[name] for name in known}
+        assert len({round(share, 9) for share in shares.values()}) == 1
+        assert 0 < shares["a"] < 1
     rule = SetRule("cumulative", 0.9, {"": 0.8})
-    assert rule.members({"a": 0.2, "b": 0.5, "c": 0.3}, 0) == ["b", "c"]
-    assert SetRule("probability", 0.9, {"a": 0.1}).members({"a": 0.2, "b": 0.8}, 0) == ["b"]
+    assert rule.members(known, texts) == ["b", "c"]
+    assert SetRule("probability", 0.9, {"a": 0.1}).members({"a": 0.2, "b": 0.8}, texts) == ["b"]
+
+
+@pytest.mark.parametrize("how", SET_SCORES)
+def test_sets_are_those_of_prediction_files(how: str) -> None:
+    scored = labeled(400)
+    in_files = [
+        replace(p, scores={name: round(value, 6) for name, value in p.scores.items()})
+        for p in scored.predictions
+    ]
+    rule = fit_sets(scored, 0.8, how, False)
+    assert fit_sets(replace(scored, predictions=in_files), 0.8, how, False) == rule
+    rule = replace(rule, quantiles={"": in_files[0].scores["a"]})
+    rows = zip(scored.predictions, in_files, scored.examples, strict=True)
+    for exact, rounded, example in rows:
+        sets = [rule.members(each.scores, example.texts()) for each in (exact, rounded)]
+        assert sets[0] == sets[1]
+
+
+def test_random_shares_cover_single_texts_at_the_level() -> None:
+    rule, scored = fit_sets(labeled(2000), 0.6, "randomized", False), labeled(2000, seed=1)
+    held = [
+        gold in rule.members(prediction.scores, example.texts())
+        for gold, prediction, example in zip(
+            scored.gold, scored.predictions, scored.examples, strict=True
+        )
+    ]
+    assert 0.55 < np.mean(held) < 0.65
 
 
 def test_too_few_predictions_for_a_level() -> None:
@@ -300,16 +370,16 @@ WITHHELD = {
 def test_unsure_answers_are_withheld_and_nothing_else(kind: str) -> None:
     prediction = PREDICTIONS[kind]
     before = prediction.record()
-    row = Decisions(confidence=0.7).apply(prediction).record()
+    row = Decisions(confidence=0.7).apply(prediction, None).record()
     key, value = KEPT[kind]
     assert row[key] == value and row["withheld"] == WITHHELD[kind]
     assert row.get("scores") == before.get("scores") and row.get("score") == before.get("score")
     nothing = {"withheld": [] if isinstance(WITHHELD[kind], list) else None}
-    assert Decisions(confidence=0.6).apply(prediction).record() == before | nothing
-    assert Decisions().apply(prediction).record() == before
-    unlike = Decisions(distance=1.0).apply(prediction, 1.5).record()
+    assert Decisions(confidence=0.6).apply(prediction, None).record() == before | nothing
+    assert Decisions().apply(prediction, None).record() == before
+    unlike = Decisions(distance=1.0).apply(prediction, None, 1.5).record()
     assert unlike["unlike"] and not any(unlike[key] or ()) if key != "tags" else unlike["unlike"]
-    near = Decisions(distance=1.0).apply(prediction, 1.0).record()
+    near = Decisions(distance=1.0).apply(prediction, None, 1.0).record()
     assert near == before | {"distance": 1.0, "unlike": False} | nothing
 
 

@@ -272,8 +272,8 @@ def test_empty_predictions_have_the_types_of_full_ones(empty: Any, full: Any) ->
     ids=str,
 )
 def test_withheld_answers_have_the_types_of_given_ones(found: Any) -> None:
-    given = Decisions(confidence=0.0).apply(found)
-    unsure = Decisions(confidence=1.0).apply(found)
+    given = Decisions(confidence=0.0).apply(found, None)
+    unsure = Decisions(confidence=1.0).apply(found, None)
     both = [parts_module.typical([each]) for each in (given, unsure)]
     assert_same_types((given, unsure), *both)
 
