@@ -26,7 +26,7 @@ from finetune.embeddings.commands import open_embedder, write_pages
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.preprocessing.batching import pack
-from finetune.reporting.charts import Chart, Points, line_chart
+from finetune.reporting.charts import Chart, Points, chart
 from finetune.reporting.rendering import Table, inlined, render
 from finetune.runtime.device import batch_to_device
 from finetune.runtime.progress import Reporter
@@ -381,7 +381,7 @@ def _points(
 
 def _chart(caption: str, series: dict[str, Points]) -> Chart | None:
     known = [(name, points) for name, points in series.items() if points]
-    return line_chart(caption, f"{caption} by layer", known, "layer") if known else None
+    return chart(caption, "layer", label=f"{caption} by layer", lines=known) if known else None
 
 
 def _mixing_chart(geometry: Geometry) -> Chart | None:

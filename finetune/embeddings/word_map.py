@@ -20,7 +20,7 @@ from finetune.embeddings.commands import open_embedder, write_pages
 from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.inference.embed import Embedder
-from finetune.reporting.charts import NUM_COLORS, Chart, line_chart
+from finetune.reporting.charts import NUM_COLORS, Chart, chart
 from finetune.reporting.rendering import Table, inlined, render
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
@@ -443,7 +443,7 @@ def _chart(scores: Sequence[LayerScores]) -> Chart | None:
         f"{name}: {', '.join(f'{value:.2f}' for _, value in points)}" for name, points in series
     )
     caption = "Separation of labels by layer"
-    return line_chart(caption, f"{caption}. {label}", series, "layer")
+    return chart(caption, "layer", label=f"{caption}. {label}", lines=series)
 
 
 def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:

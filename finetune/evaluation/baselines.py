@@ -24,6 +24,8 @@ SELECTING_METRICS = (
     "spearman_all",
     "ranking_accuracy",
     "mlm_accuracy",
+    "exact_match",
+    "f1",
 )
 """The metrics of tasks in which no single label is a prediction for every example."""
 
@@ -143,7 +145,7 @@ def degenerate(
 def _only_prediction(path: Path) -> str | None:
     if not path.is_file():
         return None
-    found: set[str] = set()
+    found: set[Any] = set()
     size, nothing = 0, ""
     with path.open(encoding="utf-8", newline="\n") as lines:
         for size, row in enumerate(map(json.loads, lines), 1):
@@ -157,4 +159,6 @@ def _only_prediction(path: Path) -> str | None:
             nothing = kind.nothing
     if not found:
         return nothing or None
-    return f"every prediction is {found.pop()}" if size > 1 else None
+    return (
+        f"every prediction is {json.dumps(found.pop(), ensure_ascii=False)}" if size > 1 else None
+    )

@@ -137,7 +137,7 @@ class Subwords(OfTexts):
             groups["in training text"] = names, buckets(COUNTS)
         return {name: right_by_group(*each, "subwords") for name, each in groups.items()}
 
-    def repeatable(self, prediction: MaskedPrediction) -> Collection[str] | None:
+    def repeatable(self, prediction: MaskedPrediction) -> Collection[Any] | None:
         """Return the subwords."""
         return {*prediction.subwords}
 

@@ -1,4 +1,4 @@
-"""Charts as shapes with their coordinates; ``templates/macros.html`` draws them as SVG.
+"""The chart of all pages as shapes with their coordinates; ``templates/macros.html`` draws them.
 
 The style sheet of the page sets all colors.
 """
@@ -6,18 +6,22 @@ The style sheet of the page sets all colors.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-WIDTH, HEIGHT = 380, 230
+SIZE = (380, 230)
 """Size of a chart in SVG units, which are about pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 38
 """Margins around the plotted area."""
 NUM_COLORS = 6
 """Colors of series in the style sheet. Further series repeat them with a dashed line."""
+MOST_MARKED = 30
+"""Points of the longest line up to which all points of lines are marked."""
 
 Points = Sequence[tuple[float, float]]
+Dots = Sequence[tuple[float, float, str]]
+"""Points with their tooltips."""
 
 
 class Shape(NamedTuple):
@@ -39,7 +43,7 @@ class Chart:
     label: str
     shapes: Sequence[Shape]
     legend: Sequence[tuple[str, str]] = ()
-    size: tuple[int, int] = (WIDTH, HEIGHT)
+    size: tuple[int, int] = SIZE
 
 
 class Bar(NamedTuple):
@@ -52,93 +56,81 @@ class Bar(NamedTuple):
     tooltip: str
 
 
-@dataclass(frozen=True)
-class Scale:
-    """The ranges of both axes."""
+class Ranges(NamedTuple):
+    """The ranges of both axes of a chart of a size."""
 
     left: float
     right: float
     bottom: float
     top: float
+    size: tuple[int, int] = SIZE
 
     def x(self, value: float) -> float:
         """Return the horizontal coordinate of a value."""
         span = self.right - self.left or 1.0
-        return LEFT + (value - self.left) / span * (WIDTH - LEFT - RIGHT)
+        return LEFT + (value - self.left) / span * (self.size[0] - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         """Return the vertical coordinate of a value."""
-        span = self.top - self.bottom or 1.0
-        return HEIGHT - BOTTOM - (value - self.bottom) / span * (HEIGHT - TOP - BOTTOM)
+        span, height = self.top - self.bottom or 1.0, self.size[1]
+        return height - BOTTOM - (value - self.bottom) / span * (height - TOP - BOTTOM)
 
 
 def chart(
     caption: str,
-    label: str,
-    scale: Scale,
-    x_name: str,
+    x_name: str = "",
     *,
-    places: Sequence[tuple[float, str]] | None = None,
+    label: str = "",
     bars: Sequence[Bar] = (),
-    guide: str = "",
     lines: Sequence[tuple[str, Points]] = (),
-    dotted: Collection[str] = (),
-    dots: Sequence[tuple[float, float, str]] = (),
+    dots: Sequence[tuple[str, Dots]] = (),
+    diagonal: bool = False,
+    ranges: Ranges | None = None,
 ) -> Chart:
-    """Draw bars, the diagonal, lines and dots, in this order.
+    """Draw bars, the diagonal, lines and dots, in this order. Series have a color and a legend.
 
     Args:
         caption: The line above the chart.
-        label: The description for screen readers.
-        scale: The ranges of both axes.
         x_name: The name of the horizontal axis.
-        places: The marks of the horizontal axis, in place of round numbers.
+        label: The description for screen readers; unset is the caption.
         bars: Bars from the bottom.
-        guide: The CSS class of the diagonal; without it there is none.
-        lines: The name and the points of each line.
-        dotted: Names of the lines with a dot at each point.
-        dots: Single points, with their tooltips.
+        lines: The name and the points of each line. Points of short lines are marked.
+        dots: The name and the dots of each group.
+        diagonal: Whether to draw the diagonal.
+        ranges: The ranges of both axes; unset are those of lines and dots.
     """
-    shapes = _axes(scale, x_name, places)
+    ranges = ranges or _ranges_of([*lines, *dots])
+    shapes = _axes(ranges, x_name)
     for bar in bars:
-        x, width = scale.x(bar.low) + 1, scale.x(bar.high) - scale.x(bar.low) - 2
-        top, mark = scale.y(bar.value), scale.y(bar.expected)
-        height = scale.y(0) - top
+        x, width = ranges.x(bar.low) + 1, ranges.x(bar.high) - ranges.x(bar.low) - 2
+        top, mark = ranges.y(bar.value), ranges.y(bar.expected)
+        height = ranges.y(0) - top
         shapes += [
             _shape("rect", "bar1", bar.tooltip, x=x, y=top, width=width, height=height),
             _line("expected", x, mark, x + width, mark),
         ]
-    if guide:
-        ends = scale.x(scale.left), scale.y(scale.left), scale.x(scale.right), scale.y(scale.right)
-        shapes.append(_line(guide, *ends))
-    for number, (name, each) in enumerate(lines):
-        path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in each)
-        shapes.append(_shape("polyline", f"line {_series(number)}", points=path))
-        for x, y in each if name in dotted else ():
+    if diagonal:
+        ends = ranges.left, ranges.right
+        (x1, y1), (x2, y2) = ((ranges.x(end), ranges.y(end)) for end in ends)
+        shapes.append(_line("diagonal", x1, y1, x2, y2))
+    marked = max((len(points) for _, points in lines), default=0) <= MOST_MARKED
+    styles = [_series(number) for number in range(len(lines) + len(dots))]
+    for (name, points), style in zip(lines, styles, strict=False):
+        path = " ".join(f"{ranges.x(x):.1f},{ranges.y(y):.1f}" for x, y in points)
+        shapes.append(_shape("polyline", f"line {style}", points=path))
+        for x, y in points if marked else ():
             tooltip = f"{name}, {x_name} {tick(x)}: {y:.4g}"
-            shapes.append(_dot(scale.x(x), scale.y(y), f"dot {_series(number)}", tooltip))
-    shapes += [_dot(scale.x(x), scale.y(y), "point", tooltip) for x, y, tooltip in dots]
-    legend = [(name, _series(number)) for number, (name, _) in enumerate(lines)]
-    return Chart(caption, label, shapes, legend if len(lines) > 1 else ())
+            shapes.append(_dot(ranges.x(x), ranges.y(y), f"dot {style}", tooltip))
+    for (_, group), style in zip(dots, styles[len(lines) :], strict=True):
+        for x, y, tooltip in group:
+            shapes.append(_dot(ranges.x(x), ranges.y(y), f"point {style}", tooltip))
+    legend = list(zip([name for name, _ in (*lines, *dots)], styles, strict=True))
+    return Chart(caption, label or caption, shapes, legend if len(legend) > 1 else (), ranges.size)
 
 
-def line_chart(
-    caption: str,
-    label: str,
-    series: Sequence[tuple[str, Points]],
-    x_name: str = "step",
-    dotted: Collection[str] | None = None,
-) -> Chart:
-    """Draw one line for each named series; the series ``dotted`` get a dot at each point.
-
-    By default these are all, unless a series is long.
-    """
-    xs, ys = zip(*(point for _, each in series for point in each), strict=True)
-    if dotted is None:
-        short = max(len(each) for _, each in series) <= 30
-        dotted = [name for name, _ in series] if short else ()
-    scale = Scale(min(xs), max(xs), *padded(min(ys), max(ys)))
-    return chart(caption, label, scale, x_name, lines=series, dotted=dotted)
+def _ranges_of(series: Sequence[tuple[str, Sequence[tuple[Any, ...]]]]) -> Ranges:
+    xs, ys = zip(*(point[:2] for _, points in series for point in points), strict=True)
+    return Ranges(min(xs), max(xs), *padded(min(ys), max(ys)))
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -174,21 +166,18 @@ def padded(low: float, high: float) -> tuple[float, float]:
     return (0.0 if near else low - room), high + room
 
 
-def _axes(
-    scale: Scale, x_name: str, places: Sequence[tuple[float, str]] | None = None
-) -> list[Shape]:
+def _axes(ranges: Ranges, x_name: str) -> list[Shape]:
     shapes = []
-    for value in ticks(scale.bottom, scale.top):
-        y = scale.y(value)
+    width, height = ranges.size
+    for value in ticks(ranges.bottom, ranges.top):
+        y = ranges.y(value)
         shapes += [
-            _line("grid", LEFT, y, WIDTH - RIGHT, y),
+            _line("grid", LEFT, y, width - RIGHT, y),
             _text(LEFT - 6, y + 4, tick(value), "end"),
         ]
-    if places is None:
-        places = [(value, tick(value)) for value in ticks(scale.left, scale.right)]
-    for value, name in places:
-        shapes.append(_text(scale.x(value), HEIGHT - BOTTOM + 17, name))
-    return [*shapes, _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, x_name, kind="axis")]
+    for value in ticks(ranges.left, ranges.right):
+        shapes.append(_text(ranges.x(value), height - BOTTOM + 17, tick(value)))
+    return [*shapes, _text((LEFT + width - RIGHT) / 2, height - 5, x_name, kind="axis")]
 
 
 def _series(number: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import shlex
@@ -34,9 +33,9 @@ if TYPE_CHECKING:  # reports are read without torch
     from finetune.tasks.base import Task
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
-FEW_EXAMPLES, ENOUGH_EXAMPLES, ENOUGH_STEPS = 100, 64, 100
-"""Most training examples of a tiny run; examples of each label from which fine-tuning scores as
-high as few-shot training; and steps (these fine-tuned runs had 60 to 120; docs/results.md)."""
+FEW_EXAMPLES, ENOUGH_STEPS = 100, 100
+"""Training examples below which few-shot training scores higher, and steps that are too few
+(docs/results.md)."""
 
 
 @dataclass(frozen=True)
@@ -127,52 +126,27 @@ def saved_outcome(run: RunFolder) -> RunOutcome:
 
 
 def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> str:
-    """Return advice after a degenerate run, or a run on few examples; empty for other runs.
-
-    Args:
-        config: The settings of the run, with its folder.
-        train: The training examples.
-        degenerate: Whether the run learned nothing.
-    """
+    """Return advice after a run that learned nothing or had few examples; empty for other runs."""
     few = len(train) < FEW_EXAMPLES
     if not degenerate and (config.schedule.once or not few):
         return ""
     from finetune.training.optimizer import Schedule  # which loads torch
 
-    schedule = Schedule.from_config(config, len(train))
-    examples: Sequence[Any] = () if config.description.words else train
-    names = [example.label for example in examples]
-    labels = {name for name in names if isinstance(name, str)}
-    each = len(train) / max(1, len(labels))
-    settings = Path(config.out or "") / "config.json"
-    ways, command = [], ["finetune", "run", str(settings)]
-    option = config.few_label_option
-    single = bool(names) and all(isinstance(name, str) for name in names)
-    if option and single and each < ENOUGH_EXAMPLES:
-        ways.append(
-            f"{option} (it scores higher than fine-tuning with fewer than about "
-            f"{ENOUGH_EXAMPLES} examples of each label)"
-        )
-        command += [option]
+    schedule, ways = Schedule.from_config(config, len(train)), []
+    if few and config.few_label_option:
+        ways.append(f"{config.few_label_option}, which scores higher than this on few examples")
     if schedule.num_steps < ENOUGH_STEPS:
-        epochs = math.ceil(ENOUGH_STEPS / schedule.steps_per_epoch)
-        ways.append(f"more epochs (--epochs {epochs} makes {epochs * schedule.steps_per_epoch:,})")
-        command += [] if option in command else ["--epochs", str(epochs)]
-    if few or each < ENOUGH_EXAMPLES:
-        many = f"{ENOUGH_EXAMPLES} of each label or more; " if labels else ""
-        ways.append(f"more labeled examples ({many}--sizes shows how the score grows with them)")
-    if len(command) == 3:
-        ways.append(
-            "another --lr (`finetune search` tries several), or `finetune check` of the data"
-        )
-    of_each = f", {each:.0f} of each of {quantity(len(labels), 'label')}" if labels else ""
-    tried = ""
-    if len(command) > 3:
-        tried = f" Try: {shlex.join([*command, '--out', f'{config.out}-2'])}"
+        option = "--epochs" if config.steps is None else "--steps"
+        ways.append(f"more steps ({option})")
+    if few:
+        ways.append("more labeled examples (--sizes shows how the score grows with them)")
+    ways = ways or [
+        "another --lr (`finetune search` tries several)",
+        "`finetune check` of the data",
+    ]
+    steps, examples = schedule.num_steps, quantity(len(train), "training example")
     return (
-        f"The run made {quantity(schedule.num_steps, 'step')} on "
-        f"{quantity(len(train), 'training example')}{of_each}. What can help: "
-        f"{'; '.join(ways)}.{tried}"
+        f"The run made {quantity(steps, 'step')} on {examples}. What can help: {'; '.join(ways)}."
     )
 
 

@@ -336,7 +336,7 @@ def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
         f"at step {points[-1][0]}"
         for name, points in series
     )
-    return charts.line_chart(caption, f"{caption}. {ends}", series)
+    return charts.chart(caption, "step", label=f"{caption}. {ends}", lines=series)
 
 
 def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
@@ -395,13 +395,14 @@ def _scatter(analysis: Analysis) -> Chart:
     low, high = charts.padded(min(values), max(values))
     of_all = f" of {number:,}" if every > 1 else ""
     caption = f"Predicted over gold, {len(points):,}{of_all} texts"
+    dots = [(x, y, f"gold {x:.3g}, predicted {y:.3g}") for x, y in points]
     return charts.chart(
         caption,
-        f"{caption}; the line is where both are equal",
-        charts.Scale(low, high, low, high),
         "gold",
-        guide="diagonal",
-        dots=[(x, y, f"gold {x:.3g}, predicted {y:.3g}") for x, y in points],
+        label=f"{caption}; the line is where both are equal",
+        dots=[("texts", dots)],
+        diagonal=True,
+        ranges=charts.Ranges(low, high, low, high),
     )
 
 
@@ -422,8 +423,8 @@ def _reliability(analysis: Analysis) -> Chart | None:
         for each in analysis.bins
         if each.number
     ]
-    unit = charts.Scale(0.0, 1.0, 0.0, 1.0)
-    return charts.chart(caption, label, unit, "confidence", bars=bars, guide="diagonal")
+    unit = charts.Ranges(0.0, 1.0, 0.0, 1.0)
+    return charts.chart(caption, "confidence", label=label, bars=bars, diagonal=True, ranges=unit)
 
 
 def _risk_chart(analysis: Analysis) -> Chart | None:
@@ -434,8 +435,8 @@ def _risk_chart(analysis: Analysis) -> Chart | None:
     caption = f"Risk over coverage; the mean risk (aurc) is {area:.4f}"
     top = max(risk for _, risk in points) or 1.0
     label = f"{caption}. All answers are given at coverage 1."
-    scale = charts.Scale(0.0, 1.0, 0.0, top * 1.1)
-    return charts.chart(caption, label, scale, "coverage", lines=[("risk", points)])
+    ranges = charts.Ranges(0.0, 1.0, 0.0, top * 1.1)
+    return charts.chart(caption, "coverage", label=label, lines=[("risk", points)], ranges=ranges)
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:

@@ -12,11 +12,10 @@ import numpy as np
 
 from finetune.config.expected_scores import SPLITS, Expected, metrics_of
 from finetune.config.recipes import recipe_text
-from finetune.config.search_space import Choices
 from finetune.config.tasks import TrainConfig
 from finetune.config.values import shown_value
 from finetune.evaluation.kinds import DEFAULT_METRICS
-from finetune.reporting.charts import Chart, Scale, chart, line_chart, padded, tick, ticks
+from finetune.reporting.charts import chart
 from finetune.reporting.rendering import Section, Table, format_score, page_of
 from finetune.reporting.runs import gather
 from finetune.runtime.files import write_text
@@ -88,94 +87,42 @@ def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> S
     best = result.best
     if best is None:
         return Section("The best trial", ["No trial has a score yet."])
-    line = (
-        f"Trial {best.number} of {len(result.trials)}: {result.metric} {shown_value(best.score)} "
-        "on validation."
-    )
+    scores = [f"{shown_value(best.score)} on validation"]
     for split, values in metrics.items():
         if result.metric in values and not split.startswith("validation"):
-            line += f" On {split}: {format_score(values[result.metric], result.metric)}."
+            scores.append(f"{format_score(values[result.metric], result.metric)} on {split}")
     chosen = ", ".join(f"{name} = {value}" for name, value in best.settings.items())
-    unread = "" if metrics else " The test split has not been read yet."
-    too_high = (
-        "The score on validation is the highest of several, so that it is too high. Only a split "
-        f"that the search did not read, such as test, measures the model.{unread}"
+    return Section(
+        "The best trial",
+        [
+            f"Trial {best.number} of {len(result.trials)}: {result.metric} {', '.join(scores)}.",
+            chosen or "The settings of the command.",
+            "The score on validation is the highest of several, so that it is too high. Only a "
+            "split that the search did not read, such as test, measures the model.",
+        ],
     )
-    notes = [line, chosen or "The settings of the command.", too_high]
-    return Section("The best trial", notes)
 
 
 def _settings(result: SearchResult) -> Section:
-    table = Table(
-        "Fraction of the variance of the scores that a setting explains (fANOVA)",
-        ["setting", "importance"],
-        [[name, value] for name, value in result.importances.items()],
-        bars=(1,),
-    )
-    note = "There are too few finished trials to tell which settings matter."
-    if table.rows:
-        note = "The importance of a setting depends on its range, and with few trials it is rough."
-    charts = [*_progress(result), *_values(result)]
-    return Section("Settings", [note], charts, [table] if table.rows else [])
+    if not result.importances:
+        note = "There are too few finished trials to tell which settings matter."
+        return Section("Settings", [note])
+    caption = "Fraction of the variance of the scores that a setting explains (fANOVA)"
+    rows = [[name, value] for name, value in result.importances.items()]
+    note = "The importance of a setting depends on its range, and with few trials it is rough."
+    table = Table(caption, ["setting", "importance"], rows, bars=(1,))
+    return Section("Settings", [note], tables=[table])
 
 
 def _trials(result: SearchResult) -> Section:
     columns, rows = result.table()
-    notes = [
-        f"Trial {each.number} failed: {each.error}"
-        for each in result.trials
-        if each.error and each.same_as is None
-    ]
+    failed = [trial for trial in result.trials if trial.error and trial.same_as is None]
+    notes = [f"Trial {trial.number} failed: {trial.error}" for trial in failed]
     notes += [
         "Trial 0 has the settings of the command. A pruned trial has the score of its last "
         "evaluation."
     ]
     return Section("Trials", notes, tables=[Table("Trials, the best first", columns, rows)])
-
-
-def _progress(result: SearchResult) -> list[Chart]:
-    better = min if result.lower_is_better else max
-    found = [(t.number, t.score) for t in result.trials if t.state == "finished"]
-    if not found:
-        return []
-    own: list[tuple[float, float]] = [(n, score) for n, score in found if score is not None]
-    best = [(n, better(score for _, score in own[: i + 1])) for i, (n, _) in enumerate(own)]
-    title = f"{result.metric} on validation"
-    label = f"{title} by number of the trial"
-    series = [("best so far", best), ("finished trial", own)]
-    return [line_chart(title, label, series, "trial", dotted=["finished trial"])]
-
-
-def _values(result: SearchResult) -> list[Chart]:
-    charts = []
-    for name, dimension in result.space.items():
-        found = [
-            (t.settings[name], t.score)
-            for t in result.trials
-            if t.state == "finished" and t.score is not None and name in t.settings
-        ]
-        if not found:
-            continue
-        values, scores = [value for value, _ in found], [score for _, score in found]
-        log = not isinstance(dimension, Choices) and dimension.log
-        if isinstance(dimension, Choices):
-            names, order = list(dimension.values), dimension.examples()
-            xs = [float(order.index(value)) for value in values]
-            shown = [names[int(x)] for x in xs]
-            left, right = -0.5, len(names) - 0.5
-            places = [(float(place), each) for place, each in enumerate(names)]
-        else:
-            xs = [math.log10(value) if log else float(value) for value in values]
-            shown = [f"{value:.3g}" for value in values]
-            room = (max(xs) - min(xs)) * 0.04
-            left, right = min(xs) - room, max(xs) + room
-            places = [(x, tick(10**x if log else x)) for x in ticks(left, right)]
-        scale = Scale(left, right, *padded(min(scores), max(scores)))
-        dots = [(x, y, f"{at}: {y:.4g}") for x, y, at in zip(xs, scores, shown, strict=True)]
-        caption = f"{result.metric} by {name}"
-        label = f"{caption}, one dot a trial"
-        charts.append(chart(caption, label, scale, "", places=places, dots=dots))
-    return charts
 
 
 class LearningCurve(NamedTuple):
@@ -205,7 +152,8 @@ def write_curve(folder: Path, curve: LearningCurve) -> Path:
     means = [(float(size), mean) for size, _, mean, _ in rows]
     title = f"{curve.metric} on {curve.split}"
     label = f"{title} by number of training examples"
-    drawn = line_chart(title, label, [("mean of the runs", means)], "training examples")
+    lines = [("mean of the runs", means)]
+    drawn = chart(title, "training examples", label=label, lines=lines)
     table = Table("Scores", columns, rows)
     section = Section("Score by amount of training data", charts=[drawn], tables=[table])
     page = page_of("learning curve", title, [section], command="finetune, with --sizes")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from finetune.reporting import analysis, charts
 from finetune.reporting.analysis import fragments, highlight
-from finetune.reporting.charts import Chart, Shape, line_chart, ticks
+from finetune.reporting.charts import Chart, Shape, chart, ticks
 from finetune.reporting.model_card import for_hub
 from finetune.reporting.rendering import environment, markdown_code, printable
 from finetune.types import Span, TokenExample
@@ -97,7 +97,7 @@ def test_ticks_are_few_round_and_inside(low: float, size: float):
 
 def test_lines_of_one_point_and_of_one_value():
     for points in ([(1, 2.0)], [(1, 3.0), (2, 3.0)], [(0, 0.0)]):
-        drawn = macro("chart", line_chart("c", "a & b", [("x", points), ("<y>", points)]))
+        drawn = macro("chart", chart("c", label="a & b", lines=[("x", points), ("<y>", points)]))
         assert "nan" not in drawn and "a &amp; b" in drawn and "<y>" not in drawn
 
 

@@ -226,7 +226,11 @@ FOUND = [{"spans": [SPAN]}, {"spans": []}]
     [
         ([{"label": "a"}] * 2, {"accuracy": 0.9}, 'every prediction is "a"'),
         ([{"label": 1.5}] * 2, {"pearson": 0.0}, "every prediction is 1.5"),
-        ([{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}], {"f": 0.0}, "every prediction is O"),
+        (
+            [{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}],
+            {"f": 0.0},
+            'every prediction is "O"',
+        ),
         ([{"spans": []}] * 2, {"f": 0.0}, "no spans at all"),
         (AB, {"accuracy": math.nan}, "accuracy is not finite"),
         (

@@ -11,7 +11,6 @@ Shapes: N questions.
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections import Counter
@@ -342,9 +341,9 @@ class Answers(OfTexts):
             context=scored.examples[index].pair or "",
         )
 
-    def repeatable(self, prediction: AnswerPrediction) -> Collection[str] | None:
+    def repeatable(self, prediction: AnswerPrediction) -> Collection[Any] | None:
         """Return the answer."""
-        return {json.dumps(self.value(prediction), ensure_ascii=False)}
+        return {self.value(prediction)}
 
 
 def _grouping(groups: Sequence[str], order: Sequence[str]) -> Grouping:

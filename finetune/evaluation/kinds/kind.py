@@ -418,7 +418,7 @@ class Kind(ABC):
         """Return what a report shows of an example with errors."""
         return Shown()
 
-    def repeatable(self, prediction: Any) -> Collection[str] | None:
+    def repeatable(self, prediction: Any) -> Collection[Any] | None:
         """Return what of a prediction may be the same for all examples; None if nothing may."""
         return None
 

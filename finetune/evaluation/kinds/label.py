@@ -5,7 +5,6 @@ One key of a line holds all three: the values of gold and predictions decide whi
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -136,9 +135,9 @@ class _OfLabels(OfTexts):
         """Return the probability of every label for each text; None where it is not known."""
         return [prediction.scores for prediction in predictions]
 
-    def repeatable(self, prediction: TextPrediction) -> Collection[str] | None:
+    def repeatable(self, prediction: TextPrediction) -> Collection[Any] | None:
         """Return the label."""
-        return {json.dumps(prediction.label, ensure_ascii=False)}
+        return {prediction.label}
 
 
 def _settled(

@@ -140,7 +140,7 @@ class Relations(OfSentences):
                     place = shown["start"], shown["end"]
                     yield number, Mistake(category, right, found, known.get(relation), place)
 
-    def repeatable(self, prediction: RelationPrediction) -> Collection[str] | None:
+    def repeatable(self, prediction: RelationPrediction) -> Collection[Any] | None:
         """Return nothing: relations of all examples are never the same."""
         return None if prediction.relations else ()
 

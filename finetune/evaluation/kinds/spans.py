@@ -328,7 +328,7 @@ class Spans(OfSpans):
         by_type = class_scores(scored).items()
         return found | {f"span_f1_strict:{name}": row["f1"] for name, row in by_type}
 
-    def repeatable(self, prediction: SpanPrediction) -> Collection[str] | None:
+    def repeatable(self, prediction: SpanPrediction) -> Collection[Any] | None:
         """Return nothing: spans of all examples are never the same."""
         return None if prediction.spans else ()
 

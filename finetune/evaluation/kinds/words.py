@@ -258,7 +258,7 @@ class _OfWords(OfSentences):
                     "prediction"
                 )
 
-    def repeatable(self, prediction: TokenPrediction) -> Collection[str] | None:
+    def repeatable(self, prediction: TokenPrediction) -> Collection[Any] | None:
         """Return the tags."""
         return {*prediction.tags}
 
