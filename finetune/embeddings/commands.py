@@ -159,7 +159,7 @@ class Similarity(
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, SeedOption, Command):
-    """Measure the geometry of an encoder's word vectors, and its attention, layer by layer.
+    """Measure the anisotropy of an encoder's word vectors, and its attention, layer by layer.
 
     Examples:
         finetune geometry roberta-base --data texts/
@@ -190,7 +190,7 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
 
 @dataclass(frozen=True, kw_only=True)
 class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOptions, Command):
-    """Draw the occurrences of a word in many contexts as a map of their vectors, layer by layer.
+    """Draw an embedding plot of the occurrences of a word, layer by layer.
 
     Examples:
         finetune map minilm --word bank/banks --file texts.txt --out bank.html
@@ -199,7 +199,7 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
 
     word: Annotated[str, DATA]
     """The word; several with commas, forms of a word with slashes: bank/banks,die/dies/died. A form
-    that ends with * stands for all words that begin with it. A form may be several words."""
+    may be several words."""
     file: Annotated[str, DATA]
     """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
     standard input."""

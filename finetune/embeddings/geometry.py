@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,13 @@ import numpy as np
 from finetune.cli.output import print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.word_splitting import split_words
-from finetune.embeddings.attention_norms import analyze_attention, unsupported_reason
+from finetune.embeddings.attention_norms import BlockAnalysis, analyze_attention, unsupported_reason
 from finetune.embeddings.commands import open_embedder, write_pages
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Chart, Points, chart
-from finetune.reporting.rendering import Table, inlined, render
+from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.device import batch_to_device
 from finetune.runtime.progress import Reporter
 from finetune.types import Encoding, UserError
@@ -40,18 +40,23 @@ LEAST_USES = 5
 MOST_WORDS = 200
 """Most words to measure the self-similarity of; a random sample if there are more."""
 MOST_TOKENS = 64
-"""Tokens of a sentence whose attention is shown."""
-NUM_SENTENCES = 50
-"""Sentences that the mixing ratio is averaged over."""
-SHOWN_TOKENS = (8, 24)
-"""Least and most tokens of the sentences to show."""
-NUM_SHOWN = 2
+"""Most tokens of a sentence whose attention is analyzed."""
+NUM_SENTENCES, NUM_SHOWN = 50, 2
+"""Sentences of the sample that the mixing ratio is averaged over, and that are shown."""
 TOP_DIMENSIONS = (1, 3, 5, 10)
 """Numbers of largest dimensions whose share of the expected cosine is reported."""
-PACKAGE = "finetune.embeddings"
-"""The package whose templates make the page."""
-MOST_LISTED = 12
-"""Number of words to list with the lowest, and with the highest, self-similarity."""
+LAYERS_NOTE = (
+    "The expected cosine of two words is the anisotropy: near 0 the vectors point in all "
+    "directions, near 1 in one; z is that of standardized vectors. If a few dimensions make most "
+    "of it, cosines measure little else. Self-similarity is the mean cosine of two uses of a word, "
+    "within text that of a word and the mean of its text, both minus the expected cosine."
+)
+ATTENTION_NOTE = (
+    "The output of an attention block is a sum of one vector for each token that it reads; the "
+    "residual input counts as the token itself, and the normalization is applied to each part "
+    "(Kobayashi et al. 2021). The mixing ratio is the length of the contribution of other tokens, "
+    "as a fraction of its sum with the length of the token's own contribution."
+)
 
 
 @dataclass(frozen=True)
@@ -67,27 +72,10 @@ class LayerGeometry:
     dimensions: list[tuple[int, float]]
     """The largest dimensions, each with its contribution to the expected cosine."""
     self_similarity: float | None
-    """Mean cosine of two uses of a word, over words; None if no word is used often enough."""
+    """Mean cosine of two uses of a word, over words, minus the expected cosine; None if no word is
+    used often enough."""
     intra_sentence: float
-    """Mean cosine of a word and the mean vector of its text."""
-    norm: float
-    """Mean length of a vector."""
-
-    def share(self, number: int) -> float | None:
-        """Return the share of the ``number`` largest dimensions; None if it is unknown."""
-        return (self.shares or {}).get(number)
-
-    @property
-    def adjusted_self_similarity(self) -> float | None:
-        """Self-similarity minus the expected cosine (Ethayarajh 2019)."""
-        if self.self_similarity is None:
-            return None
-        return self.self_similarity - self.expected_cosine
-
-    @property
-    def adjusted_intra_sentence(self) -> float:
-        """Similarity within a text minus the expected cosine."""
-        return self.intra_sentence - self.expected_cosine
+    """Mean cosine of a word and the mean vector of its text, minus the expected cosine."""
 
 
 @dataclass
@@ -104,7 +92,6 @@ class GeometryMeasure:
     _by_word: dict[str, ExpectedCosine] = field(default_factory=dict)
     _intra: Any = 0.0
     _num_texts: int = 0
-    _norms: Any = 0.0
 
     def add(self, words: Sequence[str], vectors: Array) -> None:
         """Add the words of a text and their vectors [U, L, H]."""
@@ -112,7 +99,6 @@ class GeometryMeasure:
             return
         units = unit_vectors(vectors)
         self._expected.add_units(units)
-        self._norms = self._norms + np.linalg.norm(vectors, axis=-1).sum(axis=0)
         center = unit_vectors(vectors.mean(axis=0))
         self._intra = self._intra + (units * center).sum(axis=-1).mean(axis=0)
         self._num_texts += 1
@@ -125,45 +111,26 @@ class GeometryMeasure:
         """The number of words read."""
         return self._expected.count
 
-    def self_similarity(self) -> list[WordUses]:
-        """Return the mean cosine of two uses of each word, for words with two uses."""
-        known = [(word, each) for word, each in self._by_word.items() if each.count > 1]
-        return [WordUses(word, each.count, each.value.tolist()) for word, each in sorted(known)]
-
     def result(self) -> list[LayerGeometry]:
         """Return the geometry of each layer."""
-        by_word = [each.self_similarity for each in self.self_similarity()]
-        mean_of_words = np.mean(by_word, axis=0) if by_word else None
-        contributions = self._expected.contributions
-        found = []
-        for place, layer in enumerate(self.layers):
-            each = contributions[place]
-            largest = np.argsort(-each, kind="stable")[: TOP_DIMENSIONS[-1]]
-            total = float(each.sum())
-            sums = np.cumsum(each[largest])
-            numbers = TOP_DIMENSIONS if total > 0 else ()
-            shares = {k: float(sums[min(k, len(sums)) - 1] / total) for k in numbers}
-            found.append(
+        by_word = [each.value for _, each in sorted(self._by_word.items()) if each.count > 1]
+        layers = []
+        for index, parts in enumerate(self._expected.contributions):
+            largest = np.argsort(-parts, kind="stable")[: TOP_DIMENSIONS[-1]]
+            expected, sums = float(parts.sum()), np.cumsum(parts[largest])
+            numbers = TOP_DIMENSIONS if expected > 0 else ()
+            shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in numbers}
+            layers.append(
                 LayerGeometry(
-                    layer,
-                    total,
+                    self.layers[index],
+                    expected,
                     shares or None,
-                    [(int(index), float(each[index])) for index in largest],
-                    None if mean_of_words is None else float(mean_of_words[place]),
-                    float(self._intra[place] / self._num_texts),
-                    float(self._norms[place] / self._expected.count),
+                    [(int(dimension), float(parts[dimension])) for dimension in largest],
+                    float(np.mean(by_word, axis=0)[index]) - expected if by_word else None,
+                    float(self._intra[index] / self._num_texts) - expected,
                 )
             )
-        return found
-
-
-@dataclass(frozen=True)
-class WordUses:
-    """A word, the number of its uses, and its self-similarity in each layer."""
-
-    word: str
-    uses: int
-    self_similarity: list[float]
+        return layers
 
 
 @dataclass(frozen=True)
@@ -182,14 +149,12 @@ class SentenceAttention:
 class Attention:
     """The analysis of attention: the mean mixing ratio of each layer, and chosen sentences.
 
-    ``reason`` says why the analysis is missing. ``error`` is the largest difference between the
-    output of a block and the sum of its contributions.
+    ``reason`` says why the analysis is missing.
     """
 
     reason: str
     mixing: list[float]
     num_sentences: int
-    error: float
     sentences: list[SentenceAttention]
 
 
@@ -204,7 +169,6 @@ class Geometry:
     """Words that the standardization is fitted to."""
     raw: list[LayerGeometry]
     standardized: list[LayerGeometry]
-    words: list[WordUses]
     attention: Attention
     seed: int
 
@@ -266,7 +230,6 @@ def measure_geometry(
         num_fitted=standardizer.count,
         raw=raw.result(),
         standardized=standardized.result(),
-        words=raw.self_similarity(),
         attention=_attention(embedder, measured, sentences, seed),
         seed=seed,
     )
@@ -288,168 +251,122 @@ def _attention(
     if reason := unsupported_reason(embedder.encoder):
         if sentences:
             raise UserError(f"--sentence: no analysis of attention: {reason}.")
-        return Attention(reason, [], 0, 0.0, [])
+        return Attention(reason, [], 0, [])
     for text in sentences:
         if (size := len(_encoding(embedder, text).input_ids)) > MOST_TOKENS:
             raise UserError(
                 f"--sentence {text!r:.40}: {size} tokens are too many to show: write a sentence of "
                 f"at most {MOST_TOKENS}."
             )
-    short = [text for text in lines if _is_short(embedder, text, 3, MOST_TOKENS)]
+    candidates = [text for text in lines if len(text) <= 10 * MOST_TOKENS]
+    short = [t for t in candidates if 3 <= len(_encoding(embedder, t).input_ids) <= MOST_TOKENS]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
-    fitting = [text for text in short if _is_short(embedder, text, *SHOWN_TOKENS)]
-    shown = list(sentences) or fitting[:NUM_SHOWN]
-    mixing: list[list[float]] = []
-    found: list[SentenceAttention] = []
-    error = 0.0
-    for text in [*short, *shown]:
-        encoding = _encoding(embedder, text)
-        batch = batch_to_device(pack([encoding]), embedder.device)
-        blocks = analyze_attention(embedder.encoder, batch)
-        error = max(error, *(block.error for block in blocks))
-        if len(mixing) < len(short):
-            mixing.append([float(block.mixing.mean()) for block in blocks])
-        else:
-            decode = embedder.tokenizer.tokenizer.decode
-            tokens = [decode([id]) for id in encoding.input_ids]
-            weights = _listed(block.weights for block in blocks)
-            norms = _listed(block.norms for block in blocks)
-            found.append(SentenceAttention(text, tokens, weights, norms))
+    mixing = [[float(block.mixing.mean()) for block in _blocks(embedder, text)] for text in short]
+    decode, analyzed = embedder.tokenizer.tokenizer.decode, []
+    for text in sentences or short[:NUM_SHOWN]:
+        blocks = _blocks(embedder, text)
+        tokens = [decode([id]) for id in _encoding(embedder, text).input_ids]
+        weights, norms = (
+            [table.cpu().numpy().astype(float).round(5).tolist() for table in tables]
+            for tables in ([each.weights for each in blocks], [each.norms for each in blocks])
+        )
+        analyzed.append(SentenceAttention(text, tokens, weights, norms))
     means = np.mean(mixing, axis=0).tolist() if mixing else []
-    return Attention("", means, len(short), error, found)
-
-
-def _listed(tables: Iterable[Any]) -> list[list[list[float]]]:
-    return [table.cpu().numpy().astype(float).round(5).tolist() for table in tables]
-
-
-def _is_short(embedder: Embedder, text: str, least: int, most: int) -> bool:
-    if len(text) > 10 * most:  # without reading the subwords of a long text
-        return False
-    return least <= len(_encoding(embedder, text).input_ids) <= most
+    return Attention("", means, len(short), analyzed)
 
 
 def _encoding(embedder: Embedder, text: str) -> Encoding:
     return Encoding(0, *embedder.tokenizer.build(embedder.tokenizer.text_subwords([text])[0]))
 
 
+def _blocks(embedder: Embedder, text: str) -> list[BlockAnalysis]:
+    batch = batch_to_device(pack([_encoding(embedder, text)]), embedder.device)
+    return analyze_attention(embedder.encoder, batch)
+
+
 def page(geometry: Geometry, model: str, data: str) -> str:
     """Return the geometry of an encoder as HTML."""
-    return render(
-        "geometry.html",
-        PACKAGE,
-        **inlined("geometry.js", "geometry.css", package=PACKAGE),
-        model=model,
-        source=data,
-        geometry=geometry,
-        charts=[chart for chart in _charts(geometry) if chart],
-        layers=_layer_table(geometry),
-        dimensions=_dimension_table(geometry.raw),
-        words=_word_tables(geometry),
-        mixing=_mixing_chart(geometry),
-        sentences=[_sentence(each) for each in geometry.attention.sentences],
+    raw, attention = geometry.raw, geometry.attention
+    cosines = {
+        "raw": [(each.layer, each.expected_cosine) for each in raw],
+        "standardized": [(each.layer, each.expected_cosine) for each in geometry.standardized],
+    }
+    shares = {
+        f"top {number}": [(each.layer, each.shares[number]) for each in raw if each.shares]
+        for number in TOP_DIMENSIONS
+    }
+    similarity = {
+        "self-similarity": [
+            (each.layer, each.self_similarity) for each in raw if each.self_similarity is not None
+        ],
+        "within a text": [(each.layer, each.intra_sentence) for each in raw],
+    }
+    mixing = {"mixing ratio": list(enumerate(attention.mixing, 1))}
+    charts = [
+        *_lines("Expected cosine of two words", cosines),
+        *_lines("Share of the largest dimensions in the expected cosine", shares),
+        *_lines("Similarity minus the expected cosine", similarity),
+        *_lines(f"Mixing ratio, mean over {attention.num_sentences} sentences", mixing),
+    ]
+    note = ATTENTION_NOTE
+    if attention.reason:
+        note = f"There is no analysis of attention: {attention.reason}."
+    table = Table("Raw vectors", *_layer_table(geometry))
+    sections = [Section("Layers", [LAYERS_NOTE, note], charts, [table])]
+    for sentence in attention.sentences:
+        num_layers = len(sentence.norms)
+        shown = sorted({1, (num_layers + 1) // 2, num_layers})
+        tables = [
+            _attention_table(f"{name} of layer {layer}", sentence.tokens, by_layer[layer - 1])
+            for name, by_layer in (
+                ("Lengths of contributions", sentence.norms),
+                ("Attention weights", sentence.weights),
+            )
+            for layer in shown
+        ]
+        note = "Each row reads from the columns, in fractions of the row."
+        sections.append(Section(sentence.text, [note], tables=tables))
+    return page_of(
+        "geometry",
+        model,
+        sections,
+        about=f"{geometry.num_words:,} words of {geometry.num_texts:,} texts of {data}, "
+        f"standardized over {geometry.num_fitted:,} other words, seed {geometry.seed}; layer 0 is "
+        "the output of the embeddings.",
+        command="finetune geometry",
     )
 
 
-def _charts(geometry: Geometry) -> list[Chart | None]:
-    raw, z = geometry.raw, geometry.standardized
-    both = {"raw": raw, "standardized": z}
-
-    def of(get: Callable[[LayerGeometry], float | None]) -> dict[str, Points]:
-        return {name: _points(layers, get) for name, layers in both.items()}
-
-    similarity = {
-        "self-similarity": _points(raw, lambda each: each.adjusted_self_similarity),
-        "within a text": _points(raw, lambda each: each.adjusted_intra_sentence),
-    }
-    shares = {
-        f"top {k}": _points(raw, lambda each, k=k: each.share(k))  # type: ignore[misc]
-        for k in TOP_DIMENSIONS
-    }
-    return [
-        _chart("Expected cosine of two words", of(lambda each: each.expected_cosine)),
-        _chart("Share of the largest dimensions in the expected cosine", shares),
-        _chart("Similarity minus the expected cosine", similarity),
-    ]
-
-
-def _points(
-    layers: Sequence[LayerGeometry], get: Callable[[LayerGeometry], float | None]
-) -> Points:
-    return [(each.layer, value) for each in layers if (value := get(each)) is not None]
-
-
-def _chart(caption: str, series: dict[str, Points]) -> Chart | None:
+def _lines(caption: str, series: Mapping[str, Points]) -> list[Chart]:
     known = [(name, points) for name, points in series.items() if points]
-    return chart(caption, "layer", label=f"{caption} by layer", lines=known) if known else None
+    return [chart(caption, "layer", lines=known)] if known else []
 
 
-def _mixing_chart(geometry: Geometry) -> Chart | None:
-    attention = geometry.attention
-    points = list(enumerate(attention.mixing, 1))
-    caption = f"Mixing ratio, mean over {attention.num_sentences} sentences"
-    return _chart(caption, {"mixing ratio": points}) if points else None
+def _attention_table(caption: str, tokens: Sequence[str], table: list[list[float]]) -> Table:
+    rows = [
+        [token, *(value / (sum(row) or 1.0) for value in row)]
+        for token, row in zip(tokens, table, strict=True)
+    ]
+    return Table(caption, ["", *tokens], rows, bars=range(1, len(tokens) + 1))
 
 
-def _layer_table(geometry: Geometry) -> Table:
+def _layer_table(geometry: Geometry) -> tuple[list[str], list[list[Any]]]:
     columns = [
-        "layer",
-        "expected cosine",
-        "standardized",
-        "mean length",
-        *(f"top {k}" for k in TOP_DIMENSIONS),
-        "self-similarity",
-        "adjusted",
-        "within a text",
-        "adjusted",
+        *("layer", "expected cosine", "z expected cosine", "top dimension", "top 3", "top 10"),
+        *("self-similarity", "within text"),
     ]
     rows = [
         [
             raw.layer,
             raw.expected_cosine,
             z.expected_cosine,
-            raw.norm,
-            *map(raw.share, TOP_DIMENSIONS),
+            *((raw.shares or {}).get(number) for number in (1, 3, 10)),
             raw.self_similarity,
-            raw.adjusted_self_similarity,
             raw.intra_sentence,
-            raw.adjusted_intra_sentence,
         ]
         for raw, z in zip(geometry.raw, geometry.standardized, strict=True)
     ]
-    return Table("All figures by layer; raw unless a column says otherwise", columns, rows)
-
-
-def _dimension_table(layers: Sequence[LayerGeometry]) -> Table:
-    columns = ["layer", "1.", "2.", "3.", "4."]
-    rows = [
-        [each.layer, *(f"{index} ({value:+.4f})" for index, value in each.dimensions[:4])]
-        for each in layers
-    ]
-    return Table("The largest dimensions, with their part of the expected cosine", columns, rows)
-
-
-def _word_tables(geometry: Geometry) -> list[Table]:
-    words = sorted(geometry.words, key=lambda each: (each.self_similarity[-1], each.word))
-    if not words:
-        return []
-    half = min(MOST_LISTED, (len(words) + 1) // 2)
-    places = 0, len(geometry.raw) // 2, -1
-    columns = ["word", "uses", *(f"layer {geometry.raw[place].layer}" for place in places)]
-    rows = [[each.word, each.uses, *(each.self_similarity[n] for n in places)] for each in words]
-    least, most = rows[:half], rows[::-1][: len(rows) - half][:half]
-    tables = [Table("Words whose vectors change most with the context", columns, least)]
-    return [*tables, Table("Words whose vectors change least", columns, most)] if most else tables
-
-
-def _sentence(sentence: SentenceAttention) -> dict[str, Any]:
-    def percent(row: Sequence[float]) -> list[float]:
-        total = sum(row) or 1.0
-        return [round(100 * value / total, 1) for value in row]
-
-    both = {"norms": sentence.norms, "weights": sentence.weights}
-    tables = {name: [list(map(percent, rows)) for rows in each] for name, each in both.items()}
-    return {"text": sentence.text, "tokens": sentence.tokens, "tables": tables}
+    return columns, rows
 
 
 def print_geometry(command: GeometryCommand) -> None:
@@ -474,22 +391,7 @@ def print_geometry(command: GeometryCommand) -> None:
         f"{geometry.num_words:,} words of {geometry.num_texts:,} texts, standardized over "
         f"{geometry.num_fitted:,} other words, seed {geometry.seed}"
     )
-    columns = (
-        *("layer", "expected cosine", "z expected cosine", "top dimension", "top 3", "top 10"),
-        *("self-similarity", "within text"),
-    )
-    rows = [
-        (
-            raw.layer,
-            raw.expected_cosine,
-            z.expected_cosine,
-            *map(raw.share, (1, 3, 10)),
-            raw.adjusted_self_similarity,
-            raw.adjusted_intra_sentence,
-        )
-        for raw, z in zip(geometry.raw, geometry.standardized, strict=True)
-    ]
-    print_tables(command.format, ("", columns, rows))
+    print_tables(command.format, ("", *_layer_table(geometry)))
     attention = geometry.attention
     if attention.mixing:
         mixing = " ".join(f"{value:.3f}" for value in attention.mixing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,6 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
     cosines = 1 - pdist(vectors, "cosine")
     assert layer.layer == (0, 3)[place] and measure.num_words == 9
     np.testing.assert_allclose(layer.expected_cosine, cosines.mean())
-    np.testing.assert_allclose(layer.norm, np.linalg.norm(vectors, axis=1).mean())
     assert layer.dimensions[0][0] == 2 and layer.shares is not None
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     contributions = np.array(
@@ -57,10 +55,7 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
         (1 - pdist(vectors[[w == word for w in words]], "cosine")).mean()
         for word in ("bank", "river", "the")
     ]
-    np.testing.assert_allclose(layer.self_similarity, np.mean(by_word))
-    np.testing.assert_allclose(
-        layer.adjusted_self_similarity, np.mean(by_word) - layer.expected_cosine
-    )
+    np.testing.assert_allclose(layer.self_similarity, np.mean(by_word) - cosines.mean())
     intra = [
         np.mean(
             [1 - pdist([vector, text[:, place].mean(0)], "cosine")[0] for vector in text[:, place]]
@@ -68,12 +63,7 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
         for text in VECTORS
         if len(text)
     ]
-    np.testing.assert_allclose(layer.intra_sentence, np.mean(intra))
-
-
-def test_words(measure: GeometryMeasure) -> None:
-    found = [(each.word, each.uses) for each in measure.self_similarity()]
-    assert found == [("bank", 2), ("river", 2), ("the", 3)]
+    np.testing.assert_allclose(layer.intra_sentence, np.mean(intra) - cosines.mean())
 
 
 LINES = [
@@ -113,9 +103,8 @@ def test_figures_of_the_sample() -> None:
     cosines = units @ units.T
     expected = (cosines.sum() - len(units)) / (len(units) * (len(units) - 1))
     np.testing.assert_allclose(found.standardized[-1].expected_cosine, expected, atol=1e-5)
-    assert {each.word for each in found.words} >= {"the"}
-    assert found.attention.error < 1e-4 and len(found.attention.mixing) == LAYERS
-    assert json.loads(json.dumps(asdict(found)))["raw"][0]["layer"] == 0
+    assert found.raw[-1].self_similarity is not None
+    assert len(found.attention.mixing) == LAYERS
 
 
 def test_sentences_to_show() -> None:

@@ -33,8 +33,6 @@ def test_words_and_forms():
     assert forms(rows, "bank") == [("bank", "bank"), ("bank", "BANK"), ("bank", "bank")]
     assert forms(rows, "bank", match_case=True) == [("bank", "bank"), ("bank", "bank")]
     assert [form for _, form in forms(rows, "bank/banks")] == ["bank", "banks", "BANK", "bank"]
-    found = [form for _, form in forms(rows, "bank*")]
-    assert found == ["bank", "banks", "BANK", "banker", "bank"]
     assert forms(rows, "river,bank")[0] == ("river", "river")
 
 
@@ -123,13 +121,12 @@ def test_repeated_contexts_count_once():
         ("", "'' is not a word"),
         ("die,", "'' is not a word"),
         ("bank/", "'bank/' is not a word"),
-        ("*", "'*' is not a word"),
         ("die,die/dies", "'die' is named twice"),
-        ("dya", "none of the 1 texts has it.*Perhaps you meant 'dye'"),
+        ("dya", "none of the 1 texts has it"),
     ],
 )
 def test_errors(word: str, message: str):
-    with pytest.raises(UserError, match=message.replace("*'", "\\*'")):
+    with pytest.raises(UserError, match=message):
         find_occurrences(texts("a red dye"), parse_words(word))
 
 

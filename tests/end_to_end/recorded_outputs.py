@@ -434,7 +434,7 @@ def of_words(recorder: Recorder, model: Path) -> None:
         "labels": ("--word", "die,bank", "--file", EXAMPLES / "words" / "senses.jsonl"),
         "senses": ("--word", "bank/banks", "--file", EXAMPLES / "senses" / "train.jsonl",
                    "--method", "pca", "--layers", "0,-1"),
-        "tags": ("--word", "the,a*", "--file", EXAMPLES / "ner" / "validation.conll",
+        "tags": ("--word", "the,a", "--file", EXAMPLES / "ner" / "validation.conll",
                  "--most", "20", "--layers", "last"),
     }  # fmt: skip
     for name, arguments in maps.items():
