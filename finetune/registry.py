@@ -154,8 +154,6 @@ class KindPaths(NamedTuple):
     """A ``finetune.evaluation.kinds.Kind``."""
     metrics: tuple[str, ...]
     """The names of its metrics, of which the first selects models."""
-    first_line: str = ""
-    """The pattern of the first line of files that only this kind has; empty without such files."""
 
 
 PREDICTION_KINDS = {
@@ -166,7 +164,6 @@ PREDICTION_KINDS = {
     "senses": KindPaths(
         "finetune.embeddings.sense_data:SENSES",
         ("f1", "precision", "recall"),
-        r"\S+(\s+[^\s%]+%[1-5]:\d\d:\d\d:\S*)+\s*",
     ),
 }
 """The kinds of predictions of a wing, by the key of a line that has them."""

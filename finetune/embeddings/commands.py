@@ -249,8 +249,8 @@ class Wsd(EncodingOption, Command):
     """Folder of WordNet's files: index.sense, and data.* for --glosses. Unset takes the senses of
     the training data."""
     layers: str = "last"
-    """`last`, `last4`, numbers separated by commas (0 is the output of the embeddings, -1 the last
-    layer), or `auto`: try each layer and the last four on the validation split."""
+    """`last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings, -1 the
+    last layer."""
     pooling: Literal["mean", "first", "max"] = "mean"
     """Pooling of a word over its subwords."""
     prior: float | None = None

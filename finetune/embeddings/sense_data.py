@@ -24,21 +24,15 @@ from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table
 from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS
 from finetune.data.word_splitting import split_words
-from finetune.embeddings.wordnet import DATA_FILES, base_forms, pos_of, sense_key
+from finetune.embeddings.wordnet import DATA_FILES, base_forms, sense_key
 from finetune.evaluation.kinds.kind import Grouping, Kind, Scored, Wording
 from finetune.evaluation.metrics import RATES, Metric, f1
-from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile, Row
+from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import SenseTarget, TokenExample, UserError
 
-_POS = {
-    **{name: name for name in DATA_FILES},
-    "N": "NOUN",
-    "V": "VERB",
-    "A": "ADJ",
-    "S": "ADJ",
-    "R": "ADV",
-}
+_POS = {name: name for name in DATA_FILES}
+_POS |= {"N": "NOUN", "V": "VERB", "A": "ADJ", "S": "ADJ", "R": "ADV"}
 """The part of speech of each legal name, in upper case: universal tags and WordNet's letters."""
 _MARKED = re.compile(r"\*([^*=\s](?:[^*=]*[^*=\s])?)(?:=([^*]+))?\*")
 _FRAMEWORK_ID = re.compile(r"((?:.+\.)?d\d+)\.s\d+\.t\d+")
@@ -93,9 +87,8 @@ def marked_sentence(
     for match in _MARKED.finditer(text):
         plain += text[position : match.start()]
         word = match[1].strip()
-        marked.append((len(plain), len(plain) + len(word), word, (match[2] or "").strip()))
-        plain += word
-        position = match.end()
+        marked.append((len(plain), len(plain) + len(word), word, (match[2] or word).strip()))
+        plain, position = plain + word, match.end()
     plain += text[position:]
     if not marked:
         raise UserError(
@@ -106,33 +99,16 @@ def marked_sentence(
     targets = []
     for begin, end, word, lemma in marked:
         inside = [n for n, (a, b) in enumerate(offsets) if a < end and b > begin]
-        found = [
-            (form, pos)
-            for pos in DATA_FILES
-            for form in base_forms(lemma or word, pos)
-            if known(form, pos)
-        ]
-        if not found or not inside:
+        forms = [(form, pos) for pos in DATA_FILES for form in base_forms(lemma, pos)]
+        forms = [form for form in forms if known(*form)]
+        if not forms or not inside:
             raise UserError(
-                f"{where}: no sense of {lemma or word!r} is known: name WordNet's files with "
-                f"--inventory, or write the base form after an equals sign, as in *{word}=go*."
+                f"{where}: no sense of {lemma!r} is known: name WordNet's files with --inventory, "
+                f"or write the base form after an equals sign, as in *{word}=go*."
             )
-        for form, pos in found:
-            span = (inside[0], inside[-1] + 1)
-            targets.append(SenseTarget(*span, form, pos, key=word, where=where))
+        span = inside[0], inside[-1] + 1
+        targets += [SenseTarget(*span, form, pos, key=word, where=where) for form, pos in forms]
     return TokenExample(0, tuple(words), text=plain, where=where, targets=tuple(targets))
-
-
-def read_sense_gold(source: str | Path | DataFile, encoding: str = UTF_8) -> list[SenseTarget]:
-    """Return the targets of a data file, or of a file of gold keys."""
-    file = open_data(source, encoding=encoding)
-    if file.format in ("txt", "unknown", "conll"):
-        found = []
-        for id, senses in read_keys(file.name, file):
-            lemma, pos = senses[0].partition("%")[0], pos_of(senses[0])
-            found.append(SenseTarget(0, 0, lemma, pos, tuple(senses), id, where=file.name))
-        return found
-    return [target for example in _examples(_open(file)) for target in example.targets]
 
 
 def _open(file: DataFile) -> Table:
@@ -220,27 +196,25 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
     base = file.name.removesuffix(".gz").removesuffix(".xml").removesuffix(".data")
     paths = (Path(f"{base}.gold.key.txt{suffix}") for suffix in ("", ".gz"))
     keys = next(filter(Path.is_file, paths), None)
-    gold = None if keys is None else dict(read_keys(str(keys), keys))
+    gold = {} if keys is None else dict(_read_keys(keys))
     rows: Rows[Record] = Rows(_sentences(file, gold))
     return Table(file.name, ["id", "document", "tokens", "targets"], rows)
 
 
-def read_keys(name: str, source: Any) -> Iterator[tuple[str, list[str]]]:
-    """Yield the id and the sense keys of each line of a file ``ID KEY …``."""
-    lines = source if isinstance(source, DataFile) else read_lines(name, source)
-    for number, text in lines:
+def _read_keys(path: Path) -> Iterator[tuple[str, list[str]]]:
+    for number, text in read_lines(str(path), path):
         id, *senses = text.split() or [""]
         keys = [key for sense in senses if (key := sense_key(sense)) is not None]
         if id and not (keys and len(keys) == len(senses)):
             raise DataError(
-                f"{name}:{number}: {text!r:.60} is not an id with sense keys: write for "
+                f"{path}:{number}: {text!r:.60} is not an id with sense keys: write for "
                 "instance d000.s000.t000 bank%1:14:00::"
             )
         if id:
             yield id, keys
 
 
-def _sentences(file: DataFile, gold: dict[str, list[str]] | None) -> Iterator[Record]:
+def _sentences(file: DataFile, gold: dict[str, list[str]]) -> Iterator[Record]:
     parser: Any = XMLPullParser(["start", "end"])
     document: str | None = None
 
@@ -268,9 +242,7 @@ def _sentences(file: DataFile, gold: dict[str, list[str]] | None) -> Iterator[Re
         ) from error
 
 
-def _row(
-    sentence: Element, document: str | None, gold: dict[str, list[str]] | None
-) -> dict[str, Any]:
+def _row(sentence: Element, document: str | None, gold: dict[str, list[str]]) -> dict[str, Any]:
     tokens: list[str] = []
     targets = []
     for element in sentence:
@@ -279,7 +251,7 @@ def _row(
             id = element.get("id", "")
             target: dict[str, Any] = {name: element.get(name) for name in ("lemma", "pos")}
             target |= {"id": id, "start": len(tokens), "end": len(tokens) + len(words)}
-            if gold is not None and id in gold:
+            if id in gold:
                 target["senses"] = gold[id]
             targets.append(target)
         tokens += words
@@ -332,11 +304,6 @@ class Senses(Kind):
         """Return the name of the document."""
         return example.document
 
-    def read_lines(self, file: DataFile) -> list[Row]:
-        """Read the ids and sense keys of a file of keys."""
-        keys = enumerate(read_keys(file.name, file), 1)
-        return [(file.where(n), {"id": id, "senses": senses}) for n, (id, senses) in keys]
-
     def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
         """Return the target of a line that holds its gold."""
         gold = row["gold"] or []
@@ -347,8 +314,9 @@ class Senses(Kind):
         return SenseTarget(0, 0, lemma, pos, _keys(gold), key, row.get("document"), where)
 
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[SenseTarget]:
-        """Read the targets of a file of data or of gold keys."""
-        return read_sense_gold(file, source.encoding)
+        """Read the targets of a file of data."""
+        examples = _examples(_open(open_data(file, encoding=source.encoding)))
+        return [target for example in examples for target in example.targets]
 
     def parsed(
         self, file: PredictionFile, gold: Gold

@@ -1,15 +1,18 @@
-"""`finetune wsd`: sense vectors of an encoder; fit, choose layers, predict, save.
+"""`finetune wsd`: word senses by nearest neighbor among sense vectors of an annotated corpus.
+
+Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", section on
+word senses. The vector of a sense is the mean over its annotated uses (equation 11.8), and a word
+has the sense with the nearest vector (11.9). Where no sense of a word has a vector, it has the
+first sense (Melamud, Goldberger & Dagan 2016; Peters et al. 2018).
 
 Vectors are added up while sentences are read, so that memory grows with the number of senses.
-
-Shapes: S senses, V choices of layers that are compared (else 1), H width.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,17 +33,10 @@ from finetune.cli.output import (
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
-from finetune.embeddings.disambiguation import (
-    Disambiguator,
-    SenseCollector,
-    SensePrediction,
-    choose_prior,
-    first_senses,
-    sense_scores,
-)
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
 from finetune.embeddings.vectors import Array
 from finetune.embeddings.wordnet import Inventory, pos_of, read_inventory
+from finetune.evaluation.kinds import scores_of
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder
 from finetune.runtime.progress import Reporter
@@ -55,16 +51,24 @@ SENSES_FILE = "senses.json"
 VECTORS_FILE = "senses.safetensors"
 FORMAT = 1
 """Version of these files."""
-BASELINES = {"first_sense": False, "most_frequent": True}
-"""The baselines by the name of their files and scores, and whether they count training senses."""
+PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
+"""The weights of the prior to try on the validation split."""
+
+Lemma = tuple[str, str]
+"""A lemma and its part of speech."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SenseSettings(WordSettings):
     """The settings of sense vectors and decisions.
 
-    ``layers`` may also be ``"auto"``, which tries every layer and the mean of the last four on the
-    validation split; so does ``prior`` None for the prior. ``Disambiguator`` explains the others.
+    Attributes:
+        prior: λ, the weight of the prior: the score of a sense is ``cos(t, v_s) + λ log p(s |
+            lemma)``, with p from the training data. If a candidate has no use, every candidate gets
+            one more. None chooses λ on the validation split.
+        gloss_weight: The vector of a sense is the vector of its uses plus this weight times the
+            vector of its gloss, both at length 1 (Loureiro & Jorge 2019, LMMS).
+        inventory: The folder of WordNet's files; None takes the senses of the training data.
     """
 
     prior: float | None = None
@@ -72,34 +76,68 @@ class SenseSettings(WordSettings):
     inventory: str | None = None
 
 
-class Choice(NamedTuple):
-    """A choice of layers, and its F1 on the validation split with its best prior."""
+class SensePrediction(NamedTuple):
+    """The sense of a target; None if its lemma has no known sense.
 
-    layers: tuple[int, ...]
-    prior: float
-    f1: float
+    ``scores`` has all candidates with a vector, the best first; without scores the sense is the
+    first sense.
+    """
+
+    target: SenseTarget
+    sense: str | None
+    scores: Mapping[str, float]
+
+    def record(self) -> dict[str, Any]:
+        """Return a line of a prediction file, with the gold of the target if it has some."""
+        target, best = self.target, dict(list(self.scores.items())[:10])
+        record = {
+            "id": target.key,
+            "senses": [] if self.sense is None else [self.sense],
+            "scores": {sense: round(score, 6) for sense, score in best.items()},
+            "backed_off": not self.scores,
+            "lemma": target.lemma,
+            "pos": target.pos,
+            "document": target.document,
+            "where": target.where,
+        }
+        return record | ({"gold": list(target.senses)} if target.senses else {})
 
 
+def sense_scores(predictions: Iterable[SensePrediction]) -> dict[str, float]:
+    """Return precision, recall and F1 of the targets with gold; nothing without gold.
+
+    They are defined as in the scorer of Raganato, Camacho-Collados & Navigli 2017.
+    """
+    known = [each for each in predictions if each.target.senses]
+    predicted = [() if each.sense is None else (each.sense,) for each in known]
+    return scores_of("senses", [each.target.senses for each in known], predicted) if known else {}
+
+
+@dataclass(eq=False)
 class WordSenses:
-    """Sense vectors of an annotated corpus, and predictions with them.
+    """Sense vectors of an annotated corpus, and predictions with them. Use ``fit`` or ``load``.
 
-    Use ``fit`` or ``load``.
+    Attributes:
+        settings: The settings.
+        vectors: The vector [H] of each sense with annotated uses.
+        counts: The number of uses of each sense in training, by lemma.
+        inventory: The senses of each lemma; None takes the senses of the training data.
+        embedder: The encoder.
 
     Examples:
         >>> data = read_senses("examples/data/senses")  # doctest: +SKIP
         >>> settings = SenseSettings(model="minilm", inventory="examples/data/senses/wordnet")
         >>> senses = WordSenses.fit(settings, data.splits["train"])  # doctest: +SKIP
-        >>> targets, predictions = senses.predict(data.splits["test"])  # doctest: +SKIP
+        >>> predictions = senses.predict(data.splits["test"])  # doctest: +SKIP
         >>> predictions[0].sense  # doctest: +SKIP
         'bank%1:17:01::'
     """
 
-    def __init__(self, settings: SenseSettings, model: Disambiguator, embedder: Embedder) -> None:
-        self.settings, self.model, self.embedder = settings, model, embedder
-        self.choices: list[Choice] = []
-        """The choices of layers that ``fit`` compared on the validation split, in order."""
-        self.num_without_vector = 0
-        """Number of targets whose words have no subword."""
+    settings: SenseSettings
+    vectors: Mapping[str, Array]
+    counts: Mapping[Lemma, Mapping[str, int]]
+    inventory: Inventory | None
+    embedder: Embedder
 
     @classmethod
     def fit(
@@ -114,10 +152,9 @@ class WordSenses:
         """Fit sense vectors to annotated sentences (equation 11.8).
 
         Args:
-            settings: The settings. Without a validation split, ``layers`` cannot be ``"auto"``,
-                and a prior of None is 0.
+            settings: The settings. Without a validation split, a prior of None is 0.
             train: Sentences with gold senses.
-            validation: Sentences with gold senses, to choose layers and prior on.
+            validation: Sentences with gold senses, to choose the prior on.
             reporter: Shows the progress.
             options: More arguments of ``Embedder``.
 
@@ -127,61 +164,130 @@ class WordSenses:
         inventory = None if settings.inventory is None else read_inventory(settings.inventory)
         if settings.gloss_weight and inventory is None:
             raise UserError("glosses come from an inventory: add --inventory FOLDER.")
-        if settings.layers == "auto" and not validation:
-            raise UserError(
-                "--layers auto chooses on a validation split: add validation=FILE to --data, or "
-                "name the layers."
-            )
         if not any(target.senses for example in train for target in example.targets):
             raise UserError("no target of the training data has gold senses.")
+        senses = cls(settings, {}, {}, inventory, settings.embedder(**options))
         reporter = reporter or Reporter(quiet=True)
-        source = _Source.of(settings, options)
-        models = source.fit(settings, inventory, train, reporter)
-        choices = []
-        if validation:
-            targets, vectors = source.vectors(validation, reporter, "validation")
-            glosses = source.glosses(models[0], targets)
-        for view, model in enumerate(models) if validation else ():
-            cosines = _cosines(model, targets, vectors, glosses, view)
-            if settings.prior is None:
-                models[view], by_prior = choose_prior(model, targets, cosines)
-            else:
-                predicted = list(map(model.predict, targets, cosines))
-                by_prior = {model.prior: sense_scores(targets, predicted).get("f1", 0.0)}
-            prior = models[view].prior
-            choices.append(Choice(source.views[view], prior, by_prior[prior]))
-        best = max(range(len(models)), key=lambda view: choices[view].f1 if choices else 0.0)
-        settings = replace(settings, prior=models[best].prior)
-        embedder = source.embedder
-        if settings.layers == "auto":
-            settings = replace(settings, layers=choices[best].layers)
-            embedder.layers, embedder.combine = list(choices[best].layers), "mean"
-        fitted = cls(settings, models[best], embedder)
-        fitted.choices = choices
-        return fitted
+        counts: defaultdict[Lemma, Counter[str]] = defaultdict(Counter)
+        sums: dict[str, Array] = {}
+        num_uses: Counter[str] = Counter()
+        for target, vector in senses._target_vectors(train, reporter, "sense vectors"):
+            if target.senses:
+                counts[target.lemma, target.pos].update(target.senses)
+            if vector is not None:
+                sums |= {sense: sums.get(sense, 0) + vector for sense in target.senses}
+                num_uses.update(target.senses)
+        senses.counts = counts
+        senses.vectors = {sense: sums[sense] / num_uses[sense] for sense in sorted(sums)}
+        if settings.prior is None:
+            prior = senses._best_prior(validation, reporter) if validation else 0.0
+            senses.settings = replace(settings, prior=prior)
+        return senses
 
     def predict(
-        self, examples: Iterable[TokenExample], *, reporter: Reporter | None = None
-    ) -> tuple[list[SenseTarget], list[SensePrediction]]:
-        """Return the targets of sentences in order, and the prediction for each."""
-        source = _Source(self.embedder, [tuple(self.embedder.layers)])
-        targets, vectors = source.vectors(examples, reporter or Reporter(quiet=True), "predict")
-        self.num_without_vector += sum(vector is None for vector in vectors)
-        cosines = _cosines(self.model, targets, vectors, source.glosses(self.model, targets), 0)
-        predictions = list(map(self.model.predict, targets, cosines))
-        return targets, predictions
+        self, examples: Sequence[TokenExample], *, reporter: Reporter | None = None
+    ) -> list[SensePrediction]:
+        """Return the prediction for each target of sentences, in order."""
+        cosines = self._all_cosines(examples, reporter or Reporter(quiet=True), "predict")
+        return [self.decide(target, by_sense) for target, by_sense in cosines]
+
+    def first_senses(self, targets: Iterable[SenseTarget]) -> list[SensePrediction]:
+        """Return the first sense of each target, the baseline."""
+        return [self.decide(target, {}) for target in targets]
+
+    def candidates(self, target: SenseTarget) -> list[str]:
+        """Return the senses of a lemma, the first sense first.
+
+        Senses of the inventory keep its order; other senses of the training data follow by
+        frequency.
+        """
+        lemma = target.lemma, target.pos
+        listed = () if self.inventory is None else self.inventory.senses.get(lemma, ())
+        counts = self.counts.get(lemma, {})
+        return list(dict.fromkeys([*listed, *sorted(counts, key=lambda s: (-counts[s], s))]))
+
+    def cosines(
+        self, target: SenseTarget, vector: Array | None, glosses: Mapping[str, Array]
+    ) -> dict[str, float]:
+        """Return the cosine of a target's vector [H] with each candidate that has a vector.
+
+        Glosses alone do not decide: without annotated uses of a candidate, there are no cosines.
+        """
+        candidates = self.candidates(target)
+        if vector is None or not any(sense in self.vectors for sense in candidates):
+            return {}
+        cosines = {}
+        for sense in candidates:
+            parts = [_unit(self.vectors[sense])] if sense in self.vectors else []
+            if sense in glosses:
+                parts.append(self.settings.gloss_weight * _unit(glosses[sense]))
+            if parts:
+                cosines[sense] = float(_unit(np.sum(parts, axis=0)) @ _unit(vector))
+        return cosines
+
+    def decide(
+        self, target: SenseTarget, cosines: Mapping[str, float], prior: float | None = None
+    ) -> SensePrediction:
+        """Choose the sense with the highest score (11.9), of equal ones the most frequent."""
+        candidates = self.candidates(target)
+        if not cosines:
+            return SensePrediction(target, next(iter(candidates), None), {})
+        prior = (self.settings.prior or 0.0) if prior is None else prior
+        counts = self.counts.get((target.lemma, target.pos), {})
+        uses = {sense: counts.get(sense, 0) for sense in cosines}
+        added = 0 if all(uses.values()) else 1
+        total = sum(uses.values()) + added * len(uses)
+        scores = {
+            sense: cosine + prior * float(np.log((uses[sense] + added) / total))
+            for sense, cosine in cosines.items()
+        }
+        order = sorted(scores, key=lambda s: (-scores[s], -uses[s], candidates.index(s)))
+        return SensePrediction(target, order[0], {sense: scores[sense] for sense in order})
+
+    def _best_prior(self, validation: Sequence[TokenExample], reporter: Reporter) -> float:
+        cosines = self._all_cosines(validation, reporter, "validation")
+        f1 = {
+            prior: sense_scores(self.decide(*pair, prior) for pair in cosines).get("f1", 0.0)
+            for prior in PRIORS
+        }
+        return max(f1, key=lambda prior: (f1[prior], -prior))
+
+    def _all_cosines(
+        self, examples: Sequence[TokenExample], reporter: Reporter, title: str
+    ) -> list[tuple[SenseTarget, dict[str, float]]]:
+        pairs = list(self._target_vectors(examples, reporter, title))
+        glosses: dict[str, Array] = {}
+        if self.settings.gloss_weight and self.inventory is not None:
+            senses = {sense: None for target, _ in pairs for sense in self.candidates(target)}
+            texts = self.inventory.glosses([s for s in senses if s in self.inventory])
+            embeddings = self.embedder.encode(texts.values())
+            glosses = {s: e.vectors.mean(axis=0) for s, e in zip(texts, embeddings, strict=True)}
+        return [(target, self.cosines(target, vector, glosses)) for target, vector in pairs]
+
+    def _target_vectors(
+        self, examples: Sequence[TokenExample], reporter: Reporter, title: str
+    ) -> Iterator[tuple[SenseTarget, Array | None]]:
+        embeddings = self.embedder.encode(examples)
+        with reporter as progress:
+            progress.start(title, len(examples), unit="sentence")
+            for done, (example, each) in enumerate(zip(examples, embeddings, strict=True), 1):
+                for target in example.targets:
+                    words = list(example.words[target.start : target.end])
+                    (subwords,) = self.embedder.tokenizer.raw_word_subwords([words])
+                    rows = [target.start + n for n, ids in enumerate(subwords) if ids]
+                    yield target, each.vectors[rows].mean(axis=0) if rows else None
+                progress.update(done)
 
     def save(self, folder: Path) -> None:
         """Write the sense vectors, their counts and the settings into a folder."""
-        model = self.model
-        rows = np.array(list(model.vectors.values()), dtype=np.float32)
+        rows = np.array(list(self.vectors.values()), dtype=np.float32)
         (folder / VECTORS_FILE).write_bytes(save({"vectors": rows}))
         content = {
             "format": FORMAT,
             "settings": asdict(self.settings),
             "weights": self.embedder.settings["weights"],
-            "senses": list(model.vectors),
-            "counts": [[*lemma, dict(each)] for lemma, each in model.counts.items()],
+            "senses": list(self.vectors),
+            "counts": [[*lemma, dict(by_sense)] for lemma, by_sense in self.counts.items()],
         }
         text = json.dumps(content, ensure_ascii=False)
         (folder / SENSES_FILE).write_text(text + "\n", encoding="utf-8")
@@ -212,122 +318,24 @@ class WordSenses:
             settings = SenseSettings.restored(content["settings"])
             settings = replace(settings, inventory=inventory or settings.inventory)
             counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
-            if not all(conforms(each, dict[str, int]) for each in counts.values()):
+            if not all(conforms(by_sense, dict[str, int]) for by_sense in counts.values()):
                 raise TypeError("counts are no numbers")
             rows = load_file(folder / VECTORS_FILE)["vectors"]
             vectors = dict(zip(content["senses"], rows, strict=True))
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
             raise UserError(f"{folder}: damaged ({error}): fit the senses again.") from error
-        embedder = _Source.of(settings, options).embedder
+        embedder = settings.embedder(**options)
         if content["weights"] != embedder.settings["weights"]:
             raise UserError(
                 f"{folder}: {settings.model} has other weights than it was fitted with."
             )
         listed = None if settings.inventory is None else read_inventory(settings.inventory)
-        return cls(settings, _disambiguator(settings, vectors, counts, listed), embedder)
+        return cls(settings, vectors, counts, listed, embedder)
 
 
-class _Source(NamedTuple):
-    """An embedder of words, and the choices of layers [V] whose means it gives."""
-
-    embedder: Embedder
-    views: Sequence[tuple[int, ...]]
-
-    @classmethod
-    def of(cls, settings: SenseSettings, options: dict[str, Any]) -> _Source:
-        auto = settings.layers == "auto"
-        embedder = replace(settings, layers="last" if auto else settings.layers).embedder(**options)
-        if not auto:
-            return cls(embedder, [tuple(embedder.layers)])
-        embedder.layers = list(range(embedder.encoder.num_layers + 1))
-        embedder.combine = "none"
-        layers = embedder.layers
-        last4 = [tuple(layers[-4:])] if len(layers) > 4 else []
-        return cls(embedder, [*((layer,) for layer in layers), *last4])
-
-    def fit(
-        self,
-        settings: SenseSettings,
-        inventory: Inventory | None,
-        train: Sequence[TokenExample],
-        reporter: Reporter,
-    ) -> list[Disambiguator]:
-        """Return a model for each choice of layers."""
-        senses = SenseCollector()
-        for target, vector in self._target_vectors(train, reporter, "sense vectors"):
-            senses.add(target, vector)
-        vectors = senses.vectors()
-        by_view = (
-            {sense: own[view] for sense, own in vectors.items()} for view in range(len(self.views))
-        )
-        return [_disambiguator(settings, each, senses.counts, inventory) for each in by_view]
-
-    def vectors(
-        self, examples: Iterable[TokenExample], reporter: Reporter, title: str
-    ) -> tuple[list[SenseTarget], list[Array | None]]:
-        """Return the targets of sentences and their vectors [V, H], None without subwords."""
-        pairs = list(self._target_vectors(examples, reporter, title))
-        return [target for target, _ in pairs], [vector for _, vector in pairs]
-
-    def glosses(self, model: Disambiguator, targets: Iterable[SenseTarget]) -> dict[str, Array]:
-        """Return the vector [V, H] of each candidate's gloss, the mean over its words."""
-        if not model.gloss_weight or model.inventory is None:
-            return {}
-        candidates = {sense: None for target in targets for sense in model.candidates(target)}
-        glosses = model.inventory.glosses([s for s in candidates if s in model.inventory])
-        embeddings = self.embedder.encode(glosses.values())
-        pairs = zip(glosses, embeddings, strict=True)
-        return {sense: self._of_views(embedding.vectors) for sense, embedding in pairs}
-
-    def _target_vectors(
-        self, examples: Iterable[TokenExample], reporter: Reporter, title: str
-    ) -> Iterator[tuple[SenseTarget, Array | None]]:
-        total = len(examples) if isinstance(examples, Sequence) else 0
-        pending: deque[TokenExample] = deque()
-
-        def inputs() -> Iterator[TokenExample]:
-            for example in examples:
-                pending.append(example)
-                yield example
-
-        with reporter as shown:
-            shown.start(title, total, unit="sentence")
-            for done, embedding in enumerate(self.embedder.encode(inputs()), 1):
-                example = pending.popleft()
-                words = [list(example.words[t.start : t.end]) for t in example.targets]
-                subwords = self.embedder.tokenizer.raw_word_subwords(words) if words else []
-                for target, by_word in zip(example.targets, subwords, strict=True):
-                    read = [target.start + n for n, each in enumerate(by_word) if each]
-                    yield target, self._of_views(embedding.vectors[read]) if read else None
-                shown.update(done)
-
-    def _of_views(self, vectors: Array) -> Array:
-        mean = vectors.mean(axis=0)
-        if len(self.views) == 1:
-            return np.asarray(mean[None])
-        return np.stack([mean[list(layers)].mean(axis=0) for layers in self.views])
-
-
-def _disambiguator(
-    settings: SenseSettings, vectors: Any, counts: Any, inventory: Inventory | None
-) -> Disambiguator:
-    return Disambiguator(
-        vectors, counts, inventory, settings.prior or 0.0, gloss_weight=settings.gloss_weight
-    )
-
-
-def _cosines(
-    model: Disambiguator,
-    targets: Sequence[SenseTarget],
-    vectors: Sequence[Array | None],
-    glosses: dict[str, Array],
-    view: int,
-) -> list[dict[str, float]]:
-    model = replace(model, glosses={sense: vector[view] for sense, vector in glosses.items()})
-    return [
-        model.cosines(target, None if vector is None else vector[view])
-        for target, vector in zip(targets, vectors, strict=True)
-    ]
+def _unit(vector: Array) -> Array:
+    length = np.linalg.norm(vector)
+    return np.asarray(vector / length if length else vector)
 
 
 def fit_senses(command: Wsd) -> None:
@@ -361,46 +369,22 @@ def fit_senses(command: Wsd) -> None:
         for split, examples in data.splits.items():
             if split == "train":
                 continue
-            before = senses.num_without_vector
-            targets, predictions = senses.predict(examples, reporter=reporter)
-            records = map(SensePrediction.record, predictions, targets)
-            write_records(folder / f"predictions.{split}.jsonl", records)
-            scores = sense_scores(targets, predictions)
-            for name, trained in BASELINES.items():
-                found = first_senses(senses.model, targets, trained=trained)
-                records = map(SensePrediction.record, found, targets)
-                write_records(folder / f"{name}.{split}.jsonl", records)
-                baseline = sense_scores(targets, found)
-                scores |= {f"{name}_{metric}": value for metric, value in baseline.items()}
-            metrics[split] = scores | {
-                "targets": len(targets),
-                "backed_off": sum(each.backed_off for each in predictions),
+            predictions = senses.predict(examples, reporter=reporter)
+            first = senses.first_senses(each.target for each in predictions)
+            for name, rows in (("predictions", predictions), ("first_sense", first)):
+                write_records(folder / f"{name}.{split}.jsonl", map(SensePrediction.record, rows))
+            metrics[split] = sense_scores(predictions) | {
+                **{f"first_sense_{name}": value for name, value in sense_scores(first).items()},
+                "targets": len(predictions),
+                "backed_off": sum(not each.scores for each in predictions),
                 "unanswered": sum(each.sense is None for each in predictions),
-                "without_subwords": senses.num_without_vector - before,
             }
         senses.save(folder)
-        config = {
-            "task": "wsd",
-            "data": command.data,
-            **asdict(senses.settings),
-            "fingerprint": data.fingerprint,
-        }
-        content: dict[str, Any] = dict(metrics)
-        if command.layers == "auto":
-            content["choices"] = [choice._asdict() for choice in senses.choices]
-        write_run(folder, config, content)
-    _print_scores(command, senses, metrics)
-
-
-def _print_scores(command: Wsd, senses: WordSenses, metrics: dict[str, dict[str, float]]) -> None:
-    if command.layers == "auto":
-        rows = [(",".join(map(str, each.layers)), each.prior, each.f1) for each in senses.choices]
-        print_table(("layers", "prior", "validation f1"), rows)
-        show()
-    vectors = quantity(len(senses.model.vectors), "sense")
-    show(f"{vectors} with vectors, prior {senses.model.prior:g}")
-    names = ("f1", "precision", "recall", *(f"{name}_f1" for name in BASELINES))
-    names = (*names, "targets", "backed_off", "unanswered", "without_subwords")
+        config = {"task": "wsd", "data": command.data, **asdict(senses.settings)}
+        write_run(folder, config | {"fingerprint": data.fingerprint}, metrics)
+    vectors = quantity(len(senses.vectors), "sense")
+    show(f"{vectors} with vectors, prior {senses.settings.prior:g}")
+    names = ("f1", "precision", "recall", "first_sense_f1", "targets", "backed_off", "unanswered")
     if table := [(split, *map(scores.get, names)) for split, scores in metrics.items()]:
         print_table(("split", *(name.replace("_", " ") for name in names)), table)
     show(f"run folder: {command.out}")
@@ -419,47 +403,36 @@ def predict_senses(command: Predict) -> None:
         for text in command.text:
             _show_senses(senses, text)
         return
-    targets, predictions = senses.predict(examples, reporter=Reporter())
-    _report_unknown(senses, targets)
+    predictions = senses.predict(examples, reporter=Reporter())
+    _report_unknown(senses, [each.target for each in predictions])
     with open_records(command.out, [Path(file), *run.glob("*")]) as write:
-        for record in map(SensePrediction.record, predictions, targets):
-            write(record)
-    if number := senses.num_without_vector:
-        show(f"targets without subwords, answered by the first sense: {number:,}", error=True)
-    if scores := sense_scores(targets, predictions):
+        for prediction in predictions:
+            write(prediction.record())
+    if scores := sense_scores(predictions):
         show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
 
 
 def _show_senses(senses: WordSenses, text: str) -> None:
-    inventory, counts = senses.model.inventory, senses.model.counts
-
-    def known(lemma: str, pos: str) -> bool:
-        listed = inventory is not None and (lemma, pos) in inventory.senses
-        return listed or (lemma, pos) in counts
-
-    targets, predictions = senses.predict([marked_sentence(text, known)])
-    by_word: dict[tuple[int, int], list[tuple[SenseTarget, SensePrediction]]] = {}
-    for target, prediction in zip(targets, predictions, strict=True):
-        by_word.setdefault((target.start, target.end), []).append((target, prediction))
-    for number, own in enumerate(by_word.values()):
-        scored = {s: score for _, prediction in own for s, score in prediction.scores.items()}
-        best = sorted(scored, key=lambda sense: -scored[sense])
+    listed = {} if senses.inventory is None else senses.inventory.senses
+    sentence = marked_sentence(text, lambda *lemma: lemma in listed or lemma in senses.counts)
+    by_word: dict[tuple[int, str], dict[str, float | None]] = {}
+    for target, _, scores in senses.predict([sentence]):
+        rows = by_word.setdefault((target.start, target.key), {})
+        rows |= {sense: scores.get(sense) for sense in senses.candidates(target)}
+    for number, ((_, word), scored) in enumerate(by_word.items()):
+        glosses = {} if senses.inventory is None else senses.inventory.definitions(scored)
+        show("\n" * (number > 0) + word)
         # senses without vectors follow in the order of the inventory
-        listed = [sense for target, _ in own for sense in senses.model.candidates(target)]
-        scores = {sense: scored.get(sense) for sense in [*best, *listed]}
-        definitions = {} if inventory is None else inventory.definitions(scores)
-        show("\n" * (number > 0) + own[0][0].key)
-        print_table(
-            ("sense", "part of speech", "score", "gloss"),
-            [(s, pos_of(s), score, definitions.get(s)) for s, score in scores.items()],
-        )
-    if inventory is None:
+        order = sorted(scored.items(), key=lambda item: (item[1] is None, -(item[1] or 0.0)))
+        table = [(sense, pos_of(sense), score, glosses.get(sense)) for sense, score in order]
+        print_table(("sense", "part of speech", "score", "gloss"), table)
+    if senses.inventory is None:
         note = "glosses come from WordNet: name the folder of its files, --inventory FOLDER."
         show(note, error=True)
 
 
 def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:
-    if (inventory := senses.model.inventory) is None:
+    if (inventory := senses.inventory) is None:
         return
     if unknown := [s for target in targets for s in target.senses if s not in inventory]:
         names = abbreviated(sorted({*unknown}), 4)

@@ -20,6 +20,13 @@ POS_OF_TYPE = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The part of speech of each type in sense keys; 5 is a satellite adjective."""
 DATA_FILES = {"NOUN": "data.noun", "VERB": "data.verb", "ADJ": "data.adj", "ADV": "data.adv"}
 INDEX = "index.sense"
+ENDINGS = {
+    "NOUN": "s: ses:s ves:f xes:x zes:z ches:ch shes:sh men:man ies:y",
+    "VERB": "s: ies:y es:e es: ed:e ed: ing:e ing:",
+    "ADJ": "er: est: er:e est:e",
+    "ADV": "",
+}
+"""Inflectional endings and what stands in the base form, by part of speech."""
 _KEY = re.compile(r"[^\s%]+%[1-5]:\d\d:\d\d:[^\s:]*:(\d\d)?")
 _MARKER = re.compile(r"\((?:a|p|ip)\)")
 
@@ -47,38 +54,12 @@ def base_forms(word: str, pos: str) -> list[str]:
     ['banks', 'bank']
     """
     word = word.lower().replace(" ", "_")
-    found = [word]
-    for ending, base in _ENDINGS[pos]:
+    forms = [word]
+    for rule in ENDINGS[pos].split():
+        ending, _, base = rule.partition(":")
         if word.endswith(ending) and len(word) > len(ending):
-            found.append(word.removesuffix(ending) + base)
-    return list(dict.fromkeys(found))
-
-
-_ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "NOUN": (
-        ("s", ""),
-        ("ses", "s"),
-        ("ves", "f"),
-        ("xes", "x"),
-        ("zes", "z"),
-        ("ches", "ch"),
-        ("shes", "sh"),
-        ("men", "man"),
-        ("ies", "y"),
-    ),
-    "VERB": (
-        ("s", ""),
-        ("ies", "y"),
-        ("es", "e"),
-        ("es", ""),
-        ("ed", "e"),
-        ("ed", ""),
-        ("ing", "e"),
-        ("ing", ""),
-    ),
-    "ADJ": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
-    "ADV": (),
-}
+            forms.append(word.removesuffix(ending) + base)
+    return list(dict.fromkeys(forms))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ the text or words to show, so that nothing has to read the data again:
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from finetune.evaluation.decisions import Costs
 from finetune.evaluation.kinds import KINDS, Kind, kind_of_line
 from finetune.evaluation.kinds.kind import check_names
 from finetune.evaluation.kinds.label import NO_LABEL
-from finetune.registry import PREDICTION_KINDS
 from finetune.types import (
     Example,
     MaskedPrediction,
@@ -227,9 +225,6 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     format = opened.format if opened.format in ("conll", "conllu") else "jsonl"
     if opened.format in ("txt", "tsv", "unknown"):
         format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
-        for kind, paths in PREDICTION_KINDS.items():
-            if paths.first_line and re.fullmatch(paths.first_line, opened.first_line()):
-                return PredictionFile(path, KINDS[kind].read_lines(opened), kind, False)
     opened.format = format
     has_gold = format == "conll" and find_layout(opened, {}).num_columns >= 3
     lines = opened.peek(sys.maxsize) if has_gold else []

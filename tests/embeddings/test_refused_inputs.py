@@ -69,7 +69,6 @@ REFUSED = {
         "--data SENSES --glosses 1": "add --inventory FOLDER",
         "--data TEXTS": "tokens must be a list of words",
         "--data TEST": "no train split (found: test)",
-        "--data ONLY --layers auto": "chooses on a validation split",
     },
 }
 
@@ -85,7 +84,6 @@ def test_refusals(
     known = {name: str(path) for name, path in FILES.items()} | {
         "MODEL": str(lab.checkpoint()),
         "TEST": f"test={FILES['SENSES'] / 'test.jsonl'}",
-        "ONLY": f"train={FILES['SENSES'] / 'train.jsonl'}",
     }
     run(*(known.get(word, word) for word in shlex.split(command))).refused(message)
     assert not list(tmp_path.iterdir())

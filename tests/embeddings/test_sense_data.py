@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.embeddings.sense_data import read_sense_gold, read_senses
+from finetune.embeddings.sense_data import read_senses
 from finetune.embeddings.wordnet import read_inventory, sense_key
 from finetune.types import UserError
 from tests.small_data import write_jsonl
@@ -41,8 +41,6 @@ def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
         f"{tmp_path / 'x.data.xml'}:9",
     )
     assert second.senses == ("a%5:00:00:dead:00", "b%3:00:00::"), "without the marker (p)"
-    keys = read_sense_gold(tmp_path / "x.gold.key.txt")
-    assert [(t.key, t.senses) for t in keys] == [(t.key, t.senses) for t in example.targets]
     names = ("start", "end", "lemma", "pos", "senses")
     targets = [{n: getattr(t, n) for n in names} | {"id": t.key} for t in example.targets]
     row = {"id": "d000.s000", "tokens": example.words, "targets": targets}
@@ -85,12 +83,14 @@ def test_other_wrong_files(tmp_path: Path) -> None:
     for name, content, message in (
         ("x.xml", "<corpus><sentence>\n<wf>a</sentence>", ":2: not well-formed XML"),
         ("x.txt", "some words", "has no targets"),
-        ("x.key.txt", "only-an-id\n", "is not an id with sense keys"),
     ):
         (tmp_path / name).write_text(content)
-        read = read_sense_gold if "key" in name else read_senses
         with pytest.raises(UserError, match=message):
-            read(str(tmp_path / name))
+            read_senses(str(tmp_path / name))
+    (tmp_path / "x.data.xml").write_text(XML)
+    (tmp_path / "x.gold.key.txt").write_text("only-an-id\n")
+    with pytest.raises(UserError, match="is not an id with sense keys"):
+        read_senses(str(tmp_path / "x.data.xml"))
 
 
 def test_example_inventory() -> None:

@@ -7,28 +7,27 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from finetune.embeddings.disambiguation import (
-    Disambiguator,
-    SenseCollector,
-    choose_prior,
-)
 from finetune.embeddings.sense_data import read_senses
-from finetune.embeddings.senses import SenseSettings, WordSenses
+from finetune.embeddings.senses import (
+    PRIORS,
+    SensePrediction,
+    SenseSettings,
+    WordSenses,
+    sense_scores,
+)
 from finetune.embeddings.wordnet import Inventory
-from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.kinds import scores_of
-from finetune.evaluation.predictions import GoldSource
 from finetune.inference.embed import Embedder
 from finetune.types import SenseTarget, TokenExample, UserError
 from tests import laboratory as lab
 from tests.command import run
 from tests.runs import score_predictions
 from tests.small_data import read_jsonl, write_jsonl
-from tests.tiny import LAYERS
 
 A, B, C = "bank%1:14:00::", "bank%1:17:00::", "bank%1:17:01::"
 
@@ -57,99 +56,68 @@ def test_scores_are_those_of_the_framework() -> None:
     assert found == pytest.approx(framework_score(gold, system), abs=1e-12)
 
 
-def test_files_of_keys_and_of_predictions(tmp_path: Path) -> None:
-    gold = tmp_path / "x.gold.key.txt"
-    gold.write_text(f"d0.s0.t0 {A} {B}\nd0.s0.t1 {A}\nd0.s1.t0 asleep%5:00:00:dead(p):00\n")
-    keys = tmp_path / "system.key"
-    keys.write_text(f"d0.s0.t0 {B}\nd0.s1.t0 asleep%5:00:00:dead:00\n")
-    expected = {"f1": 0.8, "precision": 1.0, "recall": 2 / 3}
-    assert score_predictions(keys, str(gold)) == pytest.approx(expected)
-    rows = [
-        {"id": "d0.s0.t0", "senses": [B]},
-        {"id": "d0.s0.t1", "senses": []},
-        {"id": "d0.s1.t0", "senses": ["asleep%5:00:00:dead:00"]},
+def test_files_of_predictions(tmp_path: Path) -> None:
+    targets = [
+        {"start": 0, "end": 1, "lemma": "x", "pos": "n", "id": id, "senses": senses}
+        for id, senses in (("d.t0", [A, B]), ("d.t1", [A]), ("d.t2", ["x%5:00:00:dead(p):00"]))
     ]
-    lines = write_jsonl(tmp_path / "system.jsonl", rows)
-    assert score_predictions(lines, str(gold)) == pytest.approx(expected)
-    result = compare_systems(
-        str(lines),
-        str(keys),
-        options=ComparisonOptions(source=GoldSource(gold=str(gold)), resamples=50),
-    )
-    assert (result.metric, result.unit, result.result.num_units) == ("f1", "target", 3)
-    assert result.result.difference.value == 0
-    nouns = ComparisonOptions(source=GoldSource(gold=str(gold)), metric="f1_pos:NOUN", resamples=50)
-    of_nouns = compare_systems(str(lines), str(keys), options=nouns)
-    assert of_nouns.result.first.value == pytest.approx(2 / 3)  # one of two answered, correctly
-    with pytest.raises(UserError, match="is not in"):
-        score_predictions(
-            write_jsonl(tmp_path / "o.jsonl", [{"id": "x", "senses": [A]}]), str(gold)
-        )
-    with pytest.raises(UserError, match="have no ids"):
-        score_predictions(write_jsonl(tmp_path / "o.jsonl", [{"senses": [A]}]), str(gold))
+    gold = write_jsonl(tmp_path / "gold.jsonl", [{"tokens": ["x"], "targets": targets}])
+    rows = [
+        {"id": "d.t0", "senses": [B]},
+        {"id": "d.t1", "senses": []},
+        {"id": "d.t2", "senses": ["x%5:00:00:dead:00"]},
+    ]
+    expected = {"f1": 0.8, "precision": 1.0, "recall": 2 / 3}
+    for lines in (rows, [rows[0], rows[2]]):
+        file = write_jsonl(tmp_path / "system.jsonl", lines)
+        assert score_predictions(file, str(gold)) == pytest.approx(expected)
+    for wrong, message in (({"id": "x", "senses": [A]}, "is not in"), ({"senses": [A]}, "no ids")):
+        with pytest.raises(UserError, match=message):
+            score_predictions(write_jsonl(tmp_path / "o.jsonl", [wrong]), str(gold))
 
 
-def decision(vectors: dict[str, Any], counts: dict[str, int], **more: Any) -> Disambiguator:
+def senses(vectors: dict[str, Any], counts: dict[str, int], **more: Any) -> WordSenses:
     arrays = {sense: np.array(vector, dtype=float) for sense, vector in vectors.items()}
-    return Disambiguator(arrays, {("bank", "NOUN"): counts}, more.pop("inventory", None), **more)
-
-
-def test_sense_vectors_are_means_of_uses() -> None:
-    collector = SenseCollector()
-    collector.add(target(A), np.array([[1.0, 2.0]]))
-    collector.add(target(A, B), np.array([[3.0, 6.0]]))
-    collector.add(target(B), None)  # counted, but without a vector
-    collector.add(target(), np.array([[9.0, 9.0]]))
-    vectors = collector.vectors()
-    assert list(vectors) == [A, B]
-    assert np.stack(list(vectors.values())).tolist() == [[[2.0, 4.0]], [[3.0, 6.0]]]
-    assert collector.counts == {("bank", "NOUN"): {A: 2, B: 2}}
+    inventory, embedder = more.pop("inventory", None), Mock(Embedder)
+    settings = SenseSettings(model="x", **more)
+    return WordSenses(settings, arrays, {("bank", "NOUN"): counts}, inventory, embedder)
 
 
 def test_nearest_sense() -> None:
-    found = decision({A: [3.0, 0.0], B: [0.0, 1.0]}, {A: 1, B: 1})
-    cosines = found.cosines(target(), np.array([2.0, 1.0]))
+    found = senses({A: [3.0, 0.0], B: [0.0, 1.0]}, {A: 1, B: 1})
+    cosines = found.cosines(target(), np.array([2.0, 1.0]), {})
     assert cosines == pytest.approx({A: 2 / np.sqrt(5), B: 1 / np.sqrt(5)})
-    assert found.predict(target(), cosines).sense == A
+    assert found.decide(target(), cosines).sense == A
 
 
 def test_back_off_ties_and_inventory() -> None:
     inventory = Inventory(Path(), {("bank", "NOUN"): (C, A, B)}, {A: 0, B: 0, C: 0})
-    found = decision({A: [1, 0], B: [1, 0]}, {A: 1, B: 3}, inventory=inventory)
+    found = senses({A: [1, 0], B: [1, 0]}, {A: 1, B: 3}, inventory=inventory)
     assert found.candidates(target()) == [C, A, B]
-    tie = found.predict(target(), found.cosines(target(), np.array([1.0, 0.0])))
-    assert tie.sense == B and not tie.backed_off, "of equal scores, the more frequent"
-    without_vector = found.predict(target(), found.cosines(target(), None))
-    assert without_vector == (C, {}, True), "WordNet's first sense"
-    unseen = target(lemma="kiosk")
-    assert found.predict(unseen, found.cosines(unseen, np.ones(2))).sense is None
-    without = decision({A: [1, 0]}, {A: 1, B: 3})
-    assert without.predict(target(), {}).sense == B, "the most frequent of training"
+    tie = found.decide(target(), found.cosines(target(), np.array([1.0, 0.0]), {}))
+    assert tie.sense == B and tie.scores, "of equal scores, the more frequent"
+    without_vector = found.decide(target(), found.cosines(target(), None, {}))
+    assert without_vector == SensePrediction(target(), C, {}), "WordNet's first sense"
+    assert found.decide(target(lemma="kiosk"), {}).sense is None
+    without = senses({A: [1, 0]}, {A: 1, B: 3})
+    assert without.decide(target(), {}).sense == B, "the most frequent of training"
 
 
 def test_prior_and_glosses() -> None:
-    found = decision({A: [1, 0], B: [0.9, 0.1]}, {A: 1, B: 9}, prior=0.5)
-    cosines = found.cosines(target(), np.array([1.0, 0.0]))
-    assert found.predict(target(), cosines).sense == B
+    found = senses({A: [1, 0], B: [0.9, 0.1]}, {A: 1, B: 9}, prior=0.5)
+    cosines = found.cosines(target(), np.array([1.0, 0.0]), {})
+    assert found.decide(target(), cosines).sense == B
+    assert found.decide(target(), cosines, prior=0.0).sense == A
     expected = 1.0 + 0.5 * np.log(1 / 10)
-    assert found.predict(target(), cosines).scores[A] == pytest.approx(expected)
-    chosen, by_prior = choose_prior(found, [target(A)] * 3, [cosines] * 3)
-    assert chosen.prior == 0.0 and by_prior[0.2] == 0.0
-    chosen, _ = choose_prior(found, [target(B)] * 3, [cosines] * 3)
-    assert chosen.prior > 0
+    assert found.decide(target(), cosines).scores[A] == pytest.approx(expected)
     inventory = Inventory(Path(), {("bank", "NOUN"): (A, B, C)}, {A: 0, B: 0, C: 0})
-    with_gloss = decision(
-        {A: [1, 0]},
-        {A: 1},
-        inventory=inventory,
-        gloss_weight=1.0,
-        glosses={A: np.array([0.0, 5.0]), C: np.array([0.0, 2.0])},
-    )
-    assert with_gloss.cosines(target(), np.array([0.0, 1.0])) == pytest.approx(
+    glosses = {A: np.array([0.0, 5.0]), C: np.array([0.0, 2.0])}
+    with_gloss = senses({A: [1, 0]}, {A: 1}, inventory=inventory, gloss_weight=1.0)
+    assert with_gloss.cosines(target(), np.array([0.0, 1.0]), glosses) == pytest.approx(
         {A: np.sqrt(0.5), C: 1.0}
     )
-    nothing = decision({}, {}, inventory=inventory, gloss_weight=1.0, glosses={A: np.ones(2)})
-    assert nothing.cosines(target(), np.ones(2)) == {}, "glosses alone do not decide"
+    nothing = senses({}, {}, inventory=inventory, gloss_weight=1.0)
+    assert nothing.cosines(target(), np.ones(2), glosses) == {}, "glosses alone do not decide"
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "data" / "senses"
@@ -174,12 +142,12 @@ def test_sense_vectors_equal_a_plain_mean(
         for target in example.targets:
             for sense in target.senses:
                 plain[sense].append(embedding.vectors[target.start : target.end].mean(0))
-    assert set(found.model.vectors) == set(plain)
+    assert set(found.vectors) == set(plain)
     for sense, vectors in plain.items():
-        np.testing.assert_allclose(found.model.vectors[sense], np.mean(vectors, 0), atol=1e-5)
+        np.testing.assert_allclose(found.vectors[sense], np.mean(vectors, 0), atol=1e-5)
     reversed_order = WordSenses.fit(found.settings, splits["train"][::-1])
-    for sense, vector in found.model.vectors.items():
-        np.testing.assert_allclose(reversed_order.model.vectors[sense], vector, atol=1e-5)
+    for sense, vector in found.vectors.items():
+        np.testing.assert_allclose(reversed_order.vectors[sense], vector, atol=1e-5)
 
 
 def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None:
@@ -191,29 +159,25 @@ def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None
         SenseTarget(1, 3, "bank", "NOUN", key="b"),
         SenseTarget(2, 3, "bank", "NOUN", key="c"),
     )
-    _, (none, part, whole) = found.predict([TokenExample(0, words, targets=targets)])
-    assert none == ("bank%1:14:00::", {}, True) and found.num_without_vector == 1
+    none, part, whole = found.predict([TokenExample(0, words, targets=targets)])
+    assert none.sense == "bank%1:14:00::" and not none.scores
     assert part.scores == pytest.approx(whole.scores), "the words that have subwords"
 
 
-def test_layers_are_chosen_on_validation(splits: dict[str, list[TokenExample]]) -> None:
-    model = str(lab.checkpoint())
-    auto = SenseSettings(model=model, inventory=WORDNET, layers="auto", gloss_weight=0.5)
-    found = WordSenses.fit(auto, splits["train"], splits["validation"])
-    assert [each.layers for each in found.choices] == [(i,) for i in range(LAYERS + 1)]
-    best = max(found.choices, key=lambda each: each.f1)
-    assert found.settings.layers == best.layers and found.settings.prior == best.prior
-    alone = WordSenses.fit(found.settings, splits["train"], splits["validation"])
-    assert alone.choices[0].f1 == best.f1
-    for one, other in zip(
-        found.predict(splits["test"])[1], alone.predict(splits["test"])[1], strict=True
-    ):
-        assert one.sense == other.sense and one.scores == pytest.approx(other.scores, abs=1e-5)
+def test_the_prior_is_chosen_on_validation(splits: dict[str, list[TokenExample]]) -> None:
+    settings = SenseSettings(model=str(lab.checkpoint()), inventory=WORDNET, gloss_weight=0.5)
+    found = WordSenses.fit(settings, splits["train"], splits["validation"])
+    f1 = {}
+    for prior in PRIORS:
+        found.settings = replace(found.settings, prior=prior)
+        f1[prior] = sense_scores(found.predict(splits["validation"]))["f1"]
+    chosen = WordSenses.fit(settings, splits["train"], splits["validation"]).settings.prior
+    assert chosen == min(prior for prior in PRIORS if f1[prior] == max(f1.values()))
     unlabeled = [
         replace(e, targets=tuple(replace(t, senses=()) for t in e.targets)) for e in splits["train"]
     ]
     with pytest.raises(UserError, match="no target of the training data has gold"):
-        WordSenses.fit(SenseSettings(model=model), unlabeled)
+        WordSenses.fit(settings, unlabeled)
 
 
 def test_command(tmp_path: Path) -> None:

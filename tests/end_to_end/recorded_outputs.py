@@ -69,7 +69,6 @@ PLACES = {
     "PAIRED": f"train={EXAMPLES / 'similarity' / 'train.jsonl'}",
     "SENSES": SENSES,
     "TEST": f"test={SENSES / 'test.jsonl'}",
-    "ONLY": f"train={SENSES / 'train.jsonl'}",
 }
 WRONG = {
     "embed without input": "embed MODEL",
@@ -104,7 +103,6 @@ WRONG = {
     "senses without glosses": "wsd --model MODEL --data SENSES --glosses 1 --out s",
     "senses without inventory": "wsd --model MODEL --data SENSES --inventory no --out s",
     "senses of texts": "wsd --model MODEL --data TEXTS --out s",
-    "senses with auto": "wsd --model MODEL --data ONLY --layers auto --out s",
 }
 """Wrong calls of the commands that measure vectors."""
 
@@ -443,7 +441,7 @@ def of_words(recorder: Recorder, model: Path) -> None:
             recorder.file(f"map/{name}/{file.name}", file)
     test, senses = EXAMPLES / "senses" / "test.jsonl", place / "runs" / "more-senses"
     more = ("--glosses", "0.5", "--inventory", SENSES / "wordnet")
-    fitted = ("--model", model, "--data", SENSES, "--layers", "auto", *more, "--out", senses)
+    fitted = ("--model", model, "--data", SENSES, "--layers", "0,-1", *more, "--out", senses)
     record("wsd", "wsd", *fitted)
     for file in ("metrics.json", "config.json", "senses.json", "predictions.test.jsonl"):
         recorder.file(f"wsd/{file}", senses / file)

@@ -264,10 +264,6 @@ class Kind(ABC):
         """
         return None
 
-    def read_lines(self, file: DataFile) -> list[tuple[str, dict[str, Any]]]:
-        """Read predictions in a format of their own."""
-        raise NotImplementedError
-
     def align(self, file: PredictionFile, gold: Gold) -> Scored:
         """Return the predictions of a file with gold; examples without gold are left out."""
         examples, predictions, by = self.parsed(file, gold)
