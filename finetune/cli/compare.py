@@ -7,14 +7,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.options import Command, EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import predicted
-from finetune.config.options import argument
+from finetune.config.options import DATA, argument
 from finetune.types import UserError, abbreviated, last_part, quantity
 
 if TYPE_CHECKING:
@@ -33,13 +33,14 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
 
     first: Annotated[str, argument("A")]
     """The first system: a file of predictions (JSON Lines, or columns of words with the prediction
-    last), a run folder, several runs (A1,A2,A3 or a folder of run folders), a folder of `--folds`,
-    or the hub id of a model, which predicts the examples of --gold. `NAME=RUN` names the system,
-    `NAME:DATA=RUN` its data set too."""
+    last), a run folder, several runs (A1,A2,A3 or a folder of run folders), or a folder of
+    `--folds`. `NAME=RUN` names the system, `NAME:DATA=RUN` its data set too."""
     second: Annotated[str, argument("B")]
     """The second system, in the same form."""
     more: Annotated[tuple[str, ...], argument("SYSTEM …")] = ()
     """More systems. The result is then a table of systems and data sets."""
+    data: Annotated[str | None, DATA] = None
+    """File with gold labels that the systems, runs or hub ids of models, predict first."""
     baseline: str | None = None
     """Name of the system that a table tests all others against. Unset is the first system."""
     metric: str | None = None
@@ -71,14 +72,20 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     def _named(self, entry: Entry) -> Entry:
         from finetune.evaluation.runs import data_of_run, name_of_run
 
-        data = entry.data or (last_part(self.gold) if self.gold else data_of_run(entry.runs))
+        file = self.data or self.gold
+        data = entry.data or (last_part(file) if file else data_of_run(entry.runs))
         return entry._replace(system=entry.system or name_of_run(entry.runs), data=data)
 
     def _options(self) -> ComparisonOptions:
         from finetune.evaluation.compare import ComparisonOptions
 
+        source = self.source
+        if self.data is not None:
+            if self.gold is not None:
+                raise UserError(f"--data {self.data} holds the gold, too: leave out --gold.")
+            source = replace(source, gold=self.data)
         return ComparisonOptions(
-            source=self.source,
+            source=source,
             metric=self.metric,
             split=self.split,
             unit=self.unit,
@@ -108,7 +115,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
                 )
             ]
             p_values = result.p_bootstrap, result.p_randomization
-            rows.append(("A - B", metric, *result.difference, None, *p_values))
+            rows.append((" - ".join(names), metric, *result.difference, None, *p_values))
             columns = (
                 "system",
                 "metric",
@@ -120,8 +127,8 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
                 "p_randomization",
             )
             print_tables(self.format, ("", columns, rows))
-            if comparison.positive_note:
-                show(comparison.positive_note, error=True)
+            for note in comparison.notes:
+                show(note, error=True)
 
     def _print_table(self, entries: Sequence[Entry]) -> None:
         """Print the scores of systems on data sets: a row for each system; CSV and JSON are long.
@@ -141,11 +148,10 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
                 )
         if baseline not in systems:
             raise UserError(f"--baseline {baseline}: name one of {abbreviated(systems)}.")
-        if self.gold is not None and len(data) > 1:
+        if (file := self.data or self.gold) and len(data) > 1:
             raise UserError(
-                f"--gold {self.gold}: the systems are on {quantity(len(data), 'data set')} "
-                f"({abbreviated(data)}): leave --gold out and give run folders, which hold their "
-                "gold."
+                f"{file}: the systems are on {quantity(len(data), 'data set')} "
+                f"({abbreviated(data)}): leave it out and give run folders, which hold their gold."
             )
         for entry in entries:
             if (Path(entry.runs) / "folds.json").is_file():
@@ -175,28 +181,29 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
 
     @contextlib.contextmanager
     def _predictions_of(self, name: str) -> Iterator[str]:
-        from finetune.models.loading import is_hub_id
-
-        if "/" not in name or not is_hub_id(name):
+        if self.data is None:
+            if "/" in name and not Path(name).exists() and "," not in name:
+                raise UserError(
+                    f"{name}: no such file or folder. If it is a hub id, add --data FILE: the "
+                    "model predicts the examples of this file."
+                )
             yield name
             return
-        if self.gold is None:
-            raise UserError(
-                f"{name}: no such file or folder. If it is a hub id, add --gold FILE: the model "
-                "predicts the examples of this file."
-            )
-        with predicted(name, self.gold, self) as file:
-            yield str(file)
+        with contextlib.ExitStack() as stack:
+            runs = [name] if Path(name).exists() else name.split(",")
+            files = [stack.enter_context(predicted(run, self.data, self)) for run in runs]
+            yield ",".join(map(str, files))
 
     def _compare_folds(self, first: Entry, second: Entry) -> None:
         from finetune.evaluation.compare import compare_folds
         from finetune.evaluation.significance import ALPHA
 
         found = compare_folds(Path(first.runs), Path(second.runs), self.metric)
+        names = [each.system or each.runs for each in (first, second)]
         rows = [
-            (first.system or first.runs, found.metric, *found.first, None),
-            (second.system or second.runs, found.metric, *found.second, None),
-            ("A - B", found.metric, *found.difference, found.p),
+            (names[0], found.metric, *found.first, None),
+            (names[1], found.metric, *found.second, None),
+            (" - ".join(names), found.metric, *found.difference, found.p),
         ]
         columns = ("system", "metric", "mean", "low", "high", "p")
         print_tables(self.format, ("", columns, rows))
@@ -232,8 +239,8 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
         "(approximate randomization)"
     )
     show(f"{verdict(result, comparison.lower_is_better)} {seed_note(result)}")
-    if comparison.positive_note:
-        show(comparison.positive_note)
+    for note in comparison.notes:
+        show(note)
 
 
 def _in_percent(score: TableScore) -> bool:

@@ -112,6 +112,7 @@ class Report(ReasonOptions, GoldOptions, Command):
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
     from finetune.evaluation.positive import metric_title
+    from finetune.evaluation.selective import withheld_note
     from finetune.reporting.analysis import analysis_tables
 
     by = found.aligned_by and f", aligned by {found.aligned_by}"
@@ -119,8 +120,8 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
     overall = {name: value for name, value in found.scores.items() if ":" not in name}
     titles = {metric_title(name, found.scored.positive): value for name, value in overall.items()}
     show("  ".join(f"{title} {shown_value(value)}" for title, value in titles.items()))
-    if found.positive_note:
-        show(found.positive_note)
+    for note in filter(None, (found.positive_note, withheld_note(found.scored))):
+        show(note)
     for name, table in analysis_tables(found).items():
         if name in found.tables:
             show()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from finetune.cli.options import Command, DataOptions, FormatOption
-from finetune.cli.output import TableFormat, print_tables, show
+from finetune.cli.output import print_tables, show
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, Help, argument
 from finetune.config.tasks import column_map
@@ -22,18 +22,18 @@ class Score(FormatOption, DataOptions, Command):
 
     Examples:
         finetune score predictions.jsonl gold.jsonl
-        finetune score runs/nli --data new-test.jsonl --format table
+        finetune score runs/nli --data new-test.jsonl --format json
     """
 
     predictions: Annotated[str, argument("PREDICTIONS")]
-    """File of predictions (JSON Lines), aligned with gold by `id` where both have ids, else by
-    position. `-` reads standard input. A run folder, or a folder of seeds, has scores: the
-    command prints them. With --data, a run folder, saved model or hub id."""
+    """File of predictions (JSON Lines). `-` reads standard input. A run folder, or a folder of
+    seeds, has scores: the command prints them. With --data, a run folder, saved model or hub
+    id."""
     gold: Annotated[str | None, argument("GOLD")] = None
-    """File of gold labels."""
+    """File of gold labels, aligned with predictions by `id` where both have ids, else by position.
+    Unset is the `gold` in the predictions."""
     data: Annotated[str | None, DATA] = None
     """File with gold labels that the model predicts first, such as another test set."""
-    format: TableFormat = "json"
     positive: str | None = None
     """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
     by name as in training, else the rarer class of gold."""
@@ -46,11 +46,8 @@ class Score(FormatOption, DataOptions, Command):
 
         if self.data is not None:
             return self._score_model(self.data)
-        folder = Path(self.predictions)
-        if self.gold is None and folder.is_dir():
-            return print_tables(self.format, ("", *score_table(folder)))
-        if self.gold is None:
-            raise UserError(f"{folder}: name the file of gold labels too; a run folder needs none.")
+        if self.gold is None and Path(self.predictions).is_dir():
+            return print_tables(self.format, ("", *score_table(Path(self.predictions))))
         self._score(Path(self.predictions), self.gold, None)
 
     def _score_model(self, data: str) -> None:
@@ -64,11 +61,12 @@ class Score(FormatOption, DataOptions, Command):
             columns = saved_task(self.predictions).record.config.columns
             self._score(predictions, data, column_map(columns))
 
-    def _score(self, predictions: Path, gold: str, usual: Mapping[str, str] | None) -> None:
+    def _score(self, predictions: Path, gold: str | None, usual: Mapping[str, str] | None) -> None:
         from finetune.evaluation.alignment import align_runs
         from finetune.evaluation.costs import read_costs
         from finetune.evaluation.metrics import score
         from finetune.evaluation.predictions import GoldSource
+        from finetune.evaluation.selective import withheld_note
 
         source = GoldSource(
             gold=gold,
@@ -79,11 +77,13 @@ class Score(FormatOption, DataOptions, Command):
             encoding=self.encoding,
         )
         found = align_runs([predictions], source)
-        if found.aligned_by == "position":
-            show("Aligned by position: one of the files has no ids.", error=True)
-        if found.positive_note:
-            show(found.positive_note, error=True)
-        scores = score(found.runs[0])
+        (scored,) = found.runs
+        scores = score(scored)
         if self.format == "json":
-            return show(json.dumps(scores, indent=2))
-        return print_tables(self.format, ("", ("metric", "value"), list(scores.items())))
+            show(json.dumps(scores, indent=2))
+        else:
+            print_tables(self.format, ("", ("metric", "value"), list(scores.items())))
+        by_position = "Aligned by position: one of the files has no ids."
+        notes = [by_position if found.aligned_by == "position" else "", found.positive_note]
+        for note in filter(None, [*notes, withheld_note(scored)]):
+            show(note, error=True)

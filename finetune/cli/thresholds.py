@@ -240,7 +240,9 @@ class Thresholds(FormatOption, Command):
         tables: dict[str, Table] = {}
         for split, run in runs.items():
             with contextlib.suppress(UserError):  # half of validation may be too small
-                tables[f"sets on {split}"] = table_of_sets(run, rule, refit=split == self.split)
+                own = split == self.split
+                how = ", each half with the rule of the other" if own else ""
+                tables[f"sets on {split}{how}"] = table_of_sets(run, rule, refit=own)
         return Choice({"sets": vars(rule)}, {"sets": vars(rule), **tables}, tables)
 
     def _choose_distance(self, task: Task, model: Path) -> Choice:

@@ -111,7 +111,7 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
     if not with_gold:
         raise UserError(
             f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
-            "with --gold FILE."
+            "of gold labels (--gold FILE; of `finetune score` the second file)."
         )
     first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
     for other in with_gold:

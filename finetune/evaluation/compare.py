@@ -20,6 +20,7 @@ from finetune.evaluation.kinds import DEFAULT_METRICS, Scored, score_limits
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import find_system, read_summary
+from finetune.evaluation.selective import withheld_note
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
@@ -78,7 +79,8 @@ class Counted:
     unit: str
     gold: str
     aligned_by: str
-    positive_note: str
+    notes: Sequence[str]
+    """What the reader should know of the predictions."""
     options: ComparisonOptions
 
     @property
@@ -119,7 +121,10 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         units, documents = "document", _document_indices(aligned.runs[0], aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
     remaining = iter(counts)
-    note = aligned.positive_note if metric == "f1" else ""
+    notes = [aligned.positive_note] if aligned.positive_note and metric == "f1" else []
+    for file, run in zip(chain.from_iterable(files), aligned.runs, strict=True):
+        if note := withheld_note(run):
+            notes.append(f"{file}: {note}")
     return Counted(
         files=files,
         counts=[[next(remaining) for _ in system] for system in files],
@@ -128,7 +133,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         unit=units,
         gold=aligned.gold,
         aligned_by=aligned.aligned_by,
-        positive_note=note,
+        notes=notes,
         options=options,
     )
 
@@ -198,8 +203,7 @@ def score_systems(
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
         found = _count([entry.runs for entry in entries if entry.data == data], options)
-        if found.positive_note:
-            notes.append(f"{data}: {found.positive_note}")
+        notes += [f"{data}: {note}" for note in found.notes]
         means = [float(observed_scores(runs).mean()) for runs in found.counts]
         best = min(means) if found.lower_is_better else max(means)
         against = found.counts[names.index(baseline)] if baseline in names else None

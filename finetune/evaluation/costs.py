@@ -18,6 +18,7 @@ from finetune.evaluation.kinds import Kind, Scored
 from finetune.evaluation.kinds.label import NO_LABEL
 from finetune.types import UserError, abbreviated, did_you_mean
 
+MOST_COST = 1e12
 _LEGAL = (
     'give a JSON object {"gold label": {"predicted label": cost}}, or a CSV or TSV table with the '
     "column gold and a column for each predicted label"
@@ -30,6 +31,8 @@ def read_costs(path: str) -> Costs:
     Raises:
         DataError: The file is no matrix of costs.
     """
+    if not Path(path).is_file():
+        raise DataError(f"--costs {path!r}: no such file: {_LEGAL}.")
     file = open_data(path)
     rows: list[tuple[str, Any, Any]] = []  # their places, gold labels and costs
     if Path(path).suffix.lower() == ".json":
@@ -56,7 +59,7 @@ def read_costs(path: str) -> Costs:
 def _cost(where: str, gold: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DataError(
             f"--costs {where}: {value!r:.60} for gold {gold!r} is not a number: {_LEGAL}."
         ) from None
@@ -80,10 +83,10 @@ def check_costs(costs: Costs, labels: Sequence[str], kind: Kind) -> None:
             raise UserError(f"--costs: {what} label {missing[0]!r} is missing: add its costs.")
     for gold, of_gold in costs.items():
         for name, cost in of_gold.items():
-            if not 0 <= cost < float("inf"):
+            if not 0 <= cost <= MOST_COST:
                 raise UserError(
-                    f"--costs: {name!r} for gold {gold!r} costs {cost:g}: a cost must be finite, "
-                    "and 0 or more."
+                    f"--costs: {name!r} for gold {gold!r} costs {cost:g}: a cost must be from 0 to "
+                    f"{MOST_COST:g}."
                 )
 
 

@@ -48,6 +48,8 @@ class CustomMetric:
             raise CustomFunctionError(f"the metric {name} raised {type(error).__name__}") from error
         try:
             number = float(value)
+        except OverflowError:
+            value = number = math.inf
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):

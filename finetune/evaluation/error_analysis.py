@@ -15,7 +15,7 @@ from finetune.evaluation.kinds import Kind, Scored, score
 from finetune.evaluation.kinds.kind import Mistake, Table
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.runs import RunFolder, find_system
-from finetune.evaluation.selective import tables_of_decisions
+from finetune.evaluation.selective import tables_of_decisions, withheld_note
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError
 
@@ -45,7 +45,7 @@ TITLES = {
     "answer length": "By length of the first gold answer in words",
     "risk": "Risk by coverage: the share of errors, if only the most confident answers are given",
     "answered": "Answers by predicted class, given at the saved confidence or at 90 % coverage",
-    "sets": "Prediction sets by gold class",
+    "sets": "Prediction sets by gold class, with the saved rule",
     "costs": "Confusions by cost",
 }
 """Captions of tables by name."""
@@ -202,6 +202,7 @@ def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
     return {
         "predictions": found.predictions,
         "gold": found.gold,
+        "withheld": withheld_note(found.scored) or None,
         "aligned_by": found.aligned_by or None,
         "kind": found.kind.shown_name,
         "num_examples": len(found.scored),

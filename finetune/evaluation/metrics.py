@@ -155,12 +155,6 @@ def weighted_f1(sums: np.ndarray) -> np.ndarray:
     return ratio(sum(np.moveaxis(weighted, -1, 0)), sums[..., 2].sum(axis=-1))
 
 
-def perplexity(sums: np.ndarray) -> np.ndarray:
-    """Return e to the mean loss, from summed losses and their number [..., 2] -> [...]."""
-    found: np.ndarray = np.exp(mean(sums))
-    return found
-
-
 def matthews(sums: np.ndarray) -> np.ndarray:
     """Return the Matthews correlation of any number of classes [..., C, 3] -> [...].
 

@@ -258,6 +258,7 @@ _TYPES = {
     "id": int | str | None,
     "positive_label": str,
     "answer": str | None,
+    "withheld": str | int | list[Any] | None,
     "no_answer_score": float | None,
     "best": list[dict[str, int | float | str | None]],
     "text": str,

@@ -10,9 +10,9 @@ Shapes: N examples, A answers of all of them, K thresholds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from finetune.evaluation.costs import price_table
 from finetune.evaluation.decisions import Decisions, below
 from finetune.evaluation.kinds import Scored
 from finetune.evaluation.kinds.kind import Table
+from finetune.evaluation.metrics import total
 from finetune.types import UserError, quantity
 
 DELTA = 0.05
@@ -244,6 +245,29 @@ def risk_table(answers: Answers) -> Table:
         {"coverage": each.coverage, "confidence": each.confidence, "risk": each.risk}
         for each in dict.fromkeys(chosen)  # few answers have few coverages
     ]
+
+
+def withheld_note(scored: Scored) -> str:
+    """Return how many answers are withheld, and the score without and with them; empty if none."""
+    withheld = [prediction.decided.get("withheld") for prediction in scored.predictions]
+    if parts := sum(len(answers) for answers in withheld if isinstance(answers, list)):
+        return f"{quantity(parts, 'answer')} withheld, which count as missing"
+    rows = [index for index, answer in enumerate(withheld) if answer is None]
+    if len(rows) == len(withheld):
+        return ""
+    metric = scored.kind.metrics[scored.kind.default]
+
+    def value(predicted: Sequence[Any], indices: Sequence[int]) -> float:
+        gold, predicted = ([side[index] for index in indices] for side in (scored.gold, predicted))
+        some = replace(scored, gold=gold, predicted=predicted)
+        return float(metric.value(total(metric.counts, some, metric.by_class)))
+
+    given, forced = value(scored.predicted, rows), value(scored.forced, range(len(withheld)))
+    number = len(withheld) - len(rows)
+    return (
+        f"{number:,} of {len(withheld):,} withheld; {scored.kind.default} of the answers given "
+        f"{given:.3f}, of all if forced {forced:.3f}"
+    )
 
 
 def tables_of_decisions(scored: Scored, decisions: Decisions) -> dict[str, Table]:

@@ -52,7 +52,7 @@ MOST_POINTS = 1500
 """Points of a scatter chart."""
 _SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman)")
 """Scores from 0 to 1 of a whole split: no counts, precisions, scores of single types or errors."""
-_CLASS_TABLES = ("type", "label", "tag", "counted")
+_CLASS_TABLES = ("type", "relation", "label", "tag", "counted")
 _DECISION_TABLES = ("risk", "answered", "sets", "costs")
 
 ReasonsOf = Callable[[Path, Sequence[Any]], Mapping[str, Sequence[Any]]]
@@ -222,7 +222,7 @@ def _compare(first: System, second: System) -> SystemComparison:
 
 
 def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) -> dict[str, Any]:
-    per_run = max(1, most // max(1, len(evaluated)))
+    per_run = math.ceil(most / max(1, len(evaluated)))
     found = [error_examples(name, each, per_run, reasons[name]) for name, each in evaluated]
     examples = [example for some, _ in found for example in some]
     values = {
@@ -344,7 +344,7 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
         known = analysis_tables(evaluated[0][1])
         return [known[name] for name in _CLASS_TABLES if name in known]
     tables = []
-    for key in _CLASS_TABLES[:3]:
+    for key in _CLASS_TABLES[:-1]:
         by_class = [{row[key]: row for row in each.tables.get(key, ())} for _, each in evaluated]
         rows = [
             [

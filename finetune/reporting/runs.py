@@ -313,7 +313,10 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
             content = parse_json(line.decode("utf-8"), f"{path.name}:{number}")
         except (UserError, UnicodeDecodeError):
             content = None
-        if conforms(content, dict[str, float | str | None]) and "step" in content:
+        numbers = content
+        if isinstance(content, dict):
+            numbers = {name: value for name, value in content.items() if name != "split"}
+        if conforms(numbers, dict[str, float]) and "step" in numbers:
             found.append(content)
         else:
             warnings.append(f"{path.name} has an incomplete line: {number}")

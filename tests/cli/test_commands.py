@@ -295,10 +295,10 @@ def test_from_python(place: Path):
 @pytest.mark.parametrize("task", TASKS)
 def test_score_says_what_training_said(task: str, place: Path):
     gold = place / TASKS[task] / "test.jsonl"
-    outcome = run("score", place / task / "predictions.test.jsonl", gold)
+    outcome = run("score", place / task / "predictions.test.jsonl", gold, "--json")
     metrics = json.loads((place / task / "metrics.json").read_text())["test"]
     assert json.loads(outcome.out) == pytest.approx(metrics)
-    again = run("score", place / task, "--data", gold)
+    again = run("score", place / task, "--data", gold, "--json")
     assert json.loads(again.out) == pytest.approx(metrics), "the model predicts the file"
 
 
@@ -306,9 +306,14 @@ def test_a_finished_model_is_scored_on_other_data(place: Path, tmp_path: Path):
     """Also with a label that the model lacks; and what is refused."""
     rows = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "odd"}]
     file = data.write_jsonl(tmp_path / "other.jsonl", rows)
-    found = json.loads(run("score", place / "classify", "--data", file).out)
+    found = json.loads(run("score", place / "classify", "--data", file, "--format", "json").out)
     assert found["accuracy"] in (0.0, 0.5), "the label is missed"
     run("score", place / "classify", file, "--data", file).refused("holds the gold labels, too")
+    models = place / "classify", place / "classify" / "best"
+    compared = run("compare", *models, "--data", file, "--resamples", "9", "--json").ok()
+    assert json.loads(compared.out)["a"]["value"] == found["accuracy"]
+    latex = run("compare", f"one={models[0]}", f"two={models[1]}", "--data", file, "--format=latex")
+    assert "one - two" in latex.ok().out
     run("score", place / "classify", "--data", tmp_path / "no").refused("no such file")
 
 

@@ -191,7 +191,7 @@ def test_command(tmp_path: Path) -> None:
     lines = read_jsonl(out / "predictions.test.jsonl")
     assert lines[0]["id"] == "test.s000.t000" and lines[0]["gold"] == ["bank%1:14:00::"]
     assert all(set(line["scores"]) >= set(line["senses"]) for line in lines)
-    scored = run("score", str(out / "predictions.test.jsonl"), str(EXAMPLES / "test.jsonl"))
+    scored = run("score", out / "predictions.test.jsonl", EXAMPLES / "test.jsonl", "--json")
     assert json.loads(scored.out)["f1"] == pytest.approx(metrics["test"]["f1"])
     compared = run(
         "compare", str(out), str(out / "first_sense.test.jsonl"), "--resamples", "50"

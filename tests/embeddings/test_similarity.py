@@ -188,7 +188,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
     raw, z = json.loads(again.out)["results"]
     assert z["standardized"] and not raw["standardized"]
     assert f"{z['scores']['spearman']['value']:.4f}" in outcome.out
-    scored = run("score", out, data, "--columns", "label=label").ok()
+    scored = run("score", out, data, "--columns", "label=label", "--json").ok()
     assert json.loads(scored.out)["spearman"] == pytest.approx(z["scores"]["spearman"]["value"])
     other = tmp_path / "raw.jsonl"
     run("similarity", model, "--data", data, "--out", other).ok()

@@ -90,7 +90,7 @@ def test_entities(place: Path):
     write_jsonl(place / "train.jsonl", tagged(20, 2))
     write_jsonl(place / "pred.jsonl", answers(gold))
     found = analysed(*FILES, "--train", "train.jsonl", "--examples", "3")
-    scores = json.loads(run("score", "pred.jsonl", "gold.jsonl").out)
+    scores = json.loads(run("score", "pred.jsonl", "gold.jsonl", "--format", "json").out)
     macro = found["scores"].pop("span_f1_macro")
     by_type = [row["f1"] for row in found["tables"]["type"]]
     assert macro == pytest.approx(sum(by_type) / len(by_type))

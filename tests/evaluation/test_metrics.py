@@ -454,7 +454,8 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
         assert in_the_trainer(labels, gold, answers) == expected
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
     write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
-    assert json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"] == expected
+    scored = run("score", "answers.jsonl", "gold.jsonl", "--json")
+    assert json.loads(scored.out)["f1"] == expected
     report = run("report", *"answers.jsonl --gold gold.jsonl --format json".split())
     found = json.loads(report.out)
     assert found["scores"]["f1"] == expected
@@ -473,10 +474,10 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": gold} for gold, _ in FRAUD])
     answers = [{"label": predicted} for _, predicted in FRAUD]
     write_jsonl(tmp_path / "answers.jsonl", answers)
-    outcome = run("score", "answers.jsonl", "gold.jsonl")
+    outcome = run("score", "answers.jsonl", "gold.jsonl", "--json")
     assert json.loads(outcome.out)["f1"] == 0.5
     assert "f1 scores 'fraud', the rarer label of gold; --positive" in outcome.err
-    outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "legit")
+    outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "legit", "--json")
     assert json.loads(outcome.out)["f1"] == pytest.approx(12 / 14) and "f1" not in outcome.err
     write_jsonl(tmp_path / "run.jsonl", [row | {"positive_label": "legit"} for row in answers])
     (tmp_path / "run.jsonl.gz").write_bytes((tmp_path / "run.jsonl").read_bytes())

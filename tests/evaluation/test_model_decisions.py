@@ -46,6 +46,8 @@ from finetune.types import (
     TokenPrediction,
     UserError,
 )
+from tests.command import run
+from tests.small_data import write_jsonl
 
 
 @functools.cache
@@ -293,8 +295,9 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
         ({"a": {"a": 0, "b": 1}}, "gold label 'b' is missing"),
         ({"a": {"a": 0}, "b": {"a": 1, "b": 0}}, "for gold 'a', predicted label 'b' is missing"),
         ({"a": {"a": 0, "b": 1}, "bb": {"a": 1}, "b": {}}, "gold label 'bb' is none of"),
-        ({"a": {"a": 0, "b": -1}, "b": {"a": 1, "b": 0}}, "a cost must be finite, and 0 or more"),
-        ({"a": {"a": 0, "b": math.inf}, "b": {"a": 1, "b": 0}}, "a cost must be finite"),
+        ({"a": {"a": 0, "b": -1}, "b": {"a": 1, "b": 0}}, "a cost must be from 0 to 1e"),
+        ({"a": {"a": 0, "b": math.inf}, "b": {"a": 1, "b": 0}}, "a cost must be from 0"),
+        ({"a": {"a": 0, "b": 1e308}, "b": {"a": 1, "b": 0}}, "a cost must be from 0"),
     ],
 )
 def test_wrong_costs_are_refused(costs: dict, message: str) -> None:
@@ -318,6 +321,7 @@ def test_costs_are_read_from_tables_and_json(tmp_path) -> None:
         ("a.tsv", "a\tb\n0\t5\n", r"a.tsv:1: None is not one row of costs"),
         ("a.json", '{"a": {"b": []}}', r"a.json: \[\] for gold 'a' is not a number"),
         ("a.json", "[]", r"a.json: there are no costs in it"),
+        ("a.json", '{"a": {"b": 1%s}}' % ("0" * 400), r"a.json: 1000.* for gold 'a' is not"),
     ],
 )
 def test_errors_of_costs_name_their_line(name: str, text: str, problem: str, tmp_path) -> None:
@@ -381,6 +385,48 @@ def test_unsure_answers_are_withheld_and_nothing_else(kind: str) -> None:
     assert unlike["unlike"] and not any(unlike[key] or ()) if key != "tags" else unlike["unlike"]
     near = Decisions(distance=1.0).apply(prediction, None, 1.0).record()
     assert near == before | {"distance": 1.0, "unlike": False} | nothing
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [
+                {"label": "a", "gold": "a"},
+                {"label": None, "withheld": "a", "gold": "b"},
+                {"label": None, "withheld": "b", "gold": "b"},
+            ],
+            "2 of 3 withheld; accuracy of the answers given 1.000, of all if forced 0.667",
+        ),
+        (
+            [
+                {"choice": 0, "choices": ["x", "y"], "gold": 0},
+                {"choice": None, "withheld": 1, "choices": ["x", "y"], "gold": 0},
+            ],
+            "1 of 2 withheld; accuracy of the answers given 1.000, of all if forced 0.500",
+        ),
+        (
+            [
+                {"answer": "Oslo", "gold": [{"text": "Oslo", "start": 0}]},
+                {"answer": None, "withheld": "Rome", "gold": [{"text": "Rome", "start": 0}]},
+            ],
+            "1 of 2 withheld; f1 of the answers given 1.000, of all if forced 1.000",
+        ),
+        (
+            [{"label": ["a"], "withheld": ["b"], "scores": {"b": 0.4}, "gold": ["a"]}],
+            "1 answer withheld, which count as missing",
+        ),
+    ],
+    ids=("label", "choice", "answers", "labels"),
+)
+def test_commands_say_what_is_withheld(rows: list[dict], said: str, tmp_path) -> None:
+    """The file holds its gold; it may lack the probability of a predicted label."""
+    file, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for path in (file, other):
+        write_jsonl(path, [{"text": f"text {n}", **row} for n, row in enumerate(rows)])
+    assert said in run("score", file).ok().err
+    assert said in run("report", file, "--format", "table").ok().out
+    assert f"{other}: {said}" in run("compare", file, other, "--resamples", "9").ok().out
 
 
 def test_decisions_are_saved_as_json_values() -> None:

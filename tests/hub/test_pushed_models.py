@@ -107,7 +107,7 @@ def test_commands(hub: Hub, tmp_path: Path) -> None:
         ["export", "lab/tag", "--out", tmp_path / "exported"],
         ["suggest", "lab/classify", "--file", gold, "--number=2"],
         ["thresholds", "lab/classify", "--dry-run"],
-        ["compare", "lab/classify", own, "--gold", gold, "--resamples=10"],
+        ["compare", "lab/classify", own, "--data", gold, "--resamples=10"],
         ["distill", "lab/classify", "--data", data, *student],
         ["classify", "--model", "lab/classify", "--data", data, "--dry-run"],
     ):
@@ -125,7 +125,7 @@ def test_commands(hub: Hub, tmp_path: Path) -> None:
     assert missing.code == 2
     assert "lab/nothing: no such folder, and on the hub: model 'lab/nothing'" in missing.err
     refused = run("compare", "lab/classify", own)
-    assert refused.code == 2 and "add --gold FILE" in refused.err
+    assert refused.code == 2 and "add --data FILE" in refused.err
     assert run("thresholds", "lab/classify").code == 2
 
 

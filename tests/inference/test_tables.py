@@ -134,7 +134,7 @@ def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").write_text(as_json.out)
     label = as_json.rows[1]["label"]
     (tmp_path / "gold.csv").write_text(f'text,label\n" ",x\na room,{label}\n" ",x\n')
-    scored = run("score", tmp_path / "out.jsonl", tmp_path / "gold.csv")  # blank texts are wrong
+    scored = run("score", tmp_path / "out.jsonl", tmp_path / "gold.csv", "--json")  # blank: wrong
     assert json.loads(scored.out)["accuracy"] == pytest.approx(1 / 3), scored.err
     lines = run("predict", place / "run", "--file", file, "--format", "csv").out.splitlines()
     header, first, *_ = csv.reader(lines)

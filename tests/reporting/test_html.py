@@ -122,6 +122,15 @@ def test_every_kind_of_predictions(kind: str, tmp_path: Path):
     assert "Missing data" not in page.text
 
 
+def test_the_labels_of_relations_are_scores_by_class(tmp_path: Path):
+    first = lab.trained("relations")
+    second = shutil.copytree(first, tmp_path / "b")
+    for folders in ([first], [first, second]):
+        page = reported(*folders, "--out", tmp_path / "page.html")
+        section = page.text.split("Scores by class")[2].split("Confusion")[0]
+        assert "By relation" in section or "F1 by relation" in section
+
+
 @pytest.mark.parametrize("kind", RUNS)
 def test_the_page_is_self_contained_and_accessible(kind: str, tmp_path: Path):
     page = reported(RUNS[kind](tmp_path / "run"))
@@ -172,6 +181,8 @@ def test_many_errors_are_bounded(tmp_path: Path):
     assert len(page.named("li", **{"class": "card error"})) == 300
     assert (folder / "report.html").stat().st_size < 2e6
     assert "Showing the first 5 of 2,000" in reported(folder, "--examples", "5").text
+    page = reported(folder, "--examples", "0")
+    assert not page.named("li", **{"class": "card error"})
 
 
 def test_long_sentences_words_and_sets_are_bounded(tmp_path: Path):
@@ -225,7 +236,9 @@ def test_curves_leave_out_undefined_values(tmp_path: Path):
     with (folder / "log.jsonl").open("a") as file:
         file.write('{"step": 21, "loss": NaN, "gradient_norm": Infinity}\n')
         file.write('{"step": 21, "split": "validation", "accuracy": NaN}\n')
-    assert "nan" not in reported(folder).text
+        file.write('{"step": 21, "loss": "low"}\n')
+    page = reported(folder)
+    assert "nan" not in page.text and "log.jsonl has an incomplete line: 27" in page.text
 
 
 def write_log(folder: Path, lines: list[dict]) -> None:
@@ -398,6 +411,7 @@ def test_seeds(tmp_path: Path):
         for n in (1, 2)
     ]
     assert f"{statistics.fmean(values):.4f} accuracy" in page.text
+    assert "Two seeds are too few for an interval" in page.text
     assert f"Mean of 2 seeds, standard deviation {statistics.stdev(values):.4f}" in page.text
     assert "Expected: test accuracy 0.9 ± 0.01 (a <paper>); measured: 0.5000" in page.text
     assert "seed 2 is degenerate: every prediction is good" in page.text

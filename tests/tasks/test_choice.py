@@ -166,7 +166,7 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
         (out, lab.data("choice") / "test.jsonl"),
         (trained, "--data", lab.data("choice") / "test.jsonl"),
     ):
-        outcome = run("score", *words)
+        outcome = run("score", *words, "--json")
         assert outcome.code == 0 and json.loads(outcome.out) == expected
     stored = [json.loads(line) for line in (trained / "predictions.test.jsonl").open()]
     assert [row["gold"] for row in stored] == [row["label"] for row in rows]

@@ -409,7 +409,7 @@ def test_commands(tmp_path: Path) -> None:
     (tmp_path / "gold.jsonl").write_text("\n".join(with_ids), encoding="utf-8")
     by_id = {f"q{i}": row["answer"] for i, row in enumerate(rows)}
     (tmp_path / "official.json").write_text(json.dumps(by_id), encoding="utf-8")
-    scores = run("score", tmp_path / "official.json", tmp_path / "gold.jsonl")
+    scores = run("score", tmp_path / "official.json", tmp_path / "gold.jsonl", "--json")
     assert scores.code == 0, scores.err
     saved = json.loads((first / "metrics.json").read_text(encoding="utf-8"))["test"]
     for name in ("exact_match", "f1", "noans_exact"):

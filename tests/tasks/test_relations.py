@@ -328,12 +328,12 @@ def test_entities_of_a_model_then_their_relations(tmp_path: Path):
                 str(tmp_path / output),
             ]
         )
-    given = json.loads(run("score", tmp_path / "given.jsonl", gold).out)
+    given = json.loads(run("score", tmp_path / "given.jsonl", gold, "--format", "json").out)
     assert given["relation_f1_strict"] == scores["relation_f1_strict"]
     rows = [json.loads(line) for line in gold.open()]
     lost = [row | {"spans": row["spans"][:1], "relations": []} for row in rows]
     write_jsonl(tmp_path / "lost.jsonl", lost[:3] + rows[3:])
-    missed = json.loads(run("score", tmp_path / "lost.jsonl", gold).out)
+    missed = json.loads(run("score", tmp_path / "lost.jsonl", gold, "--format", "json").out)
     rates = [missed[f"relation_{rate}_strict"] for rate in ("precision", "recall")]
     assert rates == pytest.approx([1.0, 6 / 9])
     assert "By relation" in run("report", relations, "--format", "table").out
@@ -375,7 +375,8 @@ def test_words_of_predictions_may_be_fewer_than_those_of_gold(tmp_path: Path):
     related = [{"subject": 0, "object": o, "label": "r", "score": 0.9 - o / 10} for o in (1, 2)]
     found = {"words": words, "spans": spans, "relations": related}
     write_jsonl(tmp_path / "found.jsonl", [found])
-    scores = json.loads(run("score", tmp_path / "found.jsonl", tmp_path / "gold.jsonl").out)
+    scored = run("score", tmp_path / "found.jsonl", tmp_path / "gold.jsonl", "--json")
+    scores = json.loads(scored.out)
     assert (scores["relation_precision_strict"], scores["relation_recall_strict"]) == (0.5, 1.0)
     shown = run(
         "report", tmp_path / "found.jsonl", "--gold", tmp_path / "gold.jsonl", "--format", "table"

@@ -41,7 +41,7 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     scores = found["metrics"]["test"]["accuracy"]
     expected = fold_interval(list(scores["seeds"].values()), 1.0, (0.0, 1.0))
     assert (scores["mean"], scores["low"], scores["high"]) == pytest.approx(expected)
-    table = json.loads(run("score", "folds").out)
+    table = json.loads(run("score", "folds", "--format", "json").out)
     row = next(r for r in table if (r["split"], r["metric"]) == ("test", "accuracy"))
     assert (row["low"], row["high"], row["folds"]) == (scores["low"], scores["high"], 2)
     page = Path("folds/report.html").read_text("utf-8")

@@ -232,6 +232,7 @@ FOUND = [{"spans": [SPAN]}, {"spans": []}]
             'every prediction is "O"',
         ),
         ([{"spans": []}] * 2, {"f": 0.0}, "no spans at all"),
+        (AB, {"exact_match": 0.0, "f1": 0.0}, "exact_match 0.0000 is at chance level"),
         (AB, {"accuracy": math.nan}, "accuracy is not finite"),
         (
             AB,

@@ -219,6 +219,11 @@ class Answers(OfTexts):
             return WITHHELD
         return "" if prediction.answer is None else prediction.answer.text
 
+    def forced(self, prediction: AnswerPrediction) -> str:
+        """Return the text with the answer that is withheld."""
+        withheld: str = prediction.decided.get("withheld") or ""
+        return withheld if prediction.is_withheld else self.value(prediction)
+
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[Question]:
         """Return the questions of a file with their answers."""
         return list(QUESTIONS.stream(file, gold=True, **source.reading))
@@ -317,13 +322,14 @@ class Answers(OfTexts):
                 start, text = scored.examples[number].answers[nearest]
                 end = None if start is None else start + len(text)
                 shown = {"start": start, "end": end, "label": ANSWERABLE, "text": text}
-            if predicted:
-                answer = scored.predictions[number].answer
+            if answer := scored.predictions[number].answer:
                 own = {"start": answer.start, "end": answer.end}
                 own |= {"label": ANSWERABLE, "text": predicted}
             category = "partly right" if word_f1(gold, predicted) > 0 else "wrong answer"
             if own is None or shown is None:
                 category = "no answer predicted" if own is None else "answered without gold"
+            if scored.predictions[number].is_withheld:
+                category = "answer withheld"
             yield number, Mistake(category, shown, own, sure)
 
     def shown(self, scored: Scored, index: int, mistakes: Sequence[Any]) -> Shown:
@@ -335,7 +341,7 @@ class Answers(OfTexts):
         known = [(*each, "") for each in best if isinstance(each[1], float)]
         return Shown(
             list(dict.fromkeys(scored.gold[index])),
-            [predicted] if predicted else [],
+            [predicted] if prediction.answer else [],
             sorted(known, key=lambda each: -each[1])[:4],
             mistakes[0].confidence,
             context=scored.examples[index].pair or "",

@@ -18,6 +18,7 @@ from finetune.evaluation.kinds.kind import (
     Scored,
     Shown,
     Wording,
+    decided_in,
     expected_calibration_error,
     known_or_nan,
 )
@@ -60,6 +61,11 @@ class Choice(OfTexts):
         """Return the index of the predicted choice."""
         return NO_CHOICE if prediction.choice is None else prediction.choice
 
+    def forced(self, prediction: ChoicePrediction) -> int:
+        """Return the index with the choice that is withheld."""
+        withheld = prediction.decided.get("withheld")
+        return self.value(prediction) if withheld is None else int(withheld)
+
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[ChoiceQuestion]:
         """Return the questions of a file with their choices."""
         return list(CHOICES.stream(file, gold=True, **source.reading))
@@ -82,19 +88,28 @@ class Choice(OfTexts):
         self, row: Mapping[str, Any], where: str, example: ChoiceQuestion
     ) -> ChoicePrediction:
         """Return a predicted choice with the probabilities that are known."""
-        if (choice := row["choice"]) is None:
+        decided = decided_in(row)
+        shown = row["choice"]
+        choice = decided.get("withheld") if shown is None else shown
+        if choice is None:
             return ChoicePrediction(example.id, None, "", ())
         if not 0 <= choice < (len(example.choices) or choice + 1):
             raise DataError(
                 f"{where}: choice {choice} is outside of the {len(example.choices)} choices "
                 f"of {example.where}, which are counted from 0."
             )
-        scores, text = row.get("scores"), row.get("choice_text") or choice_texts(example, choice)[0]
+        scores, only = row.get("scores"), known_or_nan(row.get("score"))
+        text = "" if shown is None else row.get("choice_text") or choice_texts(example, choice)[0]
         known = [known_or_nan(each) for each in scores] if isinstance(scores, list) else []
-        if choice < len(known) and not math.isnan(known[choice]):
-            return ChoicePrediction(example.id, choice, text, tuple(known))
-        only = known_or_nan(row.get("score"))
-        return ChoicePrediction(example.id, choice, text, (), only_score=only)
+        whole = choice < len(known) and not math.isnan(known[choice])
+        return ChoicePrediction(
+            example.id,
+            shown,
+            text,
+            tuple(known) if whole else (),
+            only_score=math.nan if whole else only,
+            decided=decided,
+        )
 
     def groupings(
         self, scored: Scored, vocabulary: TrainingVocabulary | None

@@ -43,13 +43,14 @@ class OfTexts(Kind):
         return bool(gold == predicted)
 
     def rated(self, scored: Scored) -> list[list[Answer]]:
-        """Return the prediction of each text; a blank text has no probability."""
+        """Return the prediction of each text, also if withheld; a blank one has no probability."""
         if not self.wording.rated:
             return super().rated(scored)
+        sides_of_all = zip(scored.gold, scored.forced or scored.predicted, strict=True)
         scores = [math.nan if p.score is None else p.score for p in scored.predictions]
         return [
             [Answer(score, self.is_right(*sides), self.name_of(sides[1]))]
-            for score, sides in zip(scores, scored.sides, strict=False)
+            for score, sides in zip(scores, sides_of_all, strict=False)
         ]
 
     def name_of(self, predicted: Any) -> str:

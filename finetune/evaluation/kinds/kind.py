@@ -106,6 +106,7 @@ class Scored:
     ``characters`` are the gold and predicted spans of each text in characters, for gold in
     characters. ``scale`` are the numbers that all compared runs predict. Lines of a file were
     aligned ``by`` id or position. ``costs`` are the costs of mistakes, if they are given.
+    ``forced`` are the predicted values with the answers that are withheld, if these are known.
     """
 
     kind: Kind
@@ -121,6 +122,7 @@ class Scored:
     scale: Sequence[float] = ()
     by: str = ""
     costs: Costs = field(default_factory=dict)
+    forced: Sequence[Any] = ()
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -233,6 +235,10 @@ class Kind(ABC):
     def value(self, prediction: Any) -> Any:
         """Return what is compared with gold."""
 
+    def forced(self, prediction: Any) -> Any:
+        """Return what is compared with gold if no answer is withheld."""
+        return self.value(prediction)
+
     @abstractmethod
     def parse(self, row: Mapping[str, Any], where: str, example: Any) -> Any:
         """Return the line of a file as a prediction: the inverse of its ``record()``.
@@ -293,6 +299,7 @@ class Kind(ABC):
     def scored(self, examples: Sequence[Any], predictions: Sequence[Any], **facts: Any) -> Scored:
         """Return gold and predictions of examples that all have gold."""
         gold, predicted = list(map(self.gold, examples)), list(map(self.value, predictions))
+        facts |= {"forced": list(map(self.forced, predictions))}
         return self.pair(gold, predicted, examples=examples, predictions=predictions, **facts)
 
     def pair(
@@ -472,6 +479,11 @@ def known_or_nan(value: Any) -> float:
     """Return a value of a line as a probability; NaN for anything else."""
     known = probability(value)
     return math.nan if known is None else known
+
+
+def decided_in(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decisions withheld from the prediction of a line."""
+    return {} if row.get("withheld") is None else {"withheld": row["withheld"]}
 
 
 def is_number(value: Any) -> bool:

@@ -28,6 +28,7 @@ from finetune.evaluation.kinds.kind import (
     Shown,
     Table,
     Wording,
+    decided_in,
     expected_calibration_error,
     is_number,
     probability,
@@ -69,6 +70,11 @@ class _OfLabels(OfTexts):
         """Return the predicted label, labels or number."""
         return NO_LABEL if prediction.label is None else prediction.label
 
+    def forced(self, prediction: TextPrediction) -> Any:
+        """Return the value with the label that is withheld."""
+        withheld = prediction.decided.get("withheld")
+        return withheld if isinstance(withheld, str) else self.value(prediction)
+
     def read_gold(self, file: str | DataFile, source: GoldSource) -> Sequence[TextExample]:
         """Return the texts of a file with their labels."""
         examples = list(read_text_file(file, **source.reading))
@@ -90,7 +96,12 @@ class _OfLabels(OfTexts):
         if score is None and isinstance(scores, dict):
             score = scores.get(str(row["label"]))
         return TextPrediction(
-            example.id, label, probability(score), known, row.get("positive_label")
+            example.id,
+            label,
+            probability(score),
+            known,
+            row.get("positive_label"),
+            decided=decided_in(row),
         )
 
     def align(self, file: PredictionFile, gold: Gold) -> Scored:
@@ -178,8 +189,10 @@ def _settled(
             f"{gold.name}: its labels are numbers, but the predictions are names such as "
             f"{predicted[0]!r}: the files do not belong together."
         )
-    names = canonical_names(map(_name, (*gold_labels, *predicted)))  # of both or of neither
-    return LABEL.pair(names[: len(gold_labels)], names[len(gold_labels) :], **facts)
+    forced = [LABEL.forced(each) for each in predictions]
+    names = canonical_names(map(_name, (*gold_labels, *predicted, *forced)))  # of all or of none
+    size = len(gold_labels)
+    return LABEL.pair(names[:size], names[size : 2 * size], forced=names[2 * size :], **facts)
 
 
 def _labels_of_model(predictions: Sequence[TextPrediction]) -> tuple[str, ...]:
@@ -507,7 +520,11 @@ class Labels(_OfLabels):
     def rated(self, scored: Scored) -> list[list[Answer]]:
         """Return the predicted labels of each text."""
         return [
-            [Answer(p.scores[name], name in gold, name) for name in predicted if p.scores]
+            [
+                Answer(p.scores.get(name, math.nan), name in gold, name)
+                for name in predicted
+                if p.scores
+            ]
             for p, (gold, predicted) in zip(scored.predictions, scored.sides, strict=True)
         ]
 

@@ -20,6 +20,7 @@ from finetune.evaluation.kinds.kind import (
     Scored,
     Wording,
     class_scores,
+    decided_in,
     expected_calibration_error,
     known_or_nan,
     rates,
@@ -99,7 +100,10 @@ class Relations(OfSentences):
             known[relation] = known_or_nan(each.get("score"))
         found = sorted(known)
         scores = tuple(known[relation] for relation in found)
-        return RelationPrediction(example.id, example.words, (), tuple(found), scores)
+        decided = decided_in(row)
+        return RelationPrediction(
+            example.id, example.words, (), tuple(found), scores, decided=decided
+        )
 
     def rated(self, scored: Scored) -> list[list[Answer]]:
         """Return the predicted relations of each sentence."""

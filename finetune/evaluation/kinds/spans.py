@@ -39,6 +39,7 @@ from finetune.evaluation.kinds.kind import (
     Table,
     Wording,
     class_scores,
+    decided_in,
     expected_calibration_error,
     probability,
     rates,
@@ -271,7 +272,12 @@ class Spans(OfSpans):
         known = _row_probabilities(row)
         scores = tuple(known.get(span, math.nan) for span in found.spans)
         return SpanPrediction(
-            example.id, example.words, found.spans, scores, unreachable=found.unreachable
+            example.id,
+            example.words,
+            found.spans,
+            scores,
+            unreachable=found.unreachable,
+            decided=decided_in(row),
         )
 
     def align(self, file: PredictionFile, gold: Gold) -> Scored:

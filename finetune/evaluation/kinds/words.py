@@ -43,6 +43,7 @@ from finetune.evaluation.kinds.kind import (
     Scored,
     Table,
     Wording,
+    decided_in,
     expected_calibration_error,
     probability,
     rates,
@@ -194,7 +195,7 @@ class _OfWords(OfSentences):
             known = [score for each in found if (score := probability(each)) is not None]
             scores = tuple(known) if len(known) == len(found) else ()
         tags = tuple(tag or NO_TAG for tag in row["tags"])
-        return TokenPrediction(example.id, example.words, tags, scores)
+        return TokenPrediction(example.id, example.words, tags, scores, decided=decided_in(row))
 
     def scored(
         self, examples: Sequence[Any], predictions: Sequence[TokenPrediction], **facts: Any
