@@ -109,7 +109,6 @@ COMMANDS = {
     "search": "finetune.cli.search:Search",
     "distill": "finetune.cli.distill:Distill",
     "check": "finetune.cli.check:Check",
-    "cache": "finetune.cli.cache:Cache",
     "convert": "finetune.annotation.commands:Convert",
     "agreement": "finetune.annotation.commands:Agreement",
     "suggest": "finetune.annotation.commands:Suggest",

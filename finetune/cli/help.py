@@ -51,7 +51,6 @@ COMMANDS_BY_GROUP: dict[str, dict[str, str]] = {
     },
     "data and annotation": {
         "check": "find problems in data before training",
-        "cache": "list or clear tokenized data",
         "convert": "convert annotated data to the format of another tool",
         "agreement": "measure how far annotators agree",
         "suggest": "choose examples to label next",

@@ -271,7 +271,8 @@ def _read_blocks(
         stream: Any = source
         if isinstance(source, Path):
             total = max(1, source.stat().st_size)
-            stream = opened.enter_context(source.open("rb"))
+            stream = io.BufferedReader(_Reopened(source), PIECE) if is_file else source.open("rb")
+            opened.enter_context(stream)
         try:
             for raw in _pieces(name, stream, encoding, isinstance(source, Path)):
                 first, *others = raw.split(b"\n")
@@ -290,6 +291,26 @@ def _read_blocks(
             yield from taken(1)  # all lines before the damage are wanted
             raise
         yield from taken(1)
+
+
+class _Reopened(io.RawIOBase):
+    """A file that is open only while a piece is read: a split may have thousands of files."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._position = path, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._position)
+            size = file.readinto(buffer)
+        self._position += size
+        return size
 
 
 def _pieces(name: str, stream: Any, encoding: str, of_path: bool) -> Iterator[bytes]:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from finetune.data.dataset import DataError
 from finetune.data.files import ReadOptions, Record, Rows
 from finetune.data.tables import Table, class_names, joined, parquet_table
-from finetune.runtime.files import allow_open_files
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
 from finetune.types import abbreviated, did_you_mean
@@ -181,7 +180,6 @@ def _copy(
 
 
 def _copied_tables(files_of: Mapping[str, Sequence[Path]], id: str) -> dict[str, Table]:
-    allow_open_files(sum(map(len, files_of.values())))
     tables = {}
     for split, paths in files_of.items():
         title, first, parts = f"{id}[{split}]", 1, []

@@ -23,12 +23,11 @@ from finetune.data.examples import Examples
 from finetune.data.sources import Content
 from finetune.runtime.cache import (
     cache_folder,
+    check_entry,
     file_hash,
     is_enabled,
     making,
-    remove_unused,
     unnamed_file,
-    use_entry,
     write_about,
 )
 from finetune.runtime.files import SaveError, replace_folder
@@ -60,13 +59,12 @@ class Inputs:
         self.files, self.commits, self.settings = files, commits, settings
         self.content = self._content()
 
-    def prepared(self, title: str, make: Callable[[], Prepared], **more: Any) -> Prepared:
+    def prepared(self, make: Callable[[], Prepared], **more: Any) -> Prepared:
         """Return the prepared data: from the cache, or made and, if they are large, kept there.
 
         Of several processes one makes them, and the others wait for it.
 
         Args:
-            title: Names the task in ``finetune cache``.
             make: Reads and prepares the data.
             more: Further settings that the result depends on.
         """
@@ -79,7 +77,7 @@ class Inputs:
             if not waited:
                 made = make()
                 if made.is_large and self._content() == self.content:
-                    return _saved(key, title, made) or made
+                    return _saved(key, made) or made
                 return made
         return make()  # small data, or there is no room: each process reads for itself
 
@@ -134,7 +132,7 @@ def _program() -> str:
 def _load(key: str) -> Prepared | None:
     entry = cache_folder(KIND) / key
     with contextlib.suppress(OSError, ValueError, pickle.UnpicklingError):
-        use_entry(entry)
+        check_entry(entry)
         saved = load_values((entry / DESCRIPTION).read_bytes())
         disk = Disk(unnamed_file(), (entry / COLUMNS).open("rb"))
         splits = {name: Examples.load(disk, rows) for name, rows in saved["splits"].items()}
@@ -145,7 +143,7 @@ def _load(key: str) -> Prepared | None:
     return None
 
 
-def _saved(key: str, title: str, made: Prepared) -> Prepared | None:
+def _saved(key: str, made: Prepared) -> Prepared | None:
     """Write an entry and return its content, so that the disk has the examples once.
 
     Return None if there is no room.
@@ -169,7 +167,5 @@ def _saved(key: str, title: str, made: Prepared) -> Prepared | None:
             "derived": made.derived,
         }
         (fresh / DESCRIPTION).write_bytes(dump_values(content))
-        write_about(fresh, f"{data.name}, as read: {title}")
-    with contextlib.suppress(OSError):
-        remove_unused(entry.parent)
+        write_about(fresh)
     return _load(key)

@@ -42,7 +42,6 @@ from finetune.data.hub import (
 )
 from finetune.data.in_memory import memory_tables
 from finetune.data.tables import Table, joined, joined_in_turn
-from finetune.runtime.files import allow_open_files
 from finetune.types import abbreviated, did_you_mean, quantity
 
 SPLITS = {
@@ -228,9 +227,6 @@ def open_splits(
     """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
-        paths = [path for split in chosen for path in source.files[split]]
-        # JSON Lines are opened in turn
-        allow_open_files(sum(format_of(path) != "jsonl" for path in paths))
         opened: dict[str, Table] = {
             split: joined(
                 [open_file(open_data(path, encoding=encoding)) for path in source.files[split]]

@@ -532,10 +532,10 @@ def parquet_table(name: str, place: str, options: ReadOptions, first: int = 1) -
     import pyarrow.parquet
 
     try:
-        opened = pyarrow.parquet.ParquetFile(name)
+        with pyarrow.parquet.ParquetFile(name) as opened:
+            schema, num_rows = opened.schema_arrow, opened.metadata.num_rows
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{name}: not a readable Parquet file ({error}).") from error
-    schema = opened.schema_arrow
     refuse_repeated(schema.names, name)
     check_header(schema.names, options, name)
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
@@ -547,9 +547,10 @@ def parquet_table(name: str, place: str, options: ReadOptions, first: int = 1) -
     def batches() -> Iterator[tuple[int, Any]]:
         number = 0
         try:
-            for batch in opened.iter_batches(size):
-                yield number, batch
-                number += batch.num_rows
+            with pyarrow.parquet.ParquetFile(name) as opened:
+                for batch in opened.iter_batches(size):
+                    yield number, batch
+                    number += batch.num_rows
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise damaged(number, error) from error
 
@@ -567,10 +568,10 @@ def parquet_table(name: str, place: str, options: ReadOptions, first: int = 1) -
         parse,
         size,
         lambda block: int(block[1].num_rows),
-        lambda block: (block[0] + block[1].num_rows) / opened.metadata.num_rows,
+        lambda block: (block[0] + block[1].num_rows) / num_rows,
     )
     table = Table(name, list(schema.names), records, names=class_names(features))
-    return table, opened.metadata.num_rows
+    return table, num_rows
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:

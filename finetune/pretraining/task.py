@@ -318,7 +318,7 @@ def load_blocks(config: Any, data: Any = None) -> tuple[Task, Dataset]:
         longest -= tokenizer.pair.num_special - tokenizer.single.num_special
     make = partial(packed_documents, config, data, tokenizer, longest)
     inputs = large_documents(config, data, tokenizer, longest)
-    packed, derived, _ = inputs.prepared(config.description.name, make) if inputs else make()
+    packed, derived, _ = inputs.prepared(make) if inputs else make()
     record = PretrainingRecord(config=config, max_length=limit, **MaskedTask.derive(config, packed))
     head = [warm_start.note] if warm_start else _head_notes(encoder)
     notes = [*packed.notes, *head, *derived["notes"]]

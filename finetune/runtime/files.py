@@ -1,7 +1,7 @@
 """Files and folders that appear whole or not at all, and locks of folders.
 
-Temporary files have random names, are created exclusively, and are next to their target. The
-target is replaced once they are on disk.
+The new version of ``NAME`` is written as ``.NAME.new`` beside it, and replaces it once it is on
+disk. A crash leaves this file, which the next writer of ``NAME`` replaces.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -23,11 +22,7 @@ from finetune.types import UserError
 
 LOCK = ".lock"
 """File in a folder that a process uses: the number of the process and its host."""
-OTHER_FILES = 128
-"""Number of files that a command may open besides its data: models, libraries, outputs."""
-_LOCKS = os.name == "posix"
-"""Whether a lock tells that a process still writes a temporary file or folder."""
-_TEMPORARY = re.compile(r"\.(.+)-[0-9a-f]{16}\.(new|old)")
+_TEMPORARY = re.compile(r"\.(.+)\.(new|old)")
 """Name of a temporary file or folder: the name of its target, and the version it holds."""
 
 
@@ -67,25 +62,26 @@ def replace_file(path: Path, *, follow: bool = False, binary: bool = False) -> I
         with path.open("w" + mode, **text) as file:
             yield file
         return
-    path = path.resolve() if follow else path
-    _remove_leftovers(path)
-    fresh, _ = _temporary_paths(path)
-    try:
-        with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as held:
+        if follow:  # files of a run are under its lock
+            path = path.resolve()
+            held.enter_context(_locked(path.with_name(f".{path.name}{LOCK}"), path))
+        fresh, _ = _temporary_paths(path)
+        try:
+            fresh.unlink(missing_ok=True)
             with fresh.open("x" + mode, **text) as file:
-                held.enter_context(_held(os.dup(file.fileno())))
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(path)
-        _sync_folder(path.parent)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
-        own = (None, str(fresh), str(path.parent))  # and not the files that the block reads
-        if isinstance(error, OSError) and (error.filename and str(error.filename)) in own:
-            raise _save_error(path, error) from error
-        raise
+            _sync_folder(path.parent)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            written = (None, str(fresh), str(path.parent))  # and not the files that the block reads
+            if isinstance(error, OSError) and (error.filename and str(error.filename)) in written:
+                raise _save_error(path, error) from error
+            raise
 
 
 @contextlib.contextmanager
@@ -101,18 +97,14 @@ def replace_folder(
         later: Gets the function that waits for the disk and replaces the folder, to call it once,
             perhaps in another thread. By default it is called at the end of the block.
     """
-    _remove_leftovers(folder)
     fresh, old = _temporary_paths(folder)
-    with contextlib.ExitStack() as held:
-        held.enter_context(_undone(folder, fresh, old))
+    with _undone(folder, fresh, old):
+        _finish(folder, fresh, old)
         fresh.mkdir(parents=True)
-        if _LOCKS:
-            held.enter_context(_held(os.open(fresh, os.O_RDONLY)))
         yield fresh
-        kept = held.pop_all()
 
     def replace() -> None:
-        with kept:
+        with _undone(folder, fresh, old):
             _sync(fresh)
             if folder.exists():
                 folder.rename(old)
@@ -137,68 +129,9 @@ def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
 
 def recover(parent: Path) -> None:
     """Complete or undo the replacements that a crash interrupted in a folder of one process."""
-    for path in sorted(parent.glob(".*-*")):
+    for path in sorted(parent.glob(".*")):
         if match := _TEMPORARY.fullmatch(path.name):
-            _finish(parent / match[1], path.with_suffix(".new"), path.with_suffix(".old"))
-
-
-def _remove_leftovers(target: Path) -> None:
-    if not _LOCKS:
-        return
-    try:
-        found = [path for path in target.parent.iterdir() if path.name.startswith(".")]
-    except OSError:
-        return  # it will be created, or the caller reports it
-    for path in found:
-        match = _TEMPORARY.fullmatch(path.name)
-        if match is None or match[1] != target.name:
-            continue
-        if match[2] == "old" and path.with_suffix(".new").exists():
-            continue  # the lock is on the new version
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                if _try_lock(descriptor):
-                    _finish(target, path.with_suffix(".new"), path.with_suffix(".old"))
-            finally:
-                os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _held(descriptor: int) -> Iterator[None]:
-    try:
-        if _LOCKS:
-            _try_lock(descriptor)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def is_held(path: Path) -> bool:
-    """Return whether a running process writes this temporary file or folder."""
-    if not _LOCKS or not _TEMPORARY.fullmatch(path.name):
-        return False
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        return not _try_lock(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def temporary_target(path: Path) -> str | None:
-    """Return the name of the target of a temporary file or folder; None for other paths."""
-    match = _TEMPORARY.fullmatch(path.name)
-    return match and match[1]
-
-
-def _try_lock(descriptor: int) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+            _finish(parent / match[1], *_temporary_paths(parent / match[1]))
 
 
 def _finish(target: Path, fresh: Path, old: Path) -> None:
@@ -248,28 +181,6 @@ def entries(folder: Path) -> list[str]:
     return [n for n in names if not n.startswith(LOCK) and not _TEMPORARY.fullmatch(n)]
 
 
-def allow_open_files(number: int) -> None:
-    """Raise the limit of open files to hold ``number`` files of data.
-
-    Raises UserError if the limit of the system is lower.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = number + OTHER_FILES + len(os.listdir("/dev/fd"))  # besides the open files
-    unlimited = resource.RLIM_INFINITY
-    if soft == unlimited or soft >= needed:
-        return
-    if hard != unlimited and hard < needed:
-        raise UserError(
-            f"the data are {number:,} files, and the system lets a process open {hard:,}: raise "
-            f"its limit (ulimit -Hn {needed}), or write fewer files."
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
 def clear_folder(folder: Path, last: str | None = None) -> None:
     """Remove all files of a folder except its lock; the file ``last`` comes last."""
     for name in sorted(entries(folder), key=lambda name: name == last):
@@ -295,35 +206,39 @@ def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterat
     """
     created = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder.resolve() / name
-        lock = FileLock(path, thread_local=False, is_singleton=True, on_acquired=_write_holder)
-        outermost = not lock.is_locked
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _save_error(folder, error) from error
+        with _locked(folder.resolve() / name, folder, wait=wait):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            for each in created:
+                each.rmdir()  # fails unless it is empty
+
+
+@contextlib.contextmanager
+def _locked(path: Path, target: Path, *, wait: bool = False) -> Iterator[None]:
+    lock = FileLock(path, thread_local=False, is_singleton=True, on_acquired=_write_holder)
+    outermost = not lock.is_locked
+    try:
         lock.acquire(-1 if wait else 0)
-        while outermost and _holder(path) != _this_process():
-            lock.release()  # its holder removed the file meanwhile
-            lock.acquire(-1 if wait else 0)
     except Timeout as error:
         raise FolderInUse(
-            f"{folder} is in use by {_holder(path) or 'another process'}: wait until it ends, or "
+            f"{target} is in use by {_holder(path) or 'another process'}: wait until it ends, or "
             "choose another --out."
         ) from error
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
-            raise _save_error(folder, error) from error
+            raise _save_error(target, error) from error
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            if outermost and _LOCKS:  # elsewhere no file is removed while it is open
+        if outermost:
+            with contextlib.suppress(OSError):  # some systems remove no file that is open
                 path.unlink()
         lock.release()
-        if outermost:
-            with contextlib.suppress(OSError):
-                if not _LOCKS:
-                    path.unlink()
-                for each in created:
-                    each.rmdir()  # fails unless it is empty
 
 
 def _this_process() -> str:
@@ -353,8 +268,7 @@ def _save_error(path: Path, error: BaseException) -> SaveError:
 
 
 def _temporary_paths(path: Path) -> tuple[Path, Path]:
-    base = f".{path.name}-{secrets.token_hex(8)}"
-    return path.with_name(f"{base}.new"), path.with_name(f"{base}.old")
+    return path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
 
 
 def _sync(folder: Path) -> None:

@@ -88,11 +88,11 @@ def _prepared(task: type[Task], config: TrainConfig, data: Any) -> Prepared:
     if inputs is None:
         return make()
     if not saved:
-        return inputs.prepared(config.description.name, make)
+        return inputs.prepared(make)
     found = inputs.known()  # most checkpoints have the labels in the order of the data
     if found is not None and tuple(found.derived["labels"]) == saved:
         return found
-    return inputs.prepared(config.description.name, make, labels=saved)
+    return inputs.prepared(make, labels=saved)
 
 
 def read_once(task: type[Task], config: TrainConfig) -> Dataset:
@@ -103,7 +103,7 @@ def read_once(task: type[Task], config: TrainConfig) -> Dataset:
         return Prepared(data, {}, data.is_large)
 
     inputs = _inputs(config, None)
-    made = inputs.prepared(config.description.name, make, of="runs") if inputs else make()
+    made = inputs.prepared(make, of="runs") if inputs else make()
     return made.data
 
 

@@ -1,7 +1,7 @@
 """Cache for the sequences of large data sets: files that later runs map into memory; vocabularies.
 
 An entry is named by a hash of all that its content depends on: examples, tokenizer, task and
-settings (``runtime/cache.py`` has the folder and the life of entries). Data larger than memory are
+settings (``runtime/cache.py`` has the folder). Data larger than memory are
 encoded to files in any case, by all processors.
 """
 
@@ -25,10 +25,9 @@ from finetune.preprocessing.context import context_facts
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, load_encoded
 from finetune.runtime.cache import (
     cache_folder,
+    check_entry,
     is_enabled,
     making,
-    remove_unused,
-    use_entry,
     write_about,
 )
 from finetune.runtime.files import SaveError, replace_file, replace_folder
@@ -45,15 +44,12 @@ KIND = "encodings"
 """The folder of the cache."""
 
 
-def encode(
-    task: Task, examples: Sequence[Example], title: str = "", *, for_training: bool = False
-) -> Encoded:
+def encode(task: Task, examples: Sequence[Example], *, for_training: bool = False) -> Encoded:
     """Encode examples, or load their sequences from the cache if it has them.
 
     Args:
         task: The task.
         examples: The examples.
-        title: Names the data in ``finetune cache``.
         for_training: Whether the sequences are for training alone (``Task.encode_training``).
     """
     own = task.encode_training if for_training else None
@@ -72,8 +68,7 @@ def encode(
                     encoded = encoded_by(examples, to_files)
                     text = json.dumps({"notes": encoded.notes})
                     (fresh / NOTES).write_text(text, encoding="utf-8")
-                    write_about(fresh, title)
-                remove_unused(entry.parent)
+                    write_about(fresh)
             with contextlib.suppress(ValueError):
                 return _load(entry)
     if Examples.of(examples).is_large:
@@ -110,7 +105,7 @@ def _to_files(
 
 
 def _load(entry: Path) -> Encoded:
-    use_entry(entry)
+    check_entry(entry)
     encoded = load_encoded(entry)
     notes = json.loads((entry / NOTES).read_text(encoding="utf-8"))["notes"]
     return dataclasses.replace(encoded, notes=tuple(notes))
@@ -139,18 +134,15 @@ VOCABULARIES = "vocabularies"
 """The folder of the cache for the vocabularies of training data."""
 
 
-def write_vocabulary(examples: Sequence[Example], folder: Path, title: str) -> None:
-    """Write the vocabulary of training examples; copy it from the cache if the data are large.
-
-    ``title`` names the data in ``finetune cache``.
-    """
+def write_vocabulary(examples: Sequence[Example], folder: Path) -> None:
+    """Write the vocabulary of training examples; copy it from the cache if the data are large."""
     entry = None
     rows = Examples.of(examples)
     if rows.is_large and is_enabled():
         key = hashlib.sha256(f"{rows.digest()}-1".encode()).hexdigest()  # 1: the format
         entry = cache_folder(VOCABULARIES) / key
         with contextlib.suppress(OSError, ValueError):  # missing or damaged
-            use_entry(entry)
+            check_entry(entry)
             with (entry / VOCABULARY_FILE).open("rb") as kept:
                 with replace_file(folder / VOCABULARY_FILE, binary=True) as file:
                     shutil.copyfileobj(kept, file)
@@ -159,5 +151,4 @@ def write_vocabulary(examples: Sequence[Example], folder: Path, title: str) -> N
     if entry is not None:
         with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
             shutil.copyfile(folder / VOCABULARY_FILE, fresh / VOCABULARY_FILE)
-            write_about(fresh, f"{title}: vocabulary")
-            remove_unused(entry.parent)
+            write_about(fresh)

@@ -117,7 +117,7 @@ def training_data(
     first = [name for name in ("train", validation) if name is not None]
     # all of them before the first step, so that nothing in them ends a finished training
     encoded = {
-        split: _encode(task, split, splits[split], f"{dataset.name}, {split}: {task.name}", report)
+        split: _encode(task, split, splits[split], report)
         for split in [*first, *(split for split in splits if split not in first)]
     }
     return TrainingData(
@@ -139,10 +139,9 @@ def _encode(
     task: Task,
     split: str,
     examples: Sequence[Example],
-    title: str,
     report: Callable[[str], None],
 ) -> Encoded:
-    encoded = cache.encode(task, examples, title, for_training=split == "train")
+    encoded = cache.encode(task, examples, for_training=split == "train")
     windows = int((encoded.num_windows > 1).sum())
     if windows and task.description.windows:
         counted = quantity(windows, "example")

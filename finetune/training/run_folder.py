@@ -390,9 +390,9 @@ class RunWriter:
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         self._write(f"predictions.{split}.jsonl", "".join(lines))
 
-    def write_vocabulary(self, train: Sequence[Example], title: str) -> None:
+    def write_vocabulary(self, train: Sequence[Example]) -> None:
         """Write the vocabulary of the training data, for scores on seen and unseen words."""
-        on_main_process(lambda: write_vocabulary(train, self.path, title))
+        on_main_process(lambda: write_vocabulary(train, self.path))
 
     def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """Write the metrics of each split to ``metrics.json``."""

@@ -410,7 +410,7 @@ def write_start(part: Part) -> None:
     )
     part.folder.require_shared()
     if part.task.description.words:
-        part.folder.write_vocabulary(part.dataset.splits["train"], part.dataset.name)
+        part.folder.write_vocabulary(part.dataset.splits["train"])
     if part.config.track != "none":
         plain = {
             name: value if isinstance(value, int | float | str | bool) else str(value)

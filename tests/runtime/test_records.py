@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import csv
 import json
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -18,10 +17,10 @@ from pyarrow import parquet
 from finetune.data import read_text_file
 from finetune.runtime import records
 from finetune.runtime.files import replace_file, replace_folder
-from finetune.runtime.records import RECORD_SUFFIXES, record_writer, write_records
+from finetune.runtime.records import RECORD_SUFFIXES, write_records
 from finetune.types import UserError
 from tests import small_data
-from tests.command import run
+from tests.command import folder_in_use, run
 from tests.test_rooms import MODULES, ROOT, tree
 
 ROWS: list[dict[str, Any]] = [
@@ -96,30 +95,29 @@ def test_many_rows_and_none(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "none.json").read_text()) == []
 
 
-@pytest.mark.skipif(os.name != "posix", reason="locks tell which process still writes")
 def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     program = (
         "import os, sys\nfrom pathlib import Path\n"
         "from finetune.runtime.files import replace_file, replace_folder\n"
-        "with replace_file(Path('a.csv')) as f, replace_folder(Path('b')) as g:\n"
-        "    f.write('half'); (g / 'model').write_text('half'); f.flush()\n"
+        "a = replace_file(Path('a.csv'), follow=True)\n"
+        "with a as file, replace_folder(Path('b')) as folder:\n"
+        "    file.write('half'); (folder / 'model').write_text('half'); file.flush()\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False)
-    assert len(list(tmp_path.iterdir())) == 2
-    with replace_file(tmp_path / "other.csv") as other:
-        other.write("x")
-    assert len(list(tmp_path.iterdir())) == 3, "those of another file stay"
-    with replace_file(tmp_path / "a.csv") as file:
+    assert {path.name for path in tmp_path.iterdir()} == {".a.csv.new", ".a.csv.lock", ".b.new"}
+    with replace_file(tmp_path / "a.csv", follow=True) as file:
         file.write("whole")
-        with record_writer(tmp_path / "c.csv") as write:  # one that is still written stays
-            write({"id": 1})
-            with replace_file(tmp_path / "c.csv") as again:
-                again.write("second\n")
     with replace_folder(tmp_path / "b") as folder:
         (folder / "model").write_text("whole")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "b", "c.csv", "other.csv"]
-    assert (tmp_path / "c.csv").read_text() == "id\n1\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "b"]
+
+
+def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> None:
+    with folder_in_use(tmp_path, ".a.csv.lock") as other:
+        with pytest.raises(UserError, match=rf"a\.csv is in use by process {other.pid} on "):
+            write_records(tmp_path / "a.csv", [{"id": 1}])
+    write_records(tmp_path / "a.csv", [{"id": 1}])
 
 
 def test_commands_refuse_a_suffix_that_they_cannot_write(tmp_path: Path) -> None:

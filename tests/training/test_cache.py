@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,33 +79,14 @@ def test_the_key_tells_apart_what_differs() -> None:
     assert encoding_key(same, examples) in keys
 
 
-def test_damaged_and_unused_entries(cache: Path) -> None:
-    task, examples, made = encoded()
-    (entry,) = cache.iterdir()
-    (entry / "ids.values.bin").write_bytes(b"no array")
-    assert listed(encoding_cache.encode(task, examples)) == made
-    assert listed(encoding_cache.encode(task, examples)) == made
-    long_ago = time.time() - 40 * 86_400
-    left = cache / f".lock-{'0' * 64}"  # of a killed process
-    left.write_text("")
-    for path in (entry, left):
-        os.utime(path, (long_ago, long_ago))
-    encoding_cache.encode(task, examples[5:])
-    assert not entry.exists() and not left.exists(), "a month unused"
-    assert len(list(cache.iterdir())) == 1
-
-
 @pytest.mark.parametrize(
     "about",
     [
         "[]",
         "null",
         "7",
-        "[" * 100_000,
-        '{"title": "reviews", "hashes": {}}',
-        '{"title": "reviews", "hashes": 7}',
-        '{"title": "reviews"}',
-        '{"title": "reviews", "hashes": {"../x": "y"}}',
+        "{}",
+        '{"../x": "y"}',
     ],
 )
 def test_a_damaged_description_of_an_entry(about: str, cache: Path) -> None:

@@ -17,7 +17,7 @@ from finetune.data import snapshots
 from finetune.data.snapshots import Inputs
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.pretraining.task import PretrainingTask
-from finetune.runtime.cache import cache_entries
+from finetune.runtime.cache import cache_folder
 from finetune.training import cache as encoding_cache
 from finetune.types import UserError
 from tests import laboratory as lab
@@ -128,7 +128,7 @@ def test_limit_bounds_the_rows_that_are_read(
     _, loaded = lab.load(config)
     assert len(loaded.splits["train"]) == 4
     assert "train: rows after the first 8 are not read (--limit)" in loaded.notes
-    assert cache_entries()
+    assert any(cache_folder("examples").iterdir())
     with pytest.raises(UserError, match="not valid JSON"):  # the part stands for no other data
         lab.load(replace(config, limit=None))
 
@@ -139,20 +139,21 @@ def test_the_vocabulary_is_kept_and_made_again(
     data.keep_on_disk(monkeypatch)
     train = lab.load(config_of("tag", tmp_path))[1].splits["train"]
     file = tmp_path / VOCABULARY_FILE
-    encoding_cache.write_vocabulary(list(train), tmp_path, "names")
-    assert not [entry for entry in cache_entries() if "vocabulary" in entry.title]
+    encoding_cache.write_vocabulary(list(train), tmp_path)
+    kept = cache_folder("vocabularies")
+    assert not kept.exists()
     expected = file.read_bytes()
     for change in ("none", "none", "cut", "unwritable"):
         file.unlink()
         if change == "cut":
-            (entry,) = (each for each in cache_entries() if each.title == "names: vocabulary")
-            (entry.path / VOCABULARY_FILE).write_bytes(expected[:-9])
+            (entry,) = kept.iterdir()
+            (entry / VOCABULARY_FILE).write_bytes(expected[:-9])
         if change == "unwritable":
             (tmp_path / "file").write_text("")
             monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "file"))
-        encoding_cache.write_vocabulary(train, tmp_path, "names")
+        encoding_cache.write_vocabulary(train, tmp_path)
         assert file.read_bytes() == expected
-    assert (entry.path / VOCABULARY_FILE).read_bytes() == expected, "made again"
+    assert (entry / VOCABULARY_FILE).read_bytes() == expected, "made again"
 
 
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
