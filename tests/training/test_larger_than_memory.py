@@ -63,7 +63,7 @@ def test_the_same_weights(
             monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
             monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
         if run == "cached":
-            monkeypatch.setattr(Inputs, "prepared", lambda inputs, title, make: inputs.known())
+            monkeypatch.setattr(Inputs, "prepared", lambda inputs, make: inputs.known())
             monkeypatch.delattr(TrainingVocabulary, "of")
         config = config_of(name, tmp_path, out=str(tmp_path / run), **settings)
         if held_out:
@@ -104,7 +104,7 @@ def test_sources_of_running_text(
             data.keep_on_disk(monkeypatch)
             monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
         if run == "cached":
-            monkeypatch.setattr(Inputs, "prepared", lambda inputs, title, make: inputs.known())
+            monkeypatch.setattr(Inputs, "prepared", lambda inputs, make: inputs.known())
         task, loaded = lab.load(config)
         assert isinstance(task, PretrainingTask) and len(task._frequency)
         rows = {split: list(own) for split, own in loaded.splits.items()}
