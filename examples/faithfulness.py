@@ -1,7 +1,7 @@
-"""Measure how faithful each method of `--explain` is, against random words.
+"""Measure how faithful the scores of `--explain` are, against random words.
 
 Faithfulness (DeYoung et al., 2020, "ERASER"): the words of the highest scores, a fraction of all,
-are taken away, and are kept alone. A faithful method has a high comprehensiveness, by how much the
+are taken away, and are kept alone. Faithful scores have a high comprehensiveness, by how much the
 probability of the label falls without them, and a low sufficiency, by how much it falls with them
 alone. Both are means over texts and fractions.
 
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import finetune
-from finetune.inference.explanation import decision_scores, without, words_of
+from finetune.inference.explanation import label_scores, without, words_of
 
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 
@@ -26,22 +26,22 @@ FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 def faithfulness(
     model: finetune.Predictor, inputs: Sequence, fractions: Sequence[float] = FRACTIONS
 ) -> dict[str, tuple[float, float]]:
-    """Return comprehensiveness and sufficiency of each method, and of random words."""
+    """Return comprehensiveness and sufficiency of leaving out, and of random words."""
     random = np.random.default_rng(0)
     examples = [each for each in model.examples(inputs) if words_of(each).words]
-    explained = {method: model.explain(examples, method) for method in model.task.explained_by}
+    explained = model.explain(examples)
     found = {}
-    for method in (*explained, "random"):
+    for method in ("leave-out", "random"):
         falls = []
         for number, example in enumerate(examples):
-            (why,) = explained.get(method, explained["leave-out"])[number]
+            (why,) = explained[number]
             scores = random.random(len(why.scores)) if method == "random" else np.array(why.scores)
             order = np.argsort(-scores, kind="stable").tolist()
             cuts = [max(1, math.ceil(share * len(order) - 1e-9)) for share in fractions]
             left_out = [order[:cut] for cut in cuts] + [order[cut:] for cut in cuts]
             changed = [example, *(without(model.task, example, {*each}) for each in left_out)]
-            scores = decision_scores(
-                model.task, model.model, changed, [why.decision], model.accelerator.device
+            scores = label_scores(
+                model.task, model.model, changed, [why.label], model.accelerator.device
             )
             whole, *others = np.exp(scores[:, 0])
             falls.append((whole - np.array(others)).reshape(2, -1).mean(1))
@@ -50,7 +50,7 @@ def faithfulness(
 
 
 def main() -> None:
-    """Print the faithfulness of the methods on the first 300 texts of a file."""
+    """Print the faithfulness on the first 300 texts of a file."""
     run, data = sys.argv[1:] or (os.environ.get("OUT", "runs/example-faithfulness"), "")
     if not data:
         finetune.train(

@@ -58,7 +58,7 @@ class Relation(NamedTuple):
     label: str
 
 
-class Decision(NamedTuple):
+class LabelSpan(NamedTuple):
     """A label that a model predicts: the number of its class, and its words (None: all)."""
 
     label: str

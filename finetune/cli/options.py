@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finetune.cli.output import TableFormat, show
-from finetune.config.options import Help, argument
+from finetune.config.options import COMMON, Help, argument
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
@@ -195,10 +195,9 @@ class ReasonOptions:
 
     group: ClassVar[str] = "output"
 
-    explain: Annotated[bool | Literal["leave-out", "gradients"], Help(common=True)] = False
+    explain: Annotated[bool, COMMON] = False
     """Score each word for each predicted label of `classify`, `nli`, `tag` or `ner`: by how much
-    the label loses without the word (`leave-out`, also without a value), or by integrated
-    gradients."""
+    the label loses without the word."""
     nearest: Annotated[int | None, Help("N", common=True)] = None
     """Add the N training examples of the run whose vectors are nearest to the input for the model.
     """
@@ -208,15 +207,13 @@ class ReasonOptions:
         """True if one of the options is given; UserError for a number that is not legal."""
         if self.nearest is not None and self.nearest < 1:
             raise UserError(f"--nearest must be 1 or more, not {self.nearest}.")
-        return bool(self.explain) or self.nearest is not None
+        return self.explain or self.nearest is not None
 
     def reasons(self, model: Predictor, examples: Sequence[Any]) -> dict[str, list[Any]]:
         """Return the explanations and the nearest training examples of each example, if wanted."""
         found: dict[str, list[Any]] = {}
         if self.explain:
-            found["explanation"] = model.explain(
-                examples, None if self.explain is True else self.explain
-            )
+            found["explanation"] = model.explain(examples)
         if self.nearest is not None:
             found["nearest"] = model.nearest(examples, self.nearest)
         return found

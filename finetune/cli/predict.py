@@ -99,13 +99,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     one is predicted."""
     costs: Annotated[str | None, Help("FILE")] = None
     """Predict the label with the least expected cost: a file as for `finetune thresholds`."""
-    labels: str | None = None
-    """Labels for zero-shot classification by a model of natural language inference, as in
-    `sports,politics`; `NAME=WORDS` gives the words that stand for a label in its hypothesis."""
-    template: str | None = None
-    """Hypothesis of each of the --labels, `{}` for its words; unset is `This example is {}.`"""
-    multi_label: bool = False
-    """Predict any number of the --labels, by --threshold."""
 
     inventory: str | None = None
     """Folder of WordNet's files for a run of `wsd`, where they have moved."""
@@ -202,7 +195,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         if any(file.resolve().parent == folder.resolve() for file in files):
             raise UserError(f"--out {folder} holds the input: name another folder.")
         suffix = f".{self.format or 'parquet'}"
-        names = ("decoding", "threshold", "labels", "template", "multi_label", "keep_columns")
+        names = ("decoding", "threshold", "keep_columns")
         settings = {name: vars(self)[name] for name in (*names, "encoding")}
         settings |= {} if self.costs is None else {"costs": self._costs}
         opened = open_parts(
@@ -287,9 +280,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             Path(self.folder),
             decoding=self.decoding,
             threshold=self.threshold,
-            labels=self.labels,
-            template=self.template,
-            multi_label=self.multi_label,
             costs=self._costs,
             max_tokens=self.max_tokens,
         )
@@ -399,7 +389,7 @@ def _show_reasons(record: Mapping[str, Any]) -> None:
         words, scores = ([*each[k], *each.get(f"pair_{k}", ())] for k in ("words", "scores"))
         rows = sorted(zip(words, scores, strict=True), key=lambda row: -abs(row[1]))[:STRONGEST]
         about = f" ({' '.join(words[each['start'] : each['end']])})" if "start" in each else ""
-        print_table(("word", "score"), rows, f"{each['label']}{about}")
+        print_table(("word", each["unit"]), rows, f"{each['label']}{about}")
     if near := record.get("nearest"):
         texts = [each.get("text") or " ".join(each.get("words", ())) for each in near]
         columns = ("similarity", "gold", "text", "place")

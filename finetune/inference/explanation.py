@@ -1,41 +1,30 @@
-"""The words that carried a decision: by leaving each word out, and by integrated gradients.
+"""The words that carried a decision: the score of a label minus the score without each word.
 
 The score explained is the log-probability of the predicted label, or the logit of one of several
-labels and of the type of a span (``Task.decision_scores``). Over several windows it is their mean.
-
-Leaving out is exact: the score minus the score of the text without the word. In a sentence, whose
-words have tags or spans, the mask token stands in place of the word.
-
-Integrated gradients (Sundararajan et al., 2017, "Axiomatic Attribution for Deep Networks") add the
-gradients along the line from a baseline to the embeddings of the subwords. The baseline has the
-mask token in place of every subword of a word, and the special tokens of the text. The scores of
-the words add up to the score minus the score of the baseline.
+labels and of the type of a span (``Task.label_scores``). Over several windows it is their mean. In
+a sentence, whose words have tags or spans, the mask token stands in place of the word.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from finetune.config.tasks import default_max_tokens
 from finetune.data.word_splitting import split_words
-from finetune.inference.loop import CPU_TOKENS, forward_passes, precision_on
+from finetune.inference.loop import chunks, forward_passes, precision_on
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
-from finetune.runtime.device import batch_to_device
 from finetune.tasks.base import Task
-from finetune.types import Decision, Encoding, TextExample, TokenExample, UserError
+from finetune.types import LabelSpan, TextExample, TokenExample, UserError
 
-STEPS = (16, 32, 64, 128, 256)
-"""Points of the line whose gradients are added: twice as many until the sum is complete."""
-TOLERANCE = 0.01
-"""Largest error of the sum, in units of the difference that it explains, or of 1 if that is less.
-"""
+CHUNK = 256
+"""Number of shortened examples that are encoded at a time."""
 
 
 class Words(NamedTuple):
@@ -50,48 +39,39 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The score of each word for a decision: how much it raises the score of the label.
+    """The score of each word for a label: how much the word raises the score of the label.
 
-    ``score`` is the score explained. ``error`` is the difference that the scores of integrated
-    gradients lack, 0 for leaving out.
+    ``score`` is the score of the label itself, and ``unit`` the unit of all scores.
     """
 
-    decision: Decision
+    label: LabelSpan
     score: float
+    unit: str
     words: Words
     scores: tuple[float, ...]
-    error: float = 0.0
 
     def record(self) -> dict[str, Any]:
         """Return the explanation as JSON values; the words of a sentence are in its prediction."""
-        record: dict[str, Any] = {"label": self.decision.label}
-        if self.decision.words is not None:
-            record |= dict(zip(("start", "end"), self.decision.words, strict=True))
+        record: dict[str, Any] = {"label": self.label.label, "unit": self.unit}
+        if self.label.words is not None:
+            record |= dict(zip(("start", "end"), self.label.words, strict=True))
         cut = self.words.num_first
-        for prefix, part in (("", slice(cut)), ("pair_", slice(cut, None))):
-            if self.words.words[part] or not prefix:
-                record[f"{prefix}words"] = list(self.words.words[part])
+        for prefix, text in (("", slice(cut)), ("pair_", slice(cut, None))):
+            if self.words.words[text] or not prefix:
+                record[f"{prefix}words"] = list(self.words.words[text])
                 if self.words.offsets is not None:
-                    record[f"{prefix}offsets"] = [list(o) for o in self.words.offsets[part]]
-                record[f"{prefix}scores"] = [round(score, 6) for score in self.scores[part]]
+                    record[f"{prefix}offsets"] = [list(o) for o in self.words.offsets[text]]
+                record[f"{prefix}scores"] = [round(score, 6) for score in self.scores[text]]
         return record
 
 
-def explaining_method(task: Task, method: str | None = None) -> str:
-    """Return the method that explains the predictions of a task: as given, or the most faithful.
-
-    Raises:
-        UserError: No method, or not this one, explains such predictions.
-    """
-    legal = task.explained_by
-    if not legal:
+def check_explainable(task: Task) -> None:
+    """Raise ``UserError`` if the predictions of a task cannot be explained."""
+    if not task.explained_score:
         raise UserError(
             f"--explain: the predictions of this `{task.name}` model cannot be explained: legal "
             "are models of classify, nli, tag and ner without --marked-words and --context."
         )
-    if method not in (None, *legal):
-        raise UserError(f"--explain {method}: legal for this model: {', '.join(legal)}.")
-    return method or legal[0]
 
 
 def words_of(example: TextExample | TokenExample) -> Words:
@@ -134,41 +114,80 @@ def _shortened(text: str, left_out: Collection[int]) -> str:
 
 
 def explain(
-    example: Any, prediction: Any, task: Task, head: Any, method: str, device: torch.device
+    example: Any, prediction: Any, task: Task, model: Any, device: torch.device
 ) -> list[Explanation]:
     """Explain each label of a prediction for an example, by a model on a device."""
-    decisions, words = task.decisions(prediction), words_of(example)
-    if not decisions:
+    labels = task.explained_labels(prediction)
+    if not labels:
         return []
-    if method == "gradients":
-        return [
-            Explanation(decision, *_gradients(task, head, example, words, decision, device))
-            for decision in decisions
-        ]
-    shorter = (without(task, example, {number}) for number in range(len(words.words)))
-    scores = decision_scores(task, head, [example, *shorter], decisions, device)
+    limit = _most_words(task)
+    example = _shorter_texts(example, 2 * limit if limit else None)
+    words, numbers = words_of(example), list[int]()
+    for start, stop in ((0, words.num_first), (words.num_first, len(words.words))):
+        numbers += range(start, stop)[:limit]
+    shorter = (without(task, example, {number}) for number in numbers)
+    scores = label_scores(task, model, chain([example], shorter), labels, device)
+    offsets = words.offsets
+    explained = Words(
+        tuple(words.words[number] for number in numbers),
+        None if offsets is None else tuple(offsets[number] for number in numbers),
+        sum(number < words.num_first for number in numbers),
+    )
     return [
-        Explanation(decision, float(own[0]), words, tuple((own[0] - own[1:]).tolist()))
-        for decision, own in zip(decisions, scores.T, strict=True)
+        Explanation(
+            label,
+            float(own[0]),
+            task.explained_score,
+            explained,
+            tuple((own[0] - own[1:]).tolist()),
+        )
+        for label, own in zip(labels, scores.T, strict=True)
     ]
 
 
-def decision_scores(
+def _most_words(task: Task) -> int | None:
+    record = task.record
+    return record.max_length if record.long_text not in (None, "window") else None
+
+
+def _shorter_texts(example: Any, most_words: int | None) -> Any:
+    if most_words is None:
+        return example
+    ends = [split_words(text)[1][:most_words] for text in example.texts()]
+    first, *second = (
+        text[: places[-1][1]] if len(places) == most_words else text
+        for text, places in zip(example.texts(), ends, strict=True)
+    )
+    return replace(example, text=first, pair=second[0] if second else None)
+
+
+def label_scores(
     task: Task,
-    head: Any,
-    examples: Sequence[Any],
-    decisions: Sequence[Decision],
+    model: Any,
+    examples: Iterable[Any],
+    labels: Sequence[LabelSpan],
     device: torch.device,
 ) -> Array:
-    """Return the scores of D decisions in each of N examples, means over windows: [N, D]."""
-    renumbered = [replace(each, id=number) for number, each in enumerate(examples)]
+    """Return the scores of D labels in each of N examples, means over windows: [N, D]."""
+    parts = [_scores(task, model, part, labels, device) for part in chunks(examples, CHUNK)]
+    return np.concatenate(parts)
+
+
+def _scores(
+    task: Task,
+    model: Any,
+    examples: Sequence[Any],
+    labels: Sequence[LabelSpan],
+    device: torch.device,
+) -> Array:
+    renumbered = [replace(example, id=number) for number, example in enumerate(examples)]
     sequences = task.encode(renumbered).sequences
-    found = np.full((len(sequences), len(decisions)), np.nan)
+    scores_of = np.full((len(sequences), len(labels)), np.nan)
     passes = forward_passes(
-        head,
+        model,
         sequences.lengths,
         lambda rows: pack(sequences.take(rows)),
-        lambda output, batch: task.decision_scores(output).double().cpu().numpy(),
+        lambda output, batch: task.label_scores(output).double().cpu().numpy(),
         device=device,
         precision=precision_on(task, device),
         max_tokens=task.record.config.max_tokens,
@@ -177,78 +196,11 @@ def decision_scores(
         for group, scores in passes:
             counts = task.num_logits(sequences.take(group))
             for number, first in zip(group, np.cumsum(counts) - counts, strict=True):
-                for column, decision in enumerate(decisions):
-                    row = task.decision_row(decision, sequences[int(number)])
+                for column, label in enumerate(labels):
+                    row = task.label_row(label, sequences[int(number)])
                     if row is not None:
-                        found[number, column] = scores[first + row, decision.number]
-    means = np.empty((len(examples), len(decisions)))
+                        scores_of[number, column] = scores[first + row, label.number]
+    means = np.empty((len(examples), len(labels)))
     for number in range(len(examples)):
-        means[number] = np.nanmean(found[sequences.example == number], axis=0)
+        means[number] = np.nanmean(scores_of[sequences.example == number], axis=0)
     return means
-
-
-def _gradients(
-    task: Task, head: Any, example: Any, words: Words, decision: Decision, device: torch.device
-) -> tuple[float, Words, tuple[float, ...], float]:
-    total, scores, lacking = 0.0, np.zeros(len(words.words) + 1), 0.0
-    sequences = [
-        (sequence, row)
-        for sequence in task.encode([example]).sequences
-        if (row := task.decision_row(decision, sequence)) is not None
-    ]
-    head.eval()
-    for sequence, row in sequences:
-        of_tokens = np.array(task.words_of_tokens(example, sequence))
-        place = row, decision.number
-        score, of_embeddings, error = _along_line(task, head, sequence, of_tokens, place, device)
-        total, lacking = total + score, lacking + error
-        np.add.at(scores, of_tokens, of_embeddings)  # the last one takes what is in no word
-    count = len(sequences)
-    return total / count, words, tuple((scores[:-1] / count).tolist()), lacking / count
-
-
-def _along_line(
-    task: Task,
-    head: Any,
-    sequence: Encoding,
-    of_tokens: Array,
-    place: tuple[int, int],
-    device: torch.device,
-) -> tuple[float, Array, float]:
-    """Integrate the gradients of the score at a row and class of a sequence of T tokens.
-
-    Return the score, the attribution of each token [T], and the error of their sum.
-    """
-    tokenizer: Any = task.tokenizer.tokenizer
-    mask = tokenizer.mask_token_id
-    mask = tokenizer.unk_token_id if mask is None else mask
-    embed = head.encoder.model.get_input_embeddings()
-    with torch.no_grad():
-        ids = torch.tensor(sequence.input_ids, device=device)
-        of_words = torch.from_numpy(of_tokens >= 0).to(device)
-        end = embed(ids).float()
-        start = embed(torch.where(of_words, mask, ids)).float()
-    tokens = task.record.config.max_tokens or default_max_tokens(device.type)
-    tokens = min(tokens, CPU_TOKENS) if device.type == "cpu" else tokens
-    most = max(1, tokens // len(ids))
-    for steps in STEPS:
-        points, weights = np.polynomial.legendre.leggauss(steps)
-        shares = torch.tensor([0, 1, *(points + 1) / 2], dtype=end.dtype, device=device)
-        weight = torch.tensor([0, 0, *weights / 2], dtype=end.dtype, device=device)
-        values, gradient = list[float](), torch.zeros_like(end)
-        for share, own in zip(shares.split(most), weight.split(most), strict=True):
-            batch = batch_to_device(pack([sequence] * len(share)), device)
-            between = start + share[:, None, None] * (end - start)
-            vectors = between.flatten(0, 1).requires_grad_()
-            with torch.enable_grad(), head.encoder.reading(vectors):
-                scores = task.decision_scores(head(batch))
-                scores = scores.unflatten(0, (len(share), -1))[:, *place]
-                (found,) = torch.autograd.grad(scores.sum(), vectors)
-            values += scores.tolist()
-            gradient += (own[:, None, None] * found.view_as(between)).sum(0)
-        attributions = (gradient * (end - start)).sum(-1).double().cpu().numpy()
-        difference = values[1] - values[0]
-        error = difference - float(attributions.sum())
-        if abs(error) <= TOLERANCE * max(1.0, abs(difference)):
-            break
-    return values[1], attributions, error

@@ -24,7 +24,7 @@ from finetune.data.in_memory import input_table, is_from
 from finetune.evaluation.costs import check_costs
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.kinds import KINDS
-from finetune.inference.explanation import Explanation, explain, explaining_method
+from finetune.inference.explanation import Explanation, check_explainable, explain
 from finetune.inference.loop import PredictionStream, predict, without_blank
 from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors
 from finetune.models.half_precision import keep_cast_weights
@@ -38,7 +38,6 @@ from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import least_confidence, with_thresholds
 from finetune.tasks.definition import run_data
-from finetune.tasks.zero_shot import TEMPLATE, zero_shot
 from finetune.types import (
     Example,
     LabelSet,
@@ -71,9 +70,6 @@ class Predictor:
         *,
         decoding: str | None = None,
         threshold: str | float | Mapping[str, float] | None = None,
-        labels: str | Iterable[str] | Mapping[str, str] | None = None,
-        template: str | None = None,
-        multi_label: bool = False,
         costs: Costs | None = None,
         decide: bool = True,
         batching: str = "auto",
@@ -87,10 +83,6 @@ class Predictor:
             threshold: Lowest probabilities of answers: one for all, or by the name of a label or
                 span type. None keeps the thresholds of the model. Unless a label of several or the
                 positive one of two has a threshold, answers below it are withheld.
-            labels: The labels of zero-shot classification by a model of natural language inference,
-                or the words for each label in its hypothesis (``zero_shot``).
-            template: The hypothesis of a label, with ``{}`` for its words.
-            multi_label: Predict any number of the ``labels``.
             costs: The cost of each predicted label for each gold label: the label with the least
                 expected cost is predicted. None keeps the costs of the model.
             decide: Whether to apply the decisions of ``finetune thresholds``.
@@ -98,8 +90,7 @@ class Predictor:
             max_tokens: Tokens in a forward pass; changes memory and speed only.
 
         Raises:
-            UserError: The folder holds no saved model, or its task does not know the decoding or
-                labels given at prediction.
+            UserError: The folder holds no saved model, or its task does not know the decoding.
         """
         self.folder = folder = model_folder(folder)
         task = saved_task(folder)
@@ -112,12 +103,6 @@ class Predictor:
                 raise UserError(f"--decoding {decoding}: {what}.{did_you_mean(decoding, legal)}")
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
-        self._has_new_labels = labels is not None
-        if labels is not None:
-            self.task = zero_shot(self.task, labels, template or TEMPLATE, multi_label=multi_label)
-        elif template is not None or multi_label:
-            option = "--multi-label" if template is None else "--template"
-            raise UserError(f"{option} applies to --labels: name the labels.")
         decisions = Decisions.restored(self.task.record.decisions if decide else {})
         if costs is not None:
             check_costs(costs, list(self.labels), KINDS[self.task.record.kind])
@@ -201,7 +186,6 @@ class Predictor:
     def explain(
         self,
         inputs: Sequence[Given] | Any,
-        method: str | None = None,
         *,
         columns: Mapping[str, str] | None = None,
     ) -> list[list[Explanation]]:
@@ -211,8 +195,6 @@ class Predictor:
 
         Args:
             inputs: As for ``predict``.
-            method: ``leave-out`` or ``gradients`` (``finetune.inference.explanation``); None leaves
-                words out.
             columns: As for ``predict``.
 
         Raises:
@@ -223,10 +205,11 @@ class Predictor:
             >>> max(zip(found.scores, found.words.words))  # doctest: +SKIP
             (0.71, 'film')
         """
-        chosen, device = explaining_method(self.task, method), self.accelerator.device
+        check_explainable(self.task)
         examples = self.examples(inputs, columns=columns)
         pairs = zip(examples, self.predict(examples), strict=True)
-        return [explain(*pair, self.task, self.model, chosen, device) for pair in pairs]
+        device = self.accelerator.device
+        return [explain(*pair, self.task, self.model, device) for pair in pairs]
 
     def nearest(
         self,
@@ -273,8 +256,6 @@ class Predictor:
     @functools.cached_property
     def training(self) -> tuple[Sequence[Example], Any]:
         """The training examples of the run and their vectors of length 1 [N, H], computed once."""
-        if self._has_new_labels:
-            raise UserError("--nearest: no training example has one of the --labels: leave it out.")
         need = "--nearest compares with its training data"
         examples = run_data(self.task, self.folder, need, otherwise="leave it out").splits["train"]
         return examples, self._directions(examples)

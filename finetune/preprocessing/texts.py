@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -98,28 +97,6 @@ class TextSequences:
             built = [self.tokenizer.build(*part) for part in self._fitting(first, second, room)]
             result.append([Encoding(example.id, *b, part=k) for k, b in enumerate(built)])
         return result, num_cut
-
-    def words_of_tokens(self, example: TextExample) -> list[list[int]]:
-        """Return the number of the word of each token of the sequences of ``encode``.
-
-        It is -1 for special tokens. The words of the second text follow the words of the first; a
-        subword of several words belongs to the first of them.
-        """
-        numbers, before = list[list[int]](), 0
-        for text in example.texts():
-            ends = [end for _, end in split_words(text)[1]]
-            offsets = self.tokenizer.backend.encode(text, add_special_tokens=False).offsets
-            last = len(ends) - 1
-            numbers.append([before + min(bisect_right(ends, start), last) for start, _ in offsets])
-            before += len(ends)
-        template = self.tokenizer.single if example.pair is None else self.tokenizer.pair
-        first, second = numbers[0], numbers[1] if example.pair is not None else None
-        special = ([-1] * len(each) for each in (template.prefix, template.middle, template.suffix))
-        prefix, middle, suffix = special
-        return [
-            [*prefix, *one, *middle, *(other or ()), *suffix]
-            for one, other in self._fitting(first, second, self.room(pair=second is not None))
-        ]
 
     def encode_apart(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         """Return a sequence for each pair: its texts, each with its special tokens, in turn.

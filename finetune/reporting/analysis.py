@@ -166,14 +166,14 @@ def _reasons(
         neighbors.append((near.similarity, marks, text, near.example.where))
     explanations = []
     for each in explanation:
-        words = each.decision.words
+        words = each.label.words
         if words is None or any(e["start"] <= words[0] and words[1] <= e["end"] for e in wrong):
             largest = max(map(abs, each.scores), default=0.0) or 1.0
             pairs = zip(each.words.words, each.scores, strict=True)
             parts = [(clip(word), score, score / largest) for word, score in pairs]
             if each.words.num_first < len(parts):
                 parts.insert(each.words.num_first, ("‖", 0.0, 0.0))
-            explanations.append((each.decision.label, parts[:MOST_WORDS]))
+            explanations.append((each.label.label, parts[:MOST_WORDS]))
     return {"neighbors": neighbors, "explanations": explanations}
 
 

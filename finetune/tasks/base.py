@@ -30,10 +30,10 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import (
     Batch,
-    Decision,
     Encoding,
     Example,
     LabelSet,
+    LabelSpan,
     Partial,
     Prediction,
     Sequences,
@@ -61,8 +61,6 @@ EncodeChunk = Callable[[int], Encoded]
 Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
 """Calls an ``EncodeChunk`` for all chunks, and joins the results."""
 
-EXPLAINED_BY = ("leave-out", "gradients")
-"""The methods that explain predictions, the more faithful one first (docs/results.md)."""
 CoupledLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "torch.Tensor"]]
 """Returns the sum of the losses of an optimizer batch, and the number to divide it by, from the
 head, the vectors [N, H] and their sequences."""
@@ -506,31 +504,21 @@ class Task(ABC):
         raise NotImplementedError
 
     @property
-    def explained_by(self) -> Sequence[str]:
-        """The methods that explain predictions, of ``EXPLAINED_BY``; none by default."""
-        return ()
+    def explained_score(self) -> str:
+        """The score of labels that words explain, such as ``logit``; empty if they explain none."""
+        return ""
 
-    def decisions(self, prediction: Any) -> Sequence[Decision]:
+    def explained_labels(self, prediction: Any) -> Sequence[LabelSpan]:
         """Return the labels of a prediction to explain."""
         raise NotImplementedError
 
-    def decision_scores(self, logits: Any) -> torch.Tensor:
-        """Return the score of each class in each row of the logits, to be explained: [R, C].
-
-        It is the log-probability of one of several classes, else the logit, uncalibrated.
-        """
+    def label_scores(self, logits: Any) -> torch.Tensor:
+        """Return the uncalibrated score of each class in each row of the logits: [R, C]."""
         raise NotImplementedError
 
-    def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
-        """Return the row of a decision among the rows of a sequence; None if it has no row."""
+    def label_row(self, label: LabelSpan, sequence: Encoding) -> int | None:
+        """Return the row of a label among the rows of a sequence; None if it has no row."""
         return 0
-
-    def words_of_tokens(self, example: Any, sequence: Encoding) -> Sequence[int]:
-        """Return the word of each token of a sequence, -1 for tokens of no word of the example.
-
-        ``split_words`` divides a text into its words; the words of a second text come after them.
-        """
-        raise NotImplementedError
 
     limited: ClassVar[Callable[..., Task] | None] = None
     """Return the task with another --max-length and --max-tokens, for vectors of whole texts."""

@@ -157,9 +157,9 @@ class FewShotTask(TextClassificationTask):
         """Return the probabilities [C] of each text."""
         return super().decode(_class_logits(logits), batch)
 
-    def decision_scores(self, logits: SentenceOutput) -> torch.Tensor:
+    def label_scores(self, logits: SentenceOutput) -> torch.Tensor:
         """Return log-probabilities of classes [N, C]."""
-        return super().decision_scores(_class_logits(logits))
+        return super().label_scores(_class_logits(logits))
 
 
 def _class_logits(output: SentenceOutput) -> torch.Tensor:

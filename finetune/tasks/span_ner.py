@@ -31,7 +31,7 @@ from finetune.preprocessing.span_candidates import (
     num_candidates,
     predicted_candidates,
 )
-from finetune.tasks.base import EXPLAINED_BY, with_gold
+from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import (
     class_divergence,
     class_losses,
@@ -45,9 +45,9 @@ from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
-    Decision,
     Encoding,
     LabelSet,
+    LabelSpan,
     Partial,
     Span,
     SpanPrediction,
@@ -328,23 +328,23 @@ class SpanNerTask(WordTask):
         return batch.partials(rows)
 
     @property
-    def explained_by(self) -> Sequence[str]:
-        """The methods that explain predictions, of sentences that are read alone."""
-        return EXPLAINED_BY if self.record.config.context == "none" else ()
+    def explained_score(self) -> str:
+        """The score of types that words explain, of sentences that are read alone."""
+        return "logit" if self.record.config.context == "none" else ""
 
-    def decisions(self, prediction: SpanPrediction) -> Sequence[Decision]:
+    def explained_labels(self, prediction: SpanPrediction) -> Sequence[LabelSpan]:
         """Return the type of each span."""
         ids = self.record.labels.id
-        return [Decision(each.label, ids(each.label), each[:2]) for each in prediction.spans]
+        return [LabelSpan(each.label, ids(each.label), each[:2]) for each in prediction.spans]
 
-    def decision_scores(self, logits: torch.Tensor) -> torch.Tensor:
+    def label_scores(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the logits of types against no type: [S, C]."""
         return logits if self.record.config.multi_label else logits[:, 1:] - logits[:, :1]
 
-    def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
+    def label_row(self, label: LabelSpan, sequence: Encoding) -> int | None:
         """Return the row of a span; None in windows without it."""
-        assert decision.words is not None
-        start, end = (word - sequence.first_word for word in decision.words)
+        assert label.words is not None
+        start, end = (word - sequence.first_word for word in label.words)
         if start < 0 or end > sequence.num_words:
             return None
         return int(candidate_index(start, end, sequence.num_words, self.record.max_width))

@@ -32,7 +32,7 @@ from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks.base import EXPLAINED_BY, Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
     class_divergence,
@@ -51,9 +51,9 @@ from finetune.tasks.text_data import (
 )
 from finetune.types import (
     Batch,
-    Decision,
     Encoding,
     Example,
+    LabelSpan,
     Partial,
     TextExample,
     TextPrediction,
@@ -311,32 +311,28 @@ class TextClassificationTask(Task):
         return batch.partials(rows)
 
     @property
-    def explained_by(self) -> Sequence[str]:
-        """The methods that explain predictions."""
-        config = self.record.config
-        if config.marked_words:
-            return ()
-        return ("leave-out",) if config.custom_head else EXPLAINED_BY
+    def explained_score(self) -> str:
+        """The score of labels that words explain."""
+        if self.record.config.marked_words:
+            return ""
+        scores = {"single": "log-probability", "multi": "logit", "regression": "number"}
+        return scores[self.record.problem]
 
-    def decisions(self, prediction: TextPrediction) -> Sequence[Decision]:
+    def explained_labels(self, prediction: TextPrediction) -> Sequence[LabelSpan]:
         """Return the predicted label, also a withheld one, each of several, or the number."""
         labels, label = self.record.labels, prediction.label
         label = prediction.decided.get("withheld") if label is None else label
         if label is None:
             return ()
         if self.record.problem == "regression":
-            return (Decision(labels[0], 0),)
+            return (LabelSpan(labels[0], 0),)
         names = label if isinstance(label, tuple) else (str(label),)
-        return [Decision(name, labels.id(name)) for name in names]
+        return [LabelSpan(name, labels.id(name)) for name in names]
 
-    def decision_scores(self, logits: Any) -> torch.Tensor:
+    def label_scores(self, logits: Any) -> torch.Tensor:
         """Return log-probabilities of classes, logits of several labels, or the number: [N, C]."""
         scores: torch.Tensor = logits
         return scores.log_softmax(-1) if self.record.problem == "single" else scores
-
-    def words_of_tokens(self, example: TextExample, sequence: Encoding) -> Sequence[int]:
-        """Return the word of each token of a sequence."""
-        return self._text_sequences.words_of_tokens(example)[sequence.part]
 
     def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]

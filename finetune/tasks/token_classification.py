@@ -36,7 +36,7 @@ from finetune.models.heads.crf import (
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.base import EXPLAINED_BY, with_gold
+from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import (
     class_divergence,
     class_frequencies,
@@ -49,9 +49,9 @@ from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
-    Decision,
     Encoding,
     LabelSet,
+    LabelSpan,
     Partial,
     TokenExample,
     TokenPrediction,
@@ -279,24 +279,24 @@ class TokenClassificationTask(WordTask):
         return self.record.finish(example, partials, log_probabilities=log_probabilities)
 
     @property
-    def explained_by(self) -> Sequence[str]:
-        """The methods that explain predictions, of sentences that are read alone."""
-        return EXPLAINED_BY if self.record.config.context == "none" else ()
+    def explained_score(self) -> str:
+        """The score of tags that words explain, of sentences that are read alone."""
+        return "log-probability" if self.record.config.context == "none" else ""
 
-    def decisions(self, prediction: TokenPrediction) -> Sequence[Decision]:
+    def explained_labels(self, prediction: TokenPrediction) -> Sequence[LabelSpan]:
         """Return the tag of each word, without O and withheld tags."""
         ids = self.record.labels.ids(prediction.tags, -1)
         tags = enumerate(zip(prediction.tags, ids, strict=True))
-        return [Decision(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
+        return [LabelSpan(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
 
-    def decision_scores(self, logits: torch.Tensor | CrfScores) -> torch.Tensor:
+    def label_scores(self, logits: torch.Tensor | CrfScores) -> torch.Tensor:
         """Return log-probabilities of tags; a CRF gives them from its emissions alone: [W, C]."""
         return (logits.emissions if isinstance(logits, CrfScores) else logits).log_softmax(-1)
 
-    def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
+    def label_row(self, label: LabelSpan, sequence: Encoding) -> int | None:
         """Return the row of a word, or of its first subword; None in the other windows."""
-        assert decision.words is not None
-        word = decision.words[0] - sequence.first_word
+        assert label.words is not None
+        word = label.words[0] - sequence.first_word
         if not 0 <= word < sequence.num_words:
             return None
         starts = sequence.word_starts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +55,6 @@ class WordTask(Task):
         if example.spans is not None:
             return {span.label for span in example.spans}
         return set(example.tags or ())
-
-    def words_of_tokens(self, example: TokenExample, sequence: Encoding) -> Sequence[int]:
-        """Return the word of each token of a sequence."""
-        found = [-1] * len(sequence.input_ids)
-        for number, (start, end) in enumerate(pairwise(sequence.word_starts), sequence.first_word):
-            found[start:end] = [number] * (end - start)
-        return found
 
     @property
     def graph_refusal(self) -> str:

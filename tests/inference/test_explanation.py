@@ -1,4 +1,4 @@
-"""Explanations: leaving out equals predictions of shorter texts, gradients add up, on all tasks."""
+"""Explanations: leaving out equals predictions of shorter texts, on all tasks."""
 
 from __future__ import annotations
 
@@ -6,125 +6,57 @@ import json
 import math
 import runpy
 import shutil
-import statistics
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import finetune
 from finetune.evaluation.decisions import Decisions
 from finetune.inference import explanation
-from finetune.inference.explanation import without, words_of
+from finetune.inference.explanation import Explanation, without, words_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
 from finetune.inference.vectors import TrainingVectors, decision_vectors
-from finetune.preprocessing.batching import pack
-from finetune.tasks.base import EXPLAINED_BY
-from finetune.types import Decision, TextExample, TokenExample, UserError
+from finetune.types import LabelSpan, TextExample, TokenExample, UserError
 from tests import laboratory as lab
 from tests.command import run
 
 WINDOWS = {"long_text": "window", "max_length": 16, "overlap": 4}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "single": ("classify", {}),
-    "bpe": ("classify", {"model": "roberta"}),
-    "mean": ("classify", {"model": "modernbert"}),
     "windows": ("classify", WINDOWS),
-    "few": ("classify", {"few_shot": True}),
-    "pair": ("nli", {}),
     "pair windows": ("nli", WINDOWS),
-    "bi": ("nli", {"pair_encoder": "bi"}),
-    "tags": ("tag", {}),
     "all subwords": ("tag", {"label_subwords": "all"}),
     "crf windows": ("tag", {"crf": True, "max_length": 12, "overlap": 4}),
-    "spans": ("ner", {}),
-    "span windows": ("ner", {"max_length": 12, "overlap": 4}),
-    "several types": ("ner", {"multi_label": True}),
+    "several types": ("ner", {"multi_label": True, "max_length": 12, "overlap": 4}),
 }
-every_case = pytest.mark.parametrize("name", CASES)
-
-
-def model_of(name: str, **options: Any) -> Predictor:
-    task, settings = CASES[name]
-    family = settings.get("model", "bert")
-    folder = lab.trained(task, **settings | {"model": str(lab.checkpoint(family))})
-    return finetune.load(folder, **options)
-
-
-def examples_of(model: Predictor, number: int = 3) -> list[Any]:
-    """Some inputs with gold, whose words may be in several windows."""
-    config = model.task.record.config
-    return list(model.task.read(config, config.data).splits["train"])[:number]
-
-
-def decided(model: Predictor, example: Any) -> list[Decision]:
-    """Labels to explain, where an untrained model predicts none."""
-    (prediction,) = model.predict([example])
-    found = list(model.task.decisions(prediction))
-    if model.task.description.words and not found:
-        found = [Decision(model.labels[0], 0, (n, n + 1)) for n in range(2)]
-    return found[:2]
 
 
 def explained(
-    model: Predictor, example: Any, method: str, monkeypatch: Any, given: Any = None
-) -> list[Any]:
-    decisions = given or decided(model, example)
-    monkeypatch.setattr(type(model.task), "decisions", lambda *_: decisions)
-    device = model.accelerator.device
-    return explanation.explain(example, None, model.task, model.model, method, device)
+    model: Predictor, example: Any, monkeypatch: Any, labels: Any = None
+) -> list[Explanation]:
+    """Explanations of some labels, also where an untrained model predicts none."""
+    if labels is None:
+        (prediction,) = model.predict([example])
+        labels = list(model.task.explained_labels(prediction))[:2]
+        if model.task.description.words and not labels:
+            labels = [LabelSpan(model.labels[0], 0, (n, n + 1)) for n in range(2)]
+    monkeypatch.setattr(type(model.task), "explained_labels", lambda *_: labels)
+    return explanation.explain(example, None, model.task, model.model, model.accelerator.device)
 
 
-def score(example: Any, decision: Decision, model: Predictor, *, masked: bool = False) -> float:
-    """The score of a decision, also with the mask token in place of every subword of a word."""
-    task, found = model.task, []
-    for sequence in task.encode([example]).sequences:
-        if (row := task.decision_row(decision, sequence)) is None:
-            continue
-        mask = task.tokenizer.tokenizer.mask_token_id
-        pairs = zip(task.words_of_tokens(example, sequence), sequence.input_ids, strict=True)
-        ids = [mask if masked and word >= 0 else id for word, id in pairs]
-        with torch.no_grad():
-            output = model.model.eval()(pack([replace(sequence, input_ids=ids)]))
-        found.append(float(task.decision_scores(output)[row, decision.number]))
-    return statistics.mean(found)
-
-
-@every_case
-def test_gradients_add_up(name: str, monkeypatch: Any) -> None:
-    model = model_of(name)
-    if "gradients" not in model.task.explained_by:
-        pytest.skip("its texts are read apart")
-    for example in examples_of(model):
-        sequences = model.task.encode([example]).sequences
-        for sequence in sequences:  # every token of a word, and the special ones of none
-            numbers = np.array(model.task.words_of_tokens(example, sequence))
-            assert len(numbers) == len(sequence.input_ids) and numbers.max() < len(
-                words_of(example).words
-            )
-        for found in explained(model, example, "gradients", monkeypatch):
-            assert len(found.scores) == len(words_of(example).words)
-            everywhere = found.decision, model
-            assert found.score == pytest.approx(score(example, *everywhere), abs=1e-4)
-            difference = found.score - score(example, *everywhere, masked=True)
-            assert sum(found.scores) + found.error == pytest.approx(difference, abs=1e-4)
-            assert abs(found.error) <= explanation.TOLERANCE * max(1, abs(difference))
-
-
-@every_case
-@pytest.mark.parametrize("method", EXPLAINED_BY)
-def test_packed_and_batch_size_change_nothing(name: str, method: str, monkeypatch: Any) -> None:
-    model = model_of(name)
-    if method not in model.task.explained_by:
-        pytest.skip("its texts are read apart")
-    other = model_of(name, batching="padded", max_tokens=48)
-    for example in examples_of(model, 2):
-        expected, found = (explained(m, example, method, monkeypatch) for m in (model, other))
+@pytest.mark.parametrize("name", CASES)
+def test_packed_and_batch_size_change_nothing(name: str, monkeypatch: Any) -> None:
+    task, settings = CASES[name]
+    folder = lab.trained(task, **settings)
+    model = finetune.load(folder)
+    other = finetune.load(folder, batching="padded", max_tokens=48)
+    config = model.task.record.config
+    for example in list(model.task.read(config, config.data).splits["train"])[:2]:
+        expected, found = (explained(m, example, monkeypatch) for m in (model, other))
         for mine, theirs in zip(expected, found, strict=True):
+            assert mine.words == words_of(example)
             assert mine.scores == pytest.approx(theirs.scores, abs=2e-4)
 
 
@@ -142,8 +74,8 @@ def test_leaving_out_is_the_prediction_of_the_shorter_text(
     task: str, settings: dict[str, Any], inputs: list[Any]
 ) -> None:
     model = finetune.load(lab.trained(task, **settings))
-    for given, (found,) in zip(inputs, model.explain(inputs, "leave-out"), strict=True):
-        label, texts = found.decision.label, [given] if isinstance(given, str) else list(given)
+    for given, (found,) in zip(inputs, model.explain(inputs), strict=True):
+        label, texts = found.label.label, [given] if isinstance(given, str) else list(given)
 
         def log(*own: str, label: str = label) -> float:
             (answer,) = model.predict([own if len(own) > 1 else own[0] or " ."])
@@ -167,8 +99,8 @@ def test_words_of_sentences_are_masked(task: str, family: str, monkeypatch: Any)
     model = finetune.load(lab.trained(task, model=str(lab.checkpoint(family))))
     mask = model.task.tokenizer.tokenizer.mask_token
     example = TokenExample(0, ("Anna", "saw", "New", "York"))
-    decision = Decision(model.labels[0], 0, (2, 3))
-    (found,) = explained(model, example, "leave-out", monkeypatch, [decision])
+    label = LabelSpan(model.labels[0], 0, (2, 3))
+    (found,) = explained(model, example, monkeypatch, [label])
 
     def value(words: tuple[str, ...]) -> float:
         (answer,) = predict(
@@ -176,7 +108,7 @@ def test_words_of_sentences_are_masked(task: str, family: str, monkeypatch: Any)
         )
         if task == "tag":
             return float(answer.log_probabilities[2, 0])  # type: ignore[union-attr]
-        odds = dict(answer.candidates).get((2, 3, decision.label))  # type: ignore[union-attr]
+        odds = dict(answer.candidates).get((2, 3, label.label))  # type: ignore[union-attr]
         return math.nan if odds is None else math.log(odds / (1 - odds))
 
     whole = value(example.words)
@@ -209,62 +141,80 @@ def test_shortened_texts(text: str, left_out: set[int], expected: str) -> None:
     assert (pair.text, pair.pair) == ("x y", expected)
 
 
-@pytest.mark.parametrize(
-    ("task", "settings", "options", "method", "problem"),
-    [
-        ("nli", {"pair_encoder": "bi"}, {}, "gradients", "legal for this model: leave-out"),
-        ("nli", {}, {"labels": "a,b"}, "gradients", "legal for this model: leave-out"),
-        ("choice", {}, {}, "leave-out", "`choice` model cannot be explained"),
-        ("qa", {}, {}, "gradients", "`qa` model cannot be explained"),
-        ("relations", {}, {}, "leave-out", "`relations` model cannot be explained"),
-        ("sentence", {}, {}, "leave-out", "`sentence` model cannot be explained"),
-        ("classify", {}, {}, "magic", "legal for this model: leave-out, gradients"),
-    ],
-)
-def test_models_that_cannot_be_explained(
-    task: str, settings: dict[str, Any], options: dict[str, Any], method: Any, problem: str
-) -> None:
-    model = finetune.load(lab.trained(task, **settings), **options)
-    with pytest.raises(UserError, match=problem):
-        model.explain([], method)
+@pytest.mark.parametrize("task", ["choice", "qa", "relations", "sentence"])
+def test_models_that_cannot_be_explained(task: str) -> None:
+    with pytest.raises(UserError, match=f"`{task}` model cannot be explained"):
+        finetune.load(lab.trained(task)).explain([])
 
 
-def test_labels_of_zero_shot_and_several_labels_and_numbers(monkeypatch: Any) -> None:
-    model = finetune.load(lab.trained("nli"), labels="sports,politics", multi_label=True)
-    (found,) = model.explain(["the train was late"])
-    (prediction,) = model.predict(["the train was late"])
-    assert [each.decision.label for each in found] == list(prediction.label)  # type: ignore[arg-type]
-    labels = lab.trained("classify", data=str(lab.data("topics")))
-    model = finetune.load(labels, threshold=0.0)
+def test_several_labels_and_numbers() -> None:
+    model = finetune.load(lab.trained("classify", data=str(lab.data("topics"))), threshold=0.0)
     ((*found,),) = model.explain(["the train was late"])
-    assert [each.decision.label for each in found] == list(model.labels)
+    assert [each.label.label for each in found] == list(model.labels)
+    assert {each.unit for each in found} == {"logit"}
     model = finetune.load(lab.trained("classify", data=str(lab.data("numbers"))))
     (prediction,) = model.predict([("a man", "the dog")])
     ((number,),) = model.explain([("a man", "the dog")])
     assert number.score == pytest.approx(prediction.label, abs=1e-5)
+    assert number.unit == "number"
     assert model.explain([(" ", "")]) == [[]]
+
+
+def test_words_that_are_cut_off_take_no_pass(monkeypatch: Any) -> None:
+    model = finetune.load(lab.trained("nli", max_length=16))
+    pairs = [("a man plays", "the dog saw it " * 500)] * 2
+    encoded: list[Any] = []
+    encode = type(model.task).encode
+    monkeypatch.setattr(
+        type(model.task),
+        "encode",
+        lambda task, examples: encoded.extend(examples) or encode(task, examples),
+    )
+    ((found,), _) = model.explain(pairs)
+    assert len(encoded) < 2 * 24 and max(len(e.pair) for e in encoded[2:]) < 200
+    assert found.words.words == (*"a man plays".split(), *("the dog saw it".split() * 4))
+    (score,) = model.predict([pairs[0]])
+    (other,) = model.predict([("a man", pairs[0][1])])
+    difference = math.log(score.scores[found.label.label] / other.scores[found.label.label])
+    assert found.scores[2] == pytest.approx(difference, abs=1e-4)
+    assert found.scores[-1] == 0
+
+
+def test_the_example_of_captum() -> None:
+    script = Path(__file__).parents[2] / "examples" / "integrated_gradients.py"
+    example = runpy.run_path(str(script), run_name="imported")
+    model, tokenizer = example["load"](lab.trained("nli"))
+    encoded, baseline, words = example["inputs_of"](tokenizer, ["a man plays", "Oslo"])
+    assert model(**encoded).logits.shape == (1, 3)
+    same = (encoded["input_ids"] == baseline)[0].tolist()
+    assert same == [word is None for word in words]
+    scores = [0.0 if word is None else 1.0 for word in words]
+    found = example["word_scores"](encoded, words, scores)
+    assert "".join(word for word, _ in found).lower() == "amanplaysoslo"
+    assert sum(score for _, score in found) == sum(scores)
+    assert len(found) == 4
 
 
 def test_faithfulness_by_hand() -> None:
     model = finetune.load(lab.trained("classify"))
     text = "the train was late"
-    ((found,),) = model.explain([text], "leave-out")
+    ((found,),) = model.explain([text])
     best, *_ = np.argsort(-np.array(found.scores), kind="stable")
     words = text.split()
     shorter = " ".join(words[:best] + words[best + 1 :])
     probabilities = [
-        p.scores[found.decision.label] for p in model.predict([text, shorter, words[best]])
+        p.scores[found.label.label] for p in model.predict([text, shorter, words[best]])
     ]
     whole, without_it, alone = probabilities
     script = Path(__file__).parents[2] / "examples" / "faithfulness.py"
     faithfulness = runpy.run_path(str(script), run_name="imported")["faithfulness"]
     scores = faithfulness(model, [text], [0.25])
     assert scores["leave-out"] == pytest.approx((whole - without_it, whole - alone), abs=1e-6)
-    assert set(scores) == {"leave-out", "gradients", "random"}
+    assert set(scores) == {"leave-out", "random"}
     assert scores["leave-out"][0] >= scores["random"][0]
     two, _ = faithfulness(model, [text], [0.25, 1.0])["leave-out"]
-    (empty,) = explanation.decision_scores(
-        model.task, model.model, [TextExample(0, "")], [found.decision], model.accelerator.device
+    (empty,) = explanation.label_scores(
+        model.task, model.model, [TextExample(0, "")], [found.label], model.accelerator.device
     )
     expected = (whole - without_it + whole - math.exp(empty[0])) / 2
     assert two == pytest.approx(expected, abs=1e-6)
@@ -297,8 +247,6 @@ def test_training_data_must_be_those_of_the_run(tmp_path: Path) -> None:
     shutil.rmtree(data)
     with pytest.raises(UserError, match="data"):
         finetune.load(folder).nearest(["x"])
-    with pytest.raises(UserError, match="leave it out"):
-        finetune.load(lab.trained("nli"), labels="a,b").nearest(["x"])
 
 
 def test_a_sentence_without_spans_has_no_vector() -> None:
@@ -320,7 +268,7 @@ def test_command(tmp_path: Path) -> None:
     assert reason["pair_words"] == ["the", "dog", "saw", "it"] and len(reason["pair_scores"]) == 4
     assert reason["offsets"] == [[0, 1], [2, 5], [6, 11]] and len(found["nearest"]) == 2
     assert {"similarity", "text", "text_pair", "gold", "where"} <= found["nearest"][0].keys()
-    table = run(*words, "--explain", "leave-out", "--nearest", "1").out
+    table = run(*words, "--explain", "--nearest", "1").out
     assert "nearest training examples" in table and "\ndog " in table
     (tmp_path / "in.txt").write_text("a\nb\n")
     file = "predict", lab.trained("tag"), "--file", tmp_path / "in.txt"
@@ -331,6 +279,5 @@ def test_command(tmp_path: Path) -> None:
     for options, problem in (
         (("--nearest", "0"), "--nearest must be 1 or more"),
         (("--explain", "--out", f"{tmp_path}/parts/"), "leave them out, or name a file"),
-        (("--explain", "magic"), "magic"),
     ):
         run(*file, *options).refused(problem)
