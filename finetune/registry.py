@@ -128,7 +128,6 @@ COMMANDS = {
     "push": "finetune.cli.push:Push",
     "vocabulary": "finetune.pretraining.commands:Vocabulary",
     "perplexity": "finetune.pretraining.commands:Perplexity",
-    "bench": "finetune.benchmark.commands:Bench",
 }
 """The commands that train no task. The order is the order in `finetune --help`."""
 

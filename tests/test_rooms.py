@@ -31,7 +31,7 @@ ROOMS = (
     "cli",
 )
 """The core. Each room imports only those before it."""
-WINGS = ("annotation", "benchmark", "deployment", "embeddings", "pretraining", "suites")
+WINGS = ("annotation", "deployment", "embeddings", "pretraining", "suites")
 """Subjects beside the core, which imports none of them. A wing imports the core and itself."""
 
 STANDARD_LIBRARY_ONLY = (
@@ -161,7 +161,7 @@ def test_a_room_imports_only_rooms_before_it():
 
 
 def test_wings_do_not_import_each_other():
-    for wing in {*WINGS} - {"benchmark"}:  # which measures the others
+    for wing in WINGS:
         assert not borrowed([wing], {*WINGS} - {wing})
 
 
@@ -228,7 +228,7 @@ def test_what_starting_costs(code: str, limit: float):
     assert seconds < limit
 
 
-@pytest.mark.parametrize("command", ["tag", "bench"])
+@pytest.mark.parametrize("command", ["tag", "serve"])
 def test_help_of_a_command_loads_no_torch(command: str):
     code = (
         "from finetune.cli.main import main\n"

@@ -68,7 +68,6 @@ COMMANDS_BY_GROUP: dict[str, dict[str, str]] = {
         "export": "an ONNX graph with a program that predicts from it, also in int8",
         "serve": "trained models over HTTP",
         "push": "upload a model to the hub",
-        "bench": "measure speed and memory",
     },
 }
 """Every command with one line, in groups, on one screen."""

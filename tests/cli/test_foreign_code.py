@@ -158,7 +158,6 @@ run HERE/single.yaml --out HERE/out/r SMALL
 run HERE/trusting.yaml --dry-run SMALL
 run HERE/recipe.yaml --out HERE/out/mt
 run HERE/suite --submit HERE/out/answers.zip
-bench --model HERE/encoder --size=small --rounds=1 --phases=predict
 push HERE/runs/classify ana/x
 report HERE/runs/classify
 report HERE/runs/classify --format table

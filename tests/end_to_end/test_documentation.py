@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 SET_UP = ("python3 -m venv", ". .venv", "pip install", "python -m pytest")
 """Beginnings of commands that the continuous integration runs in a fresh environment."""
-NOT_RUN = {"bench", "push", "serve"}
+NOT_RUN = {"push", "serve"}
 """Commands that need minutes or a network, or do not end; their own tests cover them."""
 
 

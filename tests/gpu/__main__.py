@@ -26,8 +26,8 @@ from tests.tiny import save_tiny_checkpoint
 ROOT = Path(__file__).parents[2]
 TESTS = ("gpu", "models/test_attention.py", "models/test_deberta.py")
 """The tests that need a device."""
-BENCH = ["-m", "finetune", "bench", "--shape", "roberta-base", "--task", "nli", "--json"]
-SMALL = ["-m", "finetune", "bench", "--shape", "minilm", "--size", "small", "--json"]
+BENCH = ["--shape", "roberta-base", "--task", "nli", "--json"]
+SMALL = ["--shape", "minilm", "--size", "small", "--json"]
 SIDES = {
     "trainer-best": "Trainer at its best",
     "trainer-dynamic-fp32": "Trainer, dynamic padding",
@@ -126,10 +126,10 @@ def main() -> None:
             parts.add(*(cell.strip() for cell in line.strip("|").split("|")))
     two_processes(parts, asked.device)
     for size in ("32", "128"):
-        phases = "train,predict" if size == "32" else "train"
-        more = ["--phases", phases, "--rounds", "3", "--batch-size", size]
-        words = [*BENCH, *more] if on_gpu else [*SMALL, "--phases", phases]
-        if text := parts.run(f"bench {size}", words, 300):
+        phases = ["train", "predict"] if size == "32" else ["train"]
+        more = ["--rounds", "3", "--batch-size", size]
+        words = ["-m", "benchmarks", *phases, *([*BENCH, *more] if on_gpu else SMALL)]
+        if text := parts.run(f"benchmarks {size}", words, 300):
             for what, value in measured(text):
                 parts.add(f"batch {size}, {what}", value)
     parts.add("minutes of all parts", f"{(time.monotonic() - begin) / 60:.1f}")

@@ -146,7 +146,6 @@ DOORS = {
     "finetune/runtime/progress.py": "the null device",
     "finetune/cli/main.py": "the null device",
     "finetune/training/run_folder.py": "log.jsonl grows line by line",
-    "finetune/benchmark/measure.py": "a counter of the kernel",
     "finetune/annotation/writers.py": "a folder that appears whole",
     "finetune/deployment/onnx.py": "a folder that appears whole",
     "finetune/inference/teacher.py": "a folder that appears whole",

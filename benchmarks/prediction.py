@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from transformers import pipeline
 
-from finetune.benchmark.commands import Bench
-from finetune.benchmark.measure import Arm, Case, Work, seconds
-from finetune.benchmark.subject import Size, Subject
+from benchmarks.measure import Arm, Case, Work, seconds
+from benchmarks.subject import Settings, Subject
 from finetune.deployment.onnx import export_onnx, validation_examples
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import OnnxModel
@@ -136,9 +135,9 @@ def compare(
     assert differing <= len(pairs) / 10, f"{differing} of {len(pairs)} labels differ"
 
 
-def exported_run(settings: Bench, size: Size) -> Iterator[Case]:
+def exported_run(settings: Settings) -> Iterator[Case]:
     """Yield the cases of a trained run on texts of its validation split."""
-    run = settings.folder or ""
+    run, size = settings.run or "", settings.size
     folder = model_folder(run)
     task = saved_task(folder)
     texts = validation_examples(task, folder, settings.data or None)

