@@ -152,8 +152,7 @@ class GoldOptions(DataOptions):
     group: ClassVar[str] = "data"
 
     gold: Annotated[str | None, Help("FILE")] = None
-    """File of gold labels. Unset takes the gold in the predictions of a run, or the last column but
-    one of predictions in columns."""
+    """File of gold labels. Unset takes the gold in the predictions of a run."""
     train: Annotated[str | None, Help("DATA")] = None
     """Training data of the systems, to tell seen from unseen names and words. Unset is the
     vocabulary in a run folder."""

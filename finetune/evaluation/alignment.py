@@ -113,10 +113,8 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
             f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
             "of gold labels (--gold FILE; of `finetune score` the second file)."
         )
-    first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
-    for other in with_gold:
-        if other is first or first.format != "jsonl" or other.format != "jsonl":
-            continue
+    first, *others = with_gold
+    for other in others:
         same_kind = other.kind is first.kind
         if _contents(first, same_kind) != _contents(other, same_kind):
             raise UserError(

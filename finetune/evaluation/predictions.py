@@ -14,7 +14,6 @@ the text or words to show, so that nothing has to read the data again:
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,8 @@ from typing import Any, NamedTuple
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
-from finetune.data.conll import find_layout
 from finetune.data.examples import normalized_texts
-from finetune.data.files import UTF_8, DataFile, Line, read_lines, uncompressed_name
+from finetune.data.files import UTF_8, DataFile, uncompressed_name
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.evaluation.decisions import Costs
@@ -83,16 +81,10 @@ class GoldSource:
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """The lines of a prediction file: one JSON object for each example with its ``file:line``.
-
-    ``lines`` are the lines of a file in columns, which may hold gold.
-    """
+    """The lines of a prediction file: one JSON object for each example with its ``file:line``."""
 
     path: Path
     rows: Sequence[Row]
-    format: str
-    has_gold: bool
-    lines: Sequence[Line] = ()
 
     def __str__(self) -> str:
         return str(self.path)
@@ -109,6 +101,11 @@ class PredictionFile:
         )
 
     @property
+    def has_gold(self) -> bool:
+        """True if each line has ``gold``."""
+        return all("gold" in row for _, row in self.rows)
+
+    @property
     def ids(self) -> list[str] | None:
         """The ids of the rows; None without ids."""
         return _ids([(row.get("id"), where) for where, row in self.rows])
@@ -116,9 +113,8 @@ class PredictionFile:
     def pairs(self, gold: Gold, kind: Kind) -> tuple[list[tuple[Row, Any]], str]:
         """Return the rows, each with its gold example, and what aligned them: id or position.
 
-        Rows are aligned by id if both sides have ids, or the ids of predictions are the row numbers
-        of a gold file without ids; else by position. Systems may leave out examples without words
-        or gold.
+        Rows are aligned by id if both sides have ids, else by position. Systems may leave out
+        examples without words or gold.
         """
         words = [bool(kind.asked(each)) for each in gold.examples]
         golds = [kind.gold(each) is not None for each in gold.examples]
@@ -136,12 +132,13 @@ class PredictionFile:
                 f"{quantity(len(self.rows), 'prediction')} in {self}: "
                 f"{_mismatch(gold.examples, len(self.rows))}."
             )
-        examples = list(compress(gold.examples, kept))
-        numbers = [str(number) for number in range(len(examples))]
-        if own is None or {*own} != {*numbers}:
-            return list(zip(self.rows, examples, strict=True)), "position"
-        order = self.indices_of(numbers, [each.where for each in examples], gold.name)
-        return [(self.rows[i or 0], each) for i, each in zip(order, examples, strict=True)], "id"
+        numbers = [int(id) for id in own or () if id.isdecimal()]
+        if numbers != sorted(numbers):
+            raise DataError(
+                f"{self}: its ids are in another order than rows, and {gold.name} has no ids: sort "
+                "the predictions, or write the id of each gold row."
+            )
+        return list(zip(self.rows, compress(gold.examples, kept), strict=True)), "position"
 
     def indices_of(
         self, ids: Sequence[str], places: Sequence[str], name: str, needed: Sequence[object] = ()
@@ -185,10 +182,6 @@ class PredictionFile:
 
     def gold(self, kind: Kind) -> Sequence[Any]:
         """Return the examples with the gold that the file holds, to align predictions of a kind."""
-        if self.format == "conll":
-            content = io.StringIO("\n".join(text for _, text in self.lines))
-            opened = DataFile(str(self.path), "conll", read_lines(str(self.path), content))
-            return kind.read_gold(opened, GoldSource(columns={"tags": "-2"}))
         return [kind.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
 
 
@@ -226,15 +219,13 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     if opened.format in ("txt", "tsv", "unknown"):
         format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
     opened.format = format
-    has_gold = format == "conll" and find_layout(opened, {}).num_columns >= 3
-    lines = opened.peek(sys.maxsize) if has_gold else []
-    if format == "jsonl" and (answers := _answers_by_id(opened)):
-        return PredictionFile(path, answers, format, False)
-    rows = list(_json_rows(opened) if format == "jsonl" else _column_rows(opened))
+    if format == "jsonl":
+        rows = _answers_by_id(opened) or list(_json_rows(opened))
+    else:
+        rows = list(_column_rows(opened))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
-    has_gold = has_gold or all("gold" in row for _, row in rows)
-    return PredictionFile(path, rows, format, has_gold, lines)
+    return PredictionFile(path, rows)
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:

@@ -73,8 +73,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows = corrupted(gold, rate, seed)
         answers = [row["tags"] for row in rows]
         write_jsonl(tmp_path / f"{name}.jsonl", rows)
-        columns(tmp_path / f"{name}.conll", words, right, answers)
-        columns(tmp_path / f"{name}.two.conll", words, answers)
+        columns(tmp_path / f"{name}.conll", words, answers)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -90,7 +89,8 @@ def test_the_table(place: Path):
     scores = json.loads(run("score", "good.jsonl", "gold.jsonl", "--format", "json").out)
     lines = outcome.out.splitlines()
     assert lines[0] == (
-        "span_f1_conll on 60 sentences (gold: gold.jsonl, aligned by id), 200 resamples, seed 0"
+        "span_f1_conll on 60 sentences (gold: gold.jsonl, aligned by position), 200 resamples, "
+        "seed 0"
     )
     assert lines[1].split() == ["score", "95", "%", "interval", "runs"]
     assert lines[2].split()[:2] == ["A", f"{scores['span_f1_conll']:.4f}"]
@@ -108,10 +108,8 @@ def test_the_table(place: Path):
     "first, second, more",
     [
         ("good.jsonl", "bad.conll", ("--gold", "gold.jsonl")),
-        ("good.two.conll", "bad.two.conll", ("--gold", "gold.conll")),
-        ("good.conll", "bad.conll", ()),
-        ("good.jsonl", "bad.conll", ()),
-        ("good.two.conll", "bad.jsonl", ("--gold", "good.conll", "--columns", "tags=1")),
+        ("good.conll", "bad.conll", ("--gold", "gold.conll")),
+        ("good.conll", "bad.jsonl", ("--gold", "gold.conll", "--columns", "tags=1")),
     ],
 )
 def test_formats_of_files(place: Path, first: str, second: str, more: tuple[str, ...]):
@@ -171,11 +169,11 @@ def test_the_documentation_lists_every_metric():
 
 
 def test_documents(place: Path):
-    found = compared("good.conll", "bad.conll", "--unit", "document")
+    found = compared("good.conll", "bad.conll", "--gold", "gold.conll", "--unit", "document")
     named = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", "--unit", "document")
     assert found["num_units"] == named["num_units"] == 10 and found["unit"] == "documents"
     assert found["difference"] == named["difference"]
-    sentences = compared("good.conll", "bad.conll")
+    sentences = compared("good.conll", "bad.conll", "--gold", "gold.conll")
     assert sentences["difference"]["value"] == pytest.approx(found["difference"]["value"])
 
 
@@ -281,7 +279,8 @@ def test_runs(runs: Path):
         "--gold",
         "gold.jsonl",
     )
-    assert {**found, "gold": ""} == {**listed, "gold": ""} | {
+    same = {"gold": "", "aligned_by": ""}
+    assert found | same == listed | same | {
         name: {**listed[name], "files": found[name]["files"]} for name in ("a", "b")
     }
     messages = run("compare", "runs/good", "runs/bad", *FEW).out
@@ -398,11 +397,7 @@ TWO = "good.jsonl bad.jsonl"
 REFUSED: dict[str, tuple[str, ...]] = {
     TWO: ("no gold in it", "--gold FILE"),
     "good.conll bad.conll --columns tags=1": ("add --gold FILE",),
-    "good.conll other.conll": ("other.conll:3: word 2 is 'w0.3'",),
-    "pos.conll pos.conll": (
-        "pos.conll: the last column but one (NN) holds no gold",
-        "--gold FILE",
-    ),
+    "good.conll other.conll --gold gold.conll": ("other.conll:3: word 2 is 'w0.3'",),
     "table.csv good.jsonl --gold gold.jsonl": ("table.csv: predictions are read from JSON Lines",),
     f"{TWO} --gold no.jsonl": ("no.jsonl does not exist",),
     "good.jsonl no.jsonl --gold gold.jsonl": ("no.jsonl does not exist",),
@@ -425,16 +420,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 
 def test_refused(place: Path):
-    """A column of parts of speech is no gold of entities; other kinds of predictions and other
-    words are told from each other."""
-    text = (place / "bad.two.conll").read_text().replace("w0.2 ", "w0.3 ")
+    text = (place / "bad.conll").read_text().replace("w0.2 ", "w0.3 ")
     (place / "other.conll").write_text(text)
-    lines = (place / "good.conll").read_text().splitlines(keepends=True)
-    rows = [
-        line if len(line.split()) != 3 else "{} NN {}\n".format(*line.split()[::2])
-        for line in lines
-    ]
-    (place / "pos.conll").write_text("".join(rows))
     labelled(place, ["x"] * 60, ["x"] * 60, [0.5] * 60)
     write_jsonl(place / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
     for typed, messages in REFUSED.items():

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -67,7 +67,7 @@ from finetune.evaluation.metrics import (
 )
 from finetune.evaluation.span_matching import Match
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
-from finetune.types import Span, TokenExample, TokenPrediction, UserError, abbreviated, quantity
+from finetune.types import Span, TokenExample, TokenPrediction, UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
@@ -220,8 +220,6 @@ class _OfWords(OfSentences):
             gold_tags, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold_tags], "BIO"
         spans = [tags_to_spans(tags, own) for tags in predicted if own]
         characters = spans_in_characters(examples, spans) if spans else ()
-        if file.format == "conll" and gold.name == str(file):
-            _check_gold_column(gold_tags, predicted, str(file))
         return self.pair(
             gold_tags,
             predicted,
@@ -270,17 +268,6 @@ def word_probabilities(scored: Scored) -> list[tuple[float, ...]] | None:
     if not found or any(len(p) != len(t) for p, t in zip(found, scored.predicted, strict=True)):
         return None
     return found
-
-
-def _check_gold_column(
-    gold_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]], name: str
-) -> None:
-    gold, predicted = ({*chain.from_iterable(side)} for side in (gold_tags, predicted_tags))
-    if predicted - {"O"} and not (gold & predicted) - {"O"}:
-        raise DataError(
-            f"{name}: the last column but one ({abbreviated(sorted(gold), 4)}) holds no gold for "
-            f"the last ({abbreviated(sorted(predicted), 4)}): name the gold with --gold FILE."
-        )
 
 
 class Tags(_OfWords, OfSpans):
