@@ -6,6 +6,7 @@ import contextlib
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,8 +16,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import finetune
 from finetune.models import attention
 
+PACKAGE = f"{Path(finetune.__file__).parent}/"
 aten = torch.ops.aten
 VIEWS = frozenset(
     "_reshape_alias _unsafe_view alias as_strided detach empty empty_like empty_strided expand "
@@ -109,10 +112,10 @@ class FindWaits(TorchDispatchMode):
 
     def found(self, what: str) -> None:
         """Add a wait, unless ``runtime.device`` copies."""
-        own = [f for f in traceback.extract_stack() if "/finetune/" in f.filename]
-        if own and own[-1].filename.endswith("runtime/device.py"):
+        frames = [f for f in traceback.extract_stack() if f.filename.startswith(PACKAGE)]
+        if frames and frames[-1].filename == f"{PACKAGE}runtime/device.py":
             return
-        lines = [f"{f.filename.rpartition('/finetune/')[2]}:{f.lineno} {f.line}" for f in own[-2:]]
+        lines = [f"{f.filename.removeprefix(PACKAGE)}:{f.lineno} {f.line}" for f in frames[-2:]]
         self.waits.append(f"{what}: {' > '.join(lines)}")
 
 

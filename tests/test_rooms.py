@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence, Set
@@ -201,31 +200,25 @@ def test_packages_that_rooms_do_without():
         assert not others(module) & {"torch", "transformers", "accelerate"}, module
 
 
-def seconds_of(code: str) -> tuple[float, set[str]]:
-    """Processor time of a fresh interpreter (a busy machine does not count) and what it loaded."""
+def loaded_in_fresh_interpreter(code: str) -> set[str]:
     code += "\nimport sys; print('|', *(name for name in sys.modules if '.' not in name))"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    loaded = set(done.stdout.rpartition("|")[2].split())
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, loaded
+    return set(done.stdout.rpartition("|")[2].split())
 
 
 @pytest.mark.parametrize(
-    ("code", "limit"),
+    "code",
     [
-        ("import finetune", 0.4),
-        ("from finetune.cli.main import main; main(['--help'])", 1.0),
-        ("from finetune.data import read_text", 0.5),
+        "from finetune.cli.main import main; main(['--help'])",
+        "from finetune.data import read_text",
     ],
 )
-def test_what_starting_costs(code: str, limit: float):
-    seconds, loaded = min((seconds_of(code) for _ in range(2)), key=lambda found: found[0])
+def test_a_start_loads_no_torch(code: str):
+    loaded = loaded_in_fresh_interpreter(code)
     assert "finetune" in loaded
     assert not loaded & HEAVY
-    assert seconds < limit
 
 
 @pytest.mark.parametrize("command", ["tag", "serve"])
@@ -235,5 +228,4 @@ def test_help_of_a_command_loads_no_torch(command: str):
         f"try: main(['{command}', '--help'])\n"
         "except SystemExit as end: assert not end.code"
     )
-    _, loaded = seconds_of(code)
-    assert not loaded & HEAVY
+    assert not loaded_in_fresh_interpreter(code) & HEAVY

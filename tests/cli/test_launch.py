@@ -209,9 +209,8 @@ def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path
         time.sleep(0.05)
     children = Path(f"/proc/{machines[1].pid}/task/{machines[1].pid}/children").read_text()
     os.kill(int(children.split()[0]), signal.SIGKILL)  # the process that does not write
-    begin = time.monotonic()
     outputs = [machine.communicate(timeout=60) for machine in machines]
-    assert time.monotonic() - begin < 30 and all(machine.returncode for machine in machines)
+    assert all(machine.returncode for machine in machines)
     assert "error: another process of the launch ended" in outputs[0][1], outputs[0]
     assert not (tmp_path / "killed" / "metrics.json").exists()
     outputs = [each.communicate(timeout=300) for each in launch("killed", port + 2, "--resume")]
