@@ -19,7 +19,7 @@ from finetune.embeddings.commands import open_embedder, write_pages
 from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.inference.embed import Embedder
-from finetune.reporting.charts import NUM_COLORS, Dots, Ranges, chart, padded
+from finetune.reporting.charts import NUM_COLORS, Dots, chart
 from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
@@ -246,10 +246,8 @@ def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
     if method == "tsne":
         notes.append("t-SNE keeps neighborhoods only: sizes and distances of groups mean nothing.")
     texts = [[each.id, each.label or "", _text(each)] for each in occurrences]
-    x, y = (word_map.points[..., axis] for axis in (0, 1))
-    ranges = Ranges(*padded(x.min(), x.max()), *padded(y.min(), y.max()))
     charts = [
-        chart(f"Layer {scores.layer}", dots=_groups(occurrences, points), ranges=ranges)
+        chart(f"Layer {scores.layer}", dots=_groups(occurrences, points))
         for scores, points in zip(word_map.scores, word_map.points, strict=True)
     ]
     sections = [

@@ -84,7 +84,7 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
     trials = ["--trials", "3", "--steps", "4", "--space", "lr=1e-4:1e-2:log", "batch_size=4,8"]
     student: list[str | Path] = ["distill", "OUT/one", "--layers", "1", "--batch-size", "8"]
     student += ["--steps", "4", "--out", "OUT/student"]
-    senses: list[str | Path] = ["wsd", "--model", model, "--data", SENSES, "--layers", "auto"]
+    senses: list[str | Path] = ["wsd", "--model", model, "--data", SENSES, "--layers", "1"]
     single = {
         "classify": train("classify", model, data.sentiment, "--calibrate", "temperature"),
         "multi_label": train("classify", roberta, data.topics, "--class-weights", "auto"),

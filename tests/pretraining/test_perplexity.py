@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from finetune.pretraining.perplexity import CorpusScore, TextScorer
+from finetune.pretraining.perplexity import TextScorer, corpus_measures
 from finetune.types import UserError
 from tests.command import run
 from tests.covering import covering
@@ -86,18 +86,15 @@ def test_long_texts_in_windows(method: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_corpus_measures():
-    scorer, corpus = TextScorer(checkpoint()), CorpusScore()
-    scores = list(scorer.score(TEXTS))
-    for score in scores:
-        corpus.add(score)
+    scores = list(TextScorer(checkpoint()).score(TEXTS))
     total = sum(score.log_likelihood for score in scores)
     subwords = sum(len(score.subwords) for score in scores)
-    measures = corpus.record(10, 0)
+    measures = corpus_measures(scores)
     assert measures["pseudo_perplexity"] == pytest.approx(math.exp(-total / subwords))
     assert measures["bits_per_character"] == pytest.approx(
         -total / math.log(2) / sum(map(len, TEXTS))
     )
-    assert corpus.words == sum(len(text.split()) for text in TEXTS)
+    assert measures["words"] == sum(len(text.split()) for text in TEXTS)
 
 
 def test_unknown_method():
