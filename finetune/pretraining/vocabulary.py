@@ -131,14 +131,12 @@ class Coverage(NamedTuple):
     """Coverage by a vocabulary of the words (``split_words``) of a text.
 
     ``fertility`` is the number of subwords per word, ``continued`` the fraction of words that it
-    splits (Rust et al. 2021), ``unknown`` the fraction of unknown subwords, and ``covered`` the
-    fraction of words without unknown subwords.
+    splits (Rust et al. 2021), and ``unknown`` the fraction of unknown subwords.
     """
 
     num_words: int
     fertility: float
     continued: float
-    covered: float
     unknown: float
 
 
@@ -206,11 +204,10 @@ def train_tokenizer(
         UserError: ``size`` has no room for single characters or bytes, or there is no text.
     """
     layout = layout or LAYOUTS[kind]
-    train = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram}[kind]
     if reporter is not None:
         reporter.say(f"training a vocabulary: {kind}, {size:,} subwords")
     try:
-        backend = train(lines, size, lowercase, layout)
+        backend = _train(lines, kind, size, lowercase, layout)
     except Exception as error:
         if type(error) is not Exception:  # the library's own errors have no class
             raise
@@ -263,24 +260,55 @@ def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> Coverage:
         num_words,
         num_subwords * per_word,
         int(count @ (size > 1)) * per_word,
-        int(count @ ((misses == 0) & (size > 0))) * per_word,
-        int(count @ misses) * (1 / max(1, num_subwords)),
+        int(count @ misses) / max(1, num_subwords),
     )
 
 
-def _wordpiece(
+def _train(
+    lines: Callable[[], Iterable[str]], kind: Kind, size: int, lowercase: bool, layout: Layout
+) -> Tokenizer:
+    special = list(layout.tokens)
+    options: dict[str, Any] = {"vocab_size": size, "show_progress": False}
+    if kind == "wordpiece":
+        return _train_wordpiece(lines, size, lowercase, layout)
+    trainer: trainers.Trainer
+    lower = [normalizers.Lowercase()] * lowercase
+    if kind == "bpe":
+        backend = Tokenizer(models.BPE())
+        if lower:
+            backend.normalizer = lower[0]
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        if size < len(special) + len(alphabet):
+            raise _no_room(size, f"{len(special)} special tokens and {len(alphabet)} bytes")
+        options |= {"initial_alphabet": alphabet, "min_frequency": 2}
+        trainer = trainers.BpeTrainer(special_tokens=special, **options)
+    else:
+        backend = Tokenizer(models.Unigram())
+        steps = [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+        backend.normalizer = normalizers.Sequence([*steps, *lower])
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        options |= {"unk_token": layout.roles["unk"]}
+        trainer = trainers.UnigramTrainer(special_tokens=special, **options)
+    backend.train_from_iterator(lines(), trainer)
+    return backend
+
+
+def _train_wordpiece(
     lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
 ) -> Tokenizer:
     limit = max(1, (size - len(layout.tokens)) // 2)  # most characters are there as x and ##x
 
     def tokenizer(vocabulary: dict[str, int] | None) -> Tokenizer:
-        made = Tokenizer(models.WordPiece(vocabulary, unk_token=layout.roles["unk"]))
-        made.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
-        made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-        return made
+        backend = Tokenizer(models.WordPiece(vocabulary, unk_token=layout.roles["unk"]))
+        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+        return backend
 
-    def trained(size: int, first: Iterable[str]) -> dict[str, int]:
-        made = tokenizer(None)
+    def vocabulary(size: int, first: Iterable[str]) -> dict[str, int]:
+        backend = tokenizer(None)
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
             special_tokens=list(first),
@@ -288,56 +316,16 @@ def _wordpiece(
             min_frequency=2,
             show_progress=False,
         )
-        made.train_from_iterator(lines(), trainer)
-        return made.get_vocab()
+        backend.train_from_iterator(lines(), trainer)
+        return backend.get_vocab()
 
     # The ids of the alphabet vary and decide between equal counts: fix them before the merges.
-    first = dict.fromkeys((*layout.tokens, *sorted(trained(0, ()))))
+    first = dict.fromkeys((*layout.tokens, *sorted(vocabulary(0, ()))))
     if size < len(first):
         raise _no_room(size, f"{len(layout.tokens)} special tokens and the characters of the text")
-    made = tokenizer(trained(size, first))
-    made.add_special_tokens(list(layout.tokens))
-    return made
-
-
-def _bpe(
-    lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
-) -> Tokenizer:
-    made = Tokenizer(models.BPE())
-    if lowercase:
-        made.normalizer = normalizers.Lowercase()
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    if size < len(layout.tokens) + len(alphabet):
-        raise _no_room(size, f"{len(layout.tokens)} special tokens and {len(alphabet)} bytes")
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(layout.tokens),
-        initial_alphabet=alphabet,
-        min_frequency=2,
-        show_progress=False,
-    )
-    made.train_from_iterator(lines(), trainer)
-    return made
-
-
-def _unigram(
-    lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
-) -> Tokenizer:
-    made = Tokenizer(models.Unigram())
-    steps = [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
-    made.normalizer = normalizers.Sequence([*steps, *[normalizers.Lowercase()] * lowercase])
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=size,
-        special_tokens=list(layout.tokens),
-        unk_token=layout.roles["unk"],
-        show_progress=False,
-    )
-    made.train_from_iterator(lines(), trainer)
-    return made
+    backend = tokenizer(vocabulary(size, first))
+    backend.add_special_tokens(list(layout.tokens))
+    return backend
 
 
 def _no_room(size: int, content: str) -> UserError:
@@ -413,10 +401,13 @@ def write_vocabulary(command: Vocabulary) -> None:
 def _print_coverage(covered: Iterable[tuple[str, Sample, Coverage]]) -> None:
     columns = (
         *("source", "vocabulary", "words", "fraction", "sampled"),
-        *("subwords/word", "split words", "unknown", "covered words"),
+        *("subwords/word", "split words", "unknown"),
     )
-    rows = []
-    for name, (source, _, *shares), each in covered:
-        rates = *shares, each.fertility, each.continued, each.unknown, each.covered
-        rows.append((source.name, name, f"{each.num_words:,}", *map("{:.3f}".format, rates)))
+    rows = [
+        (
+            *(source.name, name, f"{each.num_words:,}"),
+            *map("{:.3f}".format, (fraction, sampled, *each[1:])),
+        )
+        for name, (source, _, fraction, sampled), each in covered
+    ]
     print_table(columns, rows)

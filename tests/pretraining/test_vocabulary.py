@@ -136,7 +136,6 @@ def test_coverage_by_hand(tmp_path: Path):
     subwords = [len(made.tokenize(word)) for word in ("abc", "abd", "ሀ", "abc")]
     assert found.fertility == pytest.approx(sum(subwords) / 4)
     assert found.unknown == pytest.approx(1 / sum(subwords))
-    assert found.covered == pytest.approx(3 / 4)
     assert found.continued == pytest.approx(sum(n > 1 for n in subwords) / 4)
 
 
