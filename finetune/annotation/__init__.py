@@ -1,1 +1,1 @@
-"""Annotation: formats of tools, agreement, suspected labels, suggestions, the review page."""
+"""Annotation: the formats of annotation tools, and label errors."""

@@ -1,4 +1,4 @@
-"""The options of `convert`, `agreement`, `suggest`, `review` and `check --label-errors`.
+"""The options of `convert` and `check --label-errors`.
 
 What each command reads, computes and prints is in the file of its subject, which may load torch.
 """
@@ -10,19 +10,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from finetune.cli.check import Check
-from finetune.cli.options import (
-    Command,
-    DataOptions,
-    FormatOption,
-    OutOption,
-    ResampleOptions,
-    SeedOption,
-    SpeedOptions,
-)
-from finetune.cli.output import check_output, quiet_libraries
-from finetune.config.options import DATA, OUTPUT, Help, argument
+from finetune.cli.options import Command, DataOptions
+from finetune.cli.output import check_output
+from finetune.config.options import OUTPUT, argument
 from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.config.values import MOST_RESAMPLES, require_count
+from finetune.config.values import require_count
 from finetune.runtime.files import is_free, require_replaceable
 from finetune.runtime.records import require_suffix
 from finetune.types import UserError
@@ -53,10 +45,6 @@ class Convert(DataOptions, Command):
         Literal[
             "jsonl",
             "json",
-            "csv",
-            "tsv",
-            "xlsx",
-            "parquet",
             "conll",
             "prodigy",
             "doccano",
@@ -66,14 +54,12 @@ class Convert(DataOptions, Command):
         ],
         OUTPUT,
     ]
-    """Format to write; in tables a cell with spans or several labels is JSON."""
+    """Format to write."""
     out: Annotated[str, OUTPUT]
     """File to write, with a suffix of the format; for brat a folder that is empty or absent."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`; `spans=NAME` reads spans where
     a row has a label too."""
-    decisions: Annotated[str | None, Help("FILE", "data")] = None
-    """Decisions from the page of `review`, to apply."""
 
     def run(self) -> None:
         """Write the output, and print its omissions."""
@@ -85,93 +71,6 @@ class Convert(DataOptions, Command):
         from finetune.annotation.writers import convert
 
         convert(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Agreement(FormatOption, ResampleOptions, DataOptions, Command):
-    """Measure how far annotators agree: kappa of labels, F1 of spans, and confused labels.
-
-    Examples:
-        finetune agreement anna.jsonl ben.jsonl
-        finetune agreement export.json --format markdown
-    """
-
-    files: Annotated[tuple[str, ...], argument("FILE …")]
-    """One file for each annotator, one export that names the annotator of each row, or one table
-    with a column of each (`--columns label=ann+ben`); any format of `finetune convert`."""
-
-    def run(self) -> None:
-        """Print the tables; notes go to standard error."""
-        require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
-        if not self.files:
-            raise UserError("agreement needs a file for each annotator, or one with annotators.")
-        if len({*self.files}) < len(self.files):
-            raise UserError("a file is named twice: its annotator would agree with itself.")
-        from finetune.annotation.agreement import print_agreement
-
-        print_agreement(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suggest(OutOption, SpeedOptions, SeedOption, DataOptions, Command):
-    """Choose the unlabeled examples that are worth labeling next (active learning).
-
-    Examples:
-        finetune suggest runs/topics --file unlabeled.txt --out next.jsonl
-        finetune suggest runs/ner --file unlabeled.txt --number 100 --by uncertainty
-    """
-
-    folder: Annotated[str, argument("RUN")]
-    """Folder of a run or of a model in it."""
-    file: Annotated[str, DATA]
-    """Unlabeled texts or words in any format of `predict`; `-` is standard input."""
-    number: int = 50
-    """Number of examples to choose."""
-    seed: int = 1
-    by: Literal["both", "uncertainty", "diversity", "random"] = "both"
-    """Uncertain predictions, diverse texts, or diverse ones among the uncertain; `random` is the
-    baseline."""
-
-    def run(self) -> None:
-        """Write one line for each chosen example, the best first."""
-        if self.number < 1:
-            raise UserError(f"--number must be 1 or more, not {self.number}.")
-        quiet_libraries()
-        from finetune.annotation.suggestion import write_suggestions
-
-        write_suggestions(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Review(Command):
-    """Write a page to click through suspected or suggested labels, tags and spans.
-
-    Examples:
-        finetune review suspects.jsonl --out review.html
-        finetune review next.jsonl --out review.html --labels sports politics
-    """
-
-    file: Annotated[str, argument("FILE")]
-    """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""
-    out: Annotated[str, OUTPUT]
-    """HTML file to write: one file that needs no network."""
-    columns: Annotated[tuple[str, ...], Help("ROLE=COLUMN …", "data")] = ()
-    """Columns of text and pair in predictions with --keep-columns, if they have other names than
-    `text` and `text_pair`: `text=Message`."""
-    labels: tuple[str, ...] = ()
-    """Labels to offer besides the labels of the file."""
-
-    def run(self) -> None:
-        """Write the page."""
-        path = Path(self.file)
-        if not path.is_file():
-            what = "a folder: name a file in it" if path.is_dir() else "no such file"
-            raise UserError(f"{path}: {what}.")
-        check_output(self.out, [path])
-        require_replaceable(Path(self.out), "<!doctype html", "--out")
-        from finetune.annotation.review_page import write_page
-
-        write_page(self)
 
 
 def find_label_errors(options: Check, task: str, recipe_config: TrainConfig | None) -> None:

@@ -365,7 +365,7 @@ def print_label_errors(
             sys.exit(128 + interrupted.signal)
     _print_suspects(suspects, examples)
     if out is not None:
-        show(f"all suspects, the most probable first: {out} (for a page: finetune review {out})")
+        show(f"all suspects, the most probable first: {out}")
 
 
 def _print_suspects(suspects: Suspects, examples: int) -> None:

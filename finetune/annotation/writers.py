@@ -27,7 +27,6 @@ from finetune.annotation.annotations import (
     counted,
     read_annotations,
 )
-from finetune.annotation.decisions import apply_decisions, read_decisions
 from finetune.cli.output import show
 from finetune.data.json_rows import ANNOTATORS, DOCCANO_COMMENTS, utf16_positions
 from finetune.data.spans import overlapping, words_to_chars
@@ -35,7 +34,7 @@ from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.tokens import split_at_gold
 from finetune.data.word_splitting import split_words
 from finetune.runtime.files import replace_file, replace_folder
-from finetune.runtime.records import with_same_columns, write_records
+from finetune.runtime.records import write_records
 from finetune.types import Span, TokenExample, UserError, quantity
 
 if TYPE_CHECKING:
@@ -62,8 +61,6 @@ def check_format(annotations: Annotations, to: str) -> None:
             problem, legal = "texts with labels, and this format annotates words", _OTHERS["text"]
         elif to in ("prodigy", "doccano") and any(type(each.label) is float for each in examples):
             problem = "numbers as labels, and this tool has names"
-    elif to in ("csv", "tsv", "xlsx"):
-        problem, legal = "words, and no reader takes words from a cell", "jsonl, parquet or conll"
     elif any(each.tags is not None and each.spans is None for each in examples):
         legal = _OTHERS["tags"]
         problem = "" if to not in _TOOLS else "tags that spell no spans"
@@ -102,8 +99,7 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
             of_words = {"prodigy": _prodigy_spans, "doccano": _doccano_spans}
             record = of_words.get(to, _plain_words)
             records = [record(row, omitted) for row in rows]
-        is_table = to not in ("jsonl", "json", "prodigy", "doccano")
-        write_records(output, with_same_columns(records) if is_table else records)
+        write_records(output, records)
     notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
     left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
     return notes, len(rows) - left_out
@@ -416,14 +412,9 @@ def _fragments(text: str, start: int, end: int) -> str:
 def convert(command: Convert) -> None:
     """Read annotations, apply decisions, write the output, and print its omissions."""
     output = Path(command.out)
-    decisions = None if command.decisions is None else read_decisions(Path(command.decisions))
-    words = any("label" not in decision for decision in decisions or ())
-    annotations = read_annotations(command.source, **command.reading, words=words)
-    decided: list[str] = []
-    if decisions is not None:
-        annotations, decided = apply_decisions(annotations, decisions)
+    annotations = read_annotations(command.source, **command.reading)
     check_format(annotations, command.to)
     notes, number = write_annotations(annotations, command.to, output)
-    for note in [*annotations.notes, *decided, *notes]:
+    for note in [*annotations.notes, *notes]:
         show(f"note: {note}", error=True)
     show(f"wrote {quantity(number, 'row')}: {output}", error=True)

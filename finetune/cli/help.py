@@ -52,9 +52,6 @@ COMMANDS_BY_GROUP: dict[str, dict[str, str]] = {
     "data and annotation": {
         "check": "find problems in data before training",
         "convert": "convert annotated data to the format of another tool",
-        "agreement": "measure how far annotators agree",
-        "suggest": "choose examples to label next",
-        "review": "write a page to review labels, tags and spans",
     },
     "inspect encoders": {
         "embed": "vectors of texts, words or subwords",

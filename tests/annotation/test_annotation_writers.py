@@ -178,14 +178,6 @@ def test_pairs_of_one_text_are_tasks_of_their_own(tmp_path):
     assert found == [("ann", "h", "e"), ("ann", "i", "n"), ("bob", "h", "e"), ("bob", "i", "n")]
 
 
-def test_tables_keep_several_labels(tmp_path):
-    rows = [{"text": "a", "label": ["joy", "love"]}, {"text": "b", "label": []}]
-    write_jsonl(tmp_path / "train.jsonl", rows)
-    run("convert", tmp_path / "train.jsonl", "--to", "csv", "--out", tmp_path / "m.csv").ok()
-    labels = [e.label for e in read_text(tmp_path / "m.csv").splits["train"]]
-    assert labels == [("joy", "love"), ()]
-
-
 def test_columns_named_answer_are_labels_if_asked(tmp_path):
     rows = [{"text": text, "answer": answer} for text, answer in (("a", "accept"), ("b", "reject"))]
     found = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows), columns={"label": "answer"})

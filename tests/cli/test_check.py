@@ -85,7 +85,7 @@ def test_texts_and_going_on(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
     again = check(path, "--out", out)
     assert again.code == 0, again.err
     assert "fold 1 of 3" not in again.err and "continuing from step" in again.err
-    last = f"all suspects, the most probable first: {out} (for a page: finetune review {out})\n"
+    last = f"all suspects, the most probable first: {out}\n"
     assert again.out.replace(last, "") == plain.out, "an interruption changes nothing"
     assert [file.name for file in tmp_path.iterdir()] == ["found.jsonl"]
 

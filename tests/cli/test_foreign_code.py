@@ -146,11 +146,9 @@ perplexity HERE/runs/pretrain --text a
 vocabulary HERE/texts.txt --for HERE/encoder --out HERE/out/v --size=60
 serve HERE/runs/classify --port=0
 export HERE/runs/classify --out HERE/out/x
-suggest HERE/runs/classify --file HERE/texts.txt --number=2
 thresholds HERE/runs/classify --dry-run
 distill HERE/runs/classify --layers=1 --out HERE/out/d0 --steps=1
 distill HERE/runs/classify --model HERE/encoder --out HERE/out/d1 --steps=1
-cache
 check HERE/data/classify --task=classify --model HERE/encoder
 search classify --model HERE/encoder --data HERE/data/classify SMALL --trials=1 --out HERE/out/s \
   --space lr=1e-4,1e-3
@@ -168,7 +166,7 @@ predict HERE/runs/classify --file -
 predict HERE/runs/pretrain --file -
 """
 """The commands that open a model."""
-NO_MODEL = ("convert", "agreement", "review")
+NO_MODEL = ("convert",)
 
 
 def commands(folder: Path) -> dict[str, list[list[str]]]:

@@ -152,7 +152,7 @@ def test_votes_are_content() -> None:
     assert Examples([plain]).digest() != Examples([voted]).digest()
 
 
-@pytest.mark.parametrize("to", ["jsonl", "json", "csv", "parquet", "prodigy", "label-studio"])
+@pytest.mark.parametrize("to", ["jsonl", "json", "prodigy", "label-studio"])
 def test_converted_votes_come_back(to: str, tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [*ROWS, {"text": "bad", "label": "neg"}])
     suffix = {"prodigy": "jsonl", "label-studio": "json"}.get(to, to)

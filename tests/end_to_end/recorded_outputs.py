@@ -41,7 +41,7 @@ EXAMPLES = ROOT / "examples" / "data"
 TABLES = ("table", "csv", "latex", "markdown", "json")
 ANALYSIS = {name: ["report", "--format", name] for name in TABLES}
 """How the analysis of predictions is asked for, by format."""
-CONVERTED = "jsonl json csv tsv xlsx parquet conll prodigy doccano label-studio brat".split()
+CONVERTED = "jsonl json conll prodigy doccano label-studio brat".split()
 DAMAGED_FILES = 12
 """Damaged forms of each valid file."""
 KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
@@ -217,12 +217,6 @@ def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
     record(f"{kind}/predict/print", "predict", folder, "--file", inputs)
     record(f"{kind}/predict/columns", "predict", folder, "--file", inputs, "--keep-columns")
     record(f"{kind}/thresholds", "thresholds", folder, "--dry-run", "--split", "validation")
-    record(f"{kind}/suggest", "suggest", folder, "--file", inputs, "--number", "4")
-    suggested = place / "suggested.jsonl"
-    record(f"{kind}/suggest/file", "suggest", folder, "--file", inputs, "--out", suggested)
-    for name, file in (("suggested", suggested), ("predictions", predictions)):
-        record(f"{kind}/review of {name}", "review", file, "--out", page)
-        recorder.file(f"{kind}/review of {name}/page", page)
 
 
 def of_data(recorder: Recorder) -> None:
@@ -245,10 +239,6 @@ def of_data(recorder: Recorder) -> None:
             record(own, "convert", file, "--to", name, "--out", out)
             if out.exists():
                 recorder.file(f"{own}/file", out)
-    annotators = EXAMPLES / "annotators" / "sentiment.jsonl"
-    for name in TABLES:
-        words = ("agreement", annotators, "--resamples", "50", "--format", name)
-        record(f"data/annotators/agreement/{name}", *words)
 
 
 def damaged_forms(content: bytes) -> list[bytes]:

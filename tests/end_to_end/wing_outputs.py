@@ -179,30 +179,11 @@ def of_masks(recorder: Recorder, model: Path, run: Path) -> None:
 
 
 def of_annotators(recorder: Recorder, runs: dict[str, Path]) -> None:
-    """Record agreement, conversions, suspects, suggestions and pages to review."""
+    """Record conversions and suspects."""
     place, record = recorder.place / "annotated", recorder.command
     for name, rows in FILES.items():
         write_jsonl(place / name, rows)
     (place / "tags.conll").write_text("Bo\tB-PER\nran\tO\n\nsat\tO\n")
-    sides = {
-        "labels": ("one", "two"),
-        "three": ("one", "two", "three"),
-        "lists": ("lists-1", "lists-2"),
-        "spans": ("spans-1", "spans-2"),
-        "tags": ("tags-1", "tags-2"),
-        "columns": ("skipped",),
-        "wrong/numbers": ("numbers", "numbers"),
-        "wrong/other numbers": ("numbers", "one"),
-        "wrong/kinds": ("one", "spans-1"),
-        "wrong/texts": ("one", "bad"),
-        "wrong/alone": ("one",),
-        "wrong/several": ("skipped", "one"),
-    }
-    for name, stems in sides.items():
-        for form in TABLES if "/" not in name else ("table",):
-            words = [place / f"{stem}.jsonl" for stem in stems]
-            more = ("--resamples", "50", "--format", form)
-            record(f"agreement/{name}/{form}", "agreement", *words, *more)
     kinds = {
         kind: next(folder.glob("predictions.test.jsonl"), folder / "predictions.validation.jsonl")
         for kind, folder in runs.items()
@@ -212,22 +193,6 @@ def of_annotators(recorder: Recorder, runs: dict[str, Path]) -> None:
         for name in FILES
         if name.startswith(("spans", "tags", "lists", "pairs", "skipped", "numbers"))
     }
-    applied = {
-        "labels": ("one.jsonl", "decisions.jsonl"),
-        "lists": ("lists-1.jsonl", "of-lists.jsonl"),
-        "spans": ("spans-1.jsonl", "of-spans.jsonl"),
-        "tags": ("tags-1.jsonl", "of-tags.jsonl"),
-        "of spans on labels": ("one.jsonl", "of-spans.jsonl"),
-        "of labels on tags": ("tags.conll", "decisions.jsonl"),
-        "no decisions": ("one.jsonl", "two.jsonl"),
-    }
-    for name, (data, decisions) in applied.items():
-        out = place / "decided.jsonl"
-        words = ["convert", place / data, "--decisions", place / decisions]
-        record(f"decisions/{name}", *words, "--to", "jsonl", "--out", out)
-        if out.exists():
-            recorder.file(f"decisions/{name}/file", out)
-            out.unlink()
     for kind, file in kinds.items():
         for to in CONVERTED:
             suffix = SUFFIXES.get(to, to)
@@ -237,30 +202,7 @@ def of_annotators(recorder: Recorder, runs: dict[str, Path]) -> None:
                 recorder.file(f"convert/{kind}/{to}/file", out)
                 if out.is_file():
                     out.unlink()
-    page = place / "page.html"
-    reviewed: dict[str, tuple[str | Path, ...]] = {
-        "suspects": ("suspects.jsonl", "--labels", "maybe"),
-        "no suspects": ("one.jsonl",),
-        "no columns": ("pairs.jsonl", "--columns", "text=Message"),
-        "other columns": ("pairs.jsonl", "--columns", "text=source"),
-        "folder": (".",),
-    }
-    for name, (file, *more) in reviewed.items():
-        record(f"review/{name}", "review", place / file, *more, "--out", page)
-        if page.exists():
-            recorder.file(f"review/{name}/page", page)
-            page.unlink()
-    _suggestions(recorder, runs)
     _suspects(recorder)
-
-
-def _suggestions(recorder: Recorder, runs: dict[str, Path]) -> None:
-    texts = EXAMPLES / "sentiment" / "test.jsonl"
-    for by in ("both", "uncertainty", "diversity", "random"):
-        for kind in ("label", "labels", "tags", "spans", "number", "answers"):
-            words = (runs[kind], "--file", texts, "--number", "3", "--by", by)
-            recorder.command(f"suggest/{kind}/{by}", "suggest", *words)
-    recorder.command("suggest/none", "suggest", runs["label"], "--file", texts, "--number", "0")
 
 
 def _suspects(recorder: Recorder) -> None:
@@ -288,7 +230,7 @@ def _suspects(recorder: Recorder) -> None:
             f"batch_size: 8\nlr: 2e-3\nprecision: fp32\nmax_length: 40\n{more}",
             encoding="utf-8",
         )
-        out, page = place / f"suspects-{name}.jsonl", place / "suspects.html"
+        out = place / f"suspects-{name}.jsonl"
         words = ("check", recipe, "--label-errors", "--folds", "2", "--examples", "3")
         recorder.command(f"suspects/{name}", *words, "--out", out)
         exit_code, shown, said = recorder.entries[f"suspects/{name}"]
@@ -296,5 +238,3 @@ def _suspects(recorder: Recorder) -> None:
         recorder.entries[f"suspects/{name}"] = [exit_code, shown, said]
         if out.exists():
             recorder.file(f"suspects/{name}/file", out)
-            recorder.command(f"suspects/{name}/review", "review", out, "--out", page)
-            recorder.file(f"suspects/{name}/page", page)

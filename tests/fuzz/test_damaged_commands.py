@@ -396,17 +396,13 @@ COMMANDS = {
     "predict texts": "predict classify --file FILE --out=out.jsonl",
     "predict to a table": "predict classify --file FILE --out=out.csv",
     "predict words": "predict tag --file FILE --out=out.jsonl",
-    "suggest": "suggest classify --file FILE --out=out.jsonl",
-    "suggest words": "suggest tag --file FILE --out=out.jsonl",
     "embed": "embed bert --file FILE --out=out.npy",
-    "review": "review FILE --out=out.html",
     "check": "check FILE",
     "convert to JSON Lines": "convert FILE --to jsonl --out=out.jsonl",
     "convert to doccano": "convert FILE --to doccano --out=out.jsonl",
     "convert to columns": "convert FILE --to conll --out=out.conll",
     "report": "report FILE --format table",
     "score": "score FILE",
-    "agreement": "agreement FILE FILE",
 }
 INPUTS = (
     "texts.jsonl texts.tsv tags.jsonl words.conll sentences.jsonl labels.jsonl predicted.jsonl "

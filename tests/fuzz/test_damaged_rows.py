@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from finetune.annotation.annotations import read_annotations
-from finetune.annotation.decisions import read_decisions
-from finetune.annotation.review_page import page
 from finetune.data import (
     check_data,
     data_kind,
@@ -20,7 +18,6 @@ from finetune.data import (
     read_tokens,
 )
 from finetune.data.choices import CHOICES
-from finetune.data.json_files import parse_json
 from finetune.data.questions import QUESTIONS
 from finetune.data.running_text import read_running_text
 from finetune.data.tokens import read_gold
@@ -31,12 +28,6 @@ from finetune.types import UserError
 from tests.fuzz.mutations import SEEDS, fuzz
 
 pytestmark = pytest.mark.slow
-
-
-def _review(path: str) -> None:
-    rows = [parse_json(line, path) for line in Path(path).read_text("utf-8").splitlines()]
-    if rows and all(isinstance(row, dict) for row in rows):
-        page(rows, "rows")
 
 
 def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -54,12 +45,10 @@ READERS: dict[str, Callable[[str], Any]] = {
     "read_gold": read_gold,
     "data_kind": data_kind,
     "read_annotations": read_annotations,
-    "read_decisions": lambda path: read_decisions(Path(path)),
     "read_senses": read_senses,
     "read_running_text": read_running_text,
     "read_similarity": read_similarity,
     "read_predictions": lambda path: read_predictions(Path(path)),
-    "review": _review,
 }
 
 
@@ -76,8 +65,6 @@ def test_readers(name: str, tmp_path: Path) -> None:
                     list(found)
             except UserError as error:
                 assert str(error)
-            except UnicodeDecodeError:
-                assert reader is _review, "Path.read_text of this test"
 
     fuzz(SEEDS[name], check)
 

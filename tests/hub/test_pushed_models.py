@@ -105,7 +105,6 @@ def test_commands(hub: Hub, tmp_path: Path) -> None:
         ["embed", "lab/sentence", "--text", "a warm room"],
         ["perplexity", "lab/pretrain", "--text", "a warm room"],
         ["export", "lab/tag", "--out", tmp_path / "exported"],
-        ["suggest", "lab/classify", "--file", gold, "--number=2"],
         ["thresholds", "lab/classify", "--dry-run"],
         ["compare", "lab/classify", own, "--data", gold, "--resamples=10"],
         ["distill", "lab/classify", "--data", data, *student],
