@@ -321,11 +321,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return False
 
     @property
-    def reads_words_of_pairs(self) -> bool:
-        """True if the data name a word in each text of a pair."""
-        return False
-
-    @property
     def schedule(self) -> ScheduleDefaults:
         """The defaults of --epochs, --steps and --eval-every."""
         return ScheduleDefaults()
@@ -516,10 +511,6 @@ class TextConfig(LabelConfig):
     any query. `poly` compares several vectors of the first text (--poly-codes)."""
     poly_codes: Annotated[int | None, POSITIVE] = None
     """Number of vectors of the first text with `--pair-encoder poly`; unset is 16."""
-    marked_words: bool = False
-    """Compare the word that the data mark in each text of a pair, in its context (`cross` or `bi`):
-    columns `index` and `index_pair` (words between blanks, from 0), or `start`, `end`, `start_pair`
-    and `end_pair` (characters)."""
     per_class: Annotated[int | None, POSITIVE] = None
     """Train on N examples of each label, drawn by --seed. A larger N adds to the examples of a
     smaller N."""
@@ -554,20 +545,15 @@ class TextConfig(LabelConfig):
         return "--few-shot" if not self.few_shot and self.pair_encoder == "cross" else None
 
     @property
-    def reads_words_of_pairs(self) -> bool:
-        """True if the data name a word in each text of a pair."""
-        return self.marked_words
-
-    @property
     def custom_head(self) -> bool:
         """True if the head is not one of transformers."""
-        return self.pair_encoder != "cross" or self.marked_words or self.few_shot
+        return self.pair_encoder != "cross" or self.few_shot
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
         if not self.few_shot:
             return
-        names = ("loss", "label_smoothing", "pair_encoder", "marked_words")
+        names = ("loss", "label_smoothing", "pair_encoder")
         self._refuse(
             (*names, "classifier_dropout", "head_lr"),
             "does not apply to --few-shot, whose classifier is a logistic regression on the "
@@ -584,8 +570,7 @@ class TextConfig(LabelConfig):
 
 
 def _custom_text_head(settings: Mapping[str, Any]) -> bool:
-    apart = settings.get("pair_encoder", "cross") != "cross"
-    return bool(apart or settings.get("marked_words") or settings.get("few_shot"))
+    return settings.get("pair_encoder", "cross") != "cross" or bool(settings.get("few_shot"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,8 +35,7 @@ def read_examples(config: TrainConfig, source: Any, errors: list[str] | None = N
         return CHOICES.read(source, **options)
     if about.words:
         return read_tokens(source, relations=about.given_spans, **options)
-    targets = config.reads_words_of_pairs
-    return read_text(source, pair=True if targets else about.pairs, targets=targets, **options)
+    return read_text(source, pair=about.pairs, **options)
 
 
 def look_at_data(config: TrainConfig) -> None:

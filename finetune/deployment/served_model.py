@@ -96,8 +96,8 @@ class Engine:
         task, record = predictor.task, predictor.task.record
         if not record.input_keys:
             raise UserError(
-                f"this model of `finetune {task.name}` reads more than texts and words (marked "
-                "words, or spans), so it cannot be served: use predict --file."
+                f"this model of `finetune {task.name}` reads more than texts and words "
+                "(spans), so it cannot be served: use predict --file."
             )
         return cls(
             task.name,

@@ -64,7 +64,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         )
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls,
         name: str | Path,
         *,
@@ -109,7 +109,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         """Check the texts of each pair, see ``Head.check_batch``."""
         self.encoder.check_batch(separate_texts(batch) if "token" in batch.targets else batch)
 
-    def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """Write the files of ``MaskedLanguageModel``, the perceptron, and the pooling."""
         super().save_pretrained(folder, **options)
         save_module(self.projection, Path(folder) / PROJECTION_FILE)

@@ -62,7 +62,7 @@ class Ranker:
         self.device: torch.device = self.predictor.accelerator.device
         self.task: Any = self.predictor.task
         record = self.task.record
-        if not record.pairs or "text_pair" not in record.input_keys:
+        if not record.pairs:
             raise UserError(f"{run}: ranking needs a model of pairs of texts.")
         if record.kind == "labels":
             raise UserError(f"{run}: ranking needs one label or a number for a pair, not several.")

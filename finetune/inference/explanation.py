@@ -70,7 +70,7 @@ def check_explainable(task: Task) -> None:
     if not task.explained_score:
         raise UserError(
             f"--explain: the predictions of this `{task.name}` model cannot be explained: legal "
-            "are models of classify, nli, tag and ner without --marked-words and --context."
+            "are models of classify, nli, tag and ner without --context."
         )
 
 

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from finetune.models.packing import group_by_length
 from finetune.runtime.device import to_device
-from finetune.types import Batch, UserError
+from finetune.types import Batch
 
 MAX_WASTE = 0.15
 """Padding in a group as a fraction of its tokens, on the CPU."""
@@ -75,31 +74,6 @@ def restore_order(parts: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     return torch.cat(list(parts)).index_select(0, torch.cat(list(indices)).argsort())
-
-
-def batch_of_rows(input_ids: Tensor, attention_mask: Tensor, segments: Tensor | None) -> Batch:
-    """Return N padded rows [N, L] as a batch of their real tokens, each of which is a word."""
-    real = attention_mask.bool()
-    counts = real.sum(1)
-    lengths = tuple(counts.tolist())
-    if not all(lengths):
-        raise UserError("every row needs a token: check the attention mask.")
-    bounds = pad(counts.cumsum(0), (1, 0))
-    tokens = torch.arange(sum(lengths), device=input_ids.device)
-    return Batch(
-        input_ids=input_ids[real],
-        position_ids=tokens - torch.repeat_interleave(bounds[:-1], counts),
-        segment_ids=None if segments is None else segments[real],
-        cu_seqlens=bounds.int(),
-        words=tokens,
-        word_lengths=torch.ones_like(tokens),
-        words_cu=bounds,
-        lengths=lengths,
-        example=tuple(range(len(lengths))),
-        part=(0,) * len(lengths),
-        num_words=lengths,
-        num_subwords=len(tokens),
-    )
 
 
 def padded_index(batch: Batch) -> Tensor:

@@ -86,24 +86,6 @@ class Subwords:
                 found[index] = self.text_subwords([_part(text, size, last)])[0]
         return found
 
-    def marked_subwords(
-        self, texts: Sequence[str], targets: Sequence[tuple[int, int]]
-    ) -> list[tuple[list[int], int, int]]:
-        """Return the subword ids of each text, and the range of ids that cover its target.
-
-        A target that the tokenizer drops becomes the placeholder.
-        """
-        result = []
-        encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
-        for (begin, stop), encoding in zip(targets, encoded, strict=True):
-            ids, offsets = list(encoding.ids), encoding.offsets
-            start = next((i for i, (_, last) in enumerate(offsets) if last > begin), len(ids))
-            end = start + sum(first < stop for first, _ in offsets[start:])
-            if start == end:
-                ids.insert(start, self.placeholder)
-            result.append((ids, start, max(end, start + 1)))
-        return result
-
     def word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Return the subword ids of each word of each sentence; the placeholder if it has none."""
         known = self._subwords_of(sentences)

@@ -118,48 +118,6 @@ class TextSequences:
             result.append([Encoding(example.id, first + second, both, starts)])
         return result, num_cut
 
-    def encode_marked(
-        self, examples: Sequence[TextExample], apart: bool
-    ) -> tuple[list[list[Encoding]], int]:
-        """Return a sequence for each pair, whose "words" are its targets and the text around them.
-
-        The texts form one sequence: before, target, between, target, after. With ``apart``, each
-        text has its own special tokens: before, target, after, before, target, after. Long texts
-        are cut around their targets.
-        """
-        tokenizer, far = self.tokenizer, FAR * self.max_length
-        texts, targets = [], []
-        for example in examples:
-            for text, (begin, end) in zip(
-                (example.text, example.pair or ""), example.targets or (), strict=True
-            ):
-                left = max(0, begin - far)
-                texts.append(text[left : end + far])
-                targets.append((begin - left, end - left))
-        flat = tokenizer.marked_subwords(texts, targets)
-        room, begin = self.room(pair=not apart), len(tokenizer.single.prefix)
-        result, num_cut = [], 0
-        for example, one, other in zip(examples, flat[::2], flat[1::2], strict=True):
-            both = (one[0], other[0])
-            rooms = [room, room] if apart else [len(ids or ()) for ids in truncated(*both, room)]
-            size = (max if apart else sum)(map(len, both))
-            self.check_size(example, size, room)
-            num_cut += size > room
-            (first, *at), (second, *pair_at) = (
-                _around(*side, most) for side, most in zip((one, other), rooms, strict=True)
-            )
-            if apart:
-                (ids, segments), (more, more_segments) = map(tokenizer.build, (first, second))
-                ends = [len(ids)]
-                next_begin = len(ids) + begin
-                ids, segments = ids + more, segments and segments + (more_segments or [])
-            else:
-                ids, segments = tokenizer.build(first, second)
-                ends, next_begin = [], begin + len(first) + len(tokenizer.pair.middle)
-            inner = [*(begin + i for i in at), *ends, *(next_begin + i for i in pair_at)]
-            result.append([Encoding(example.id, ids, segments, [0, *inner, len(ids)])])
-        return result, num_cut
-
     def room(self, *, pair: bool) -> int:
         """Return the number of subwords of a text, or of two, that fit into a sequence."""
         template = self.tokenizer.pair if pair else self.tokenizer.single
@@ -211,11 +169,6 @@ class TextSequences:
         if second is None:
             return [(part, None) for part in parts]
         return [(short, part) if second_is_longer else (part, short) for part in parts]
-
-
-def _around(ids: list[int], start: int, end: int, room: int) -> tuple[list[int], int, int]:
-    left = max(0, min((start + end - room) // 2, len(ids) - room, start))
-    return ids[left : left + room], start - left, min(end - left, room)
 
 
 def truncated(

@@ -153,7 +153,7 @@ class PretrainingModel(MaskedLanguageModel):
                 following = head.seq_relationship(pooled)
         return PretrainingScores(*masked, boundary, following)
 
-    def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """Write the files of ``MaskedLanguageModel``, and the weights of the boundary head."""
         super().save_pretrained(folder, **options)
         if self.boundary is not None:

@@ -8,7 +8,7 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -22,7 +22,6 @@ from torch.nn import functional
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.data.labels import with_standard_names
-from finetune.data.tables import Table
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -52,19 +51,17 @@ from finetune.tasks.text_data import (
 from finetune.types import (
     Batch,
     Encoding,
-    Example,
     LabelSpan,
     Partial,
     TextExample,
     TextPrediction,
-    UserError,
 )
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
 CUSTOM_HEAD = (
-    "the model reads the texts of a pair apart, or compares marked words, which a graph of one "
-    "sequence does not: use `finetune predict`, or train without --pair-encoder and --marked-words"
+    "the model reads the texts of a pair apart, which a graph of one sequence does not: use "
+    "`finetune predict`, or train without --pair-encoder"
 )
 """The reason why a model with a head of this project is not exported."""
 
@@ -86,25 +83,6 @@ class TextRecord(TaskRecord, TextDecoder):
 
     def __post_init__(self) -> None:
         check_thresholds(self.thresholds, self.with_threshold)
-
-    @property
-    def input_keys(self) -> tuple[str, ...]:
-        """The keys of an example in a request to a server, which cannot mark words."""
-        return () if self.config.marked_words else super().input_keys
-
-    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        """Stream texts, without their labels."""
-        return super().read(source, targets=self.config.marked_words, **options)
-
-    def checked(self, example: Example) -> Example:
-        """Return an example; raise UserError for one without what the model compares."""
-        example = super().checked(example)
-        if self.config.marked_words and example.targets is None:
-            raise UserError(
-                f"{example.where}: this model compares a marked word in each text: give --file "
-                "with the columns index and index_pair (in Python TextExamples with targets)."
-            )
-        return example
 
     @property
     def with_threshold(self) -> list[str]:
@@ -196,10 +174,7 @@ class TextClassificationTask(Task):
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         config = self.record.config
-        if config.marked_words:
-            apart = config.pair_encoder == "bi"
-            encoded, num_cut = self._text_sequences.encode_marked(examples, apart)
-        elif config.pair_encoder != "cross":
+        if config.pair_encoder != "cross":
             encoded, num_cut = self._text_sequences.encode_apart(examples)
         else:
             encoded, num_cut = self._text_sequences.encode(examples)
@@ -263,7 +238,6 @@ class TextClassificationTask(Task):
             kind=config.pair_encoder,
             num_codes=config.poly_codes or NUM_CODES,
             dropout=config.classifier_dropout or 0.0,
-            marked_words=config.marked_words,
         )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -313,8 +287,6 @@ class TextClassificationTask(Task):
     @property
     def explained_score(self) -> str:
         """The score of labels that words explain."""
-        if self.record.config.marked_words:
-            return ""
         scores = {"single": "log-probability", "multi": "logit", "regression": "number"}
         return scores[self.record.problem]
 

@@ -130,10 +130,8 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
             ("positive",),
         ),
         (encoder != "poly", "it applies to --pair-encoder poly", ("poly_codes",)),
-        (encoder == "poly", "it applies to --pair-encoder cross and bi", ("marked_words",)),
         (not window, "it applies to --long-text window", ("overlap",)),
         (window and encoder != "cross", one_sequence, ("long_text",)),
-        (window and config.marked_words, "texts are cut around their marked words", ("long_text",)),
         (not single, one_label, ("few_shot",)),
         (len(labels) < 2, "it needs two labels or more", ("few_shot",)),
     ]

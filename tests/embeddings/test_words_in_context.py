@@ -13,7 +13,7 @@ from finetune.embeddings.words_in_context import Threshold
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import read_jsonl, write_jsonl, write_splits
+from tests.small_data import read_jsonl, write_splits
 
 
 def test_threshold_is_the_best_one() -> None:
@@ -72,35 +72,3 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
     assert [json.loads(line)["cosine"] for line in again.out.splitlines()] == pytest.approx(
         [line["cosine"] for line in lines], abs=1e-5
     )
-    if not standardize:
-        trained_head(tmp_path, model, rows)
-
-
-def trained_head(place: Path, model: str, rows: list[dict]) -> None:
-    """A classifier over the two words, compared with the threshold; what it refuses."""
-    out = place / "trained"
-    train = ("nli", "--model", model, "--data", str(place / "data"), "--marked-words")
-    run(*train, "--steps", "2", "--validation", "none", "--out", str(out)).ok()
-    compared = run("compare", str(out), str(place / "run"), "--resamples", "20").ok()
-    assert "accuracy" in compared.out, compared.err
-    test = str(place / "data" / "test.jsonl")
-    predicted = run("predict", str(out), "--file", test)
-    saved = read_jsonl(out / "predictions.test.jsonl")
-    lines = predicted.rows
-    assert [line["id"] for line in lines] == [row["id"] for row in rows]
-    for line, other in zip(lines, saved, strict=True):
-        assert line["scores"] == pytest.approx(other["scores"], abs=1e-5)
-    unmarked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
-    write_jsonl(place / "unmarked.jsonl", unmarked)
-    for command, message in (
-        (("predict", str(out), "--text", "a", "--pair", "b"), "compares a marked word"),
-        (
-            ("predict", str(out), "--file", str(place / "unmarked.jsonl")),
-            "no column names the word",
-        ),
-        (("export", str(out), "--out", str(place / "onnx")), "compares marked words"),
-        ((*train, "--pair-encoder", "poly"), "--marked-words: it applies to"),
-        ((*train, "--long-text", "window"), "cut around their marked words"),
-        ((*train, "--columns", "index=where"), "no column 'where'"),
-    ):
-        run(*command).refused(message)

@@ -25,8 +25,8 @@ PAIRS = [
 ]
 
 
-def head_of(family: str, kind: str, dropout: float = 0.0, marked_words: bool = False) -> Any:
-    settings = {"kind": kind, "marked_words": marked_words, "num_codes": 5}
+def head_of(family: str, kind: str, dropout: float = 0.0) -> Any:
+    settings = {"kind": kind, "num_codes": 5}
     return tiny_head("bi", family, dropout=dropout, settings=settings)
 
 
@@ -55,40 +55,6 @@ def test_logits_and_gradients_are_those_of_the_papers(family: str, kind: str):
     logits = head(pack(sequences()))
     expected = torch.stack([naive(reference, *pair) for pair in PAIRS])
     assert_equal(logits, expected, head, reference, 1e-10)
-
-
-MARKED = [
-    ([2, 7, 8, 9, 3], (2, 4), [2, 11, 3], (1, 2)),
-    ([2, 12, 3], (1, 2), [2, 9, 9, 14, 15, 16, 3], (3, 6)),
-]
-"""Two texts and the rows of a marked word in each."""
-
-
-@pytest.mark.parametrize("kind", ["cross", "bi"])
-def test_marked_words_are_compared(kind: str):
-    head = head_of("bert", kind, marked_words=True)
-    sequences, expected = [], []
-    for number, (first, (a, b), second, (c, d)) in enumerate(MARKED):
-        size = len(first)
-        if kind == "bi":
-            u, v = (
-                head.model(torch.tensor([ids])).last_hidden_state[0, start:end].mean(0)
-                for ids, start, end in ((first, a, b), (second, c, d))
-            )
-            ends = [size]
-        else:
-            second, c, d = second[1:], c - 1, d - 1  # [CLS] first [SEP] second [SEP]
-            states = head.model(torch.tensor([first + second])).last_hidden_state[0]
-            u, v = states[a:b].mean(0), states[size + c : size + d].mean(0)
-            ends = []
-        expected.append(head.classifier(torch.cat([u, v, (u - v).abs(), u * v])))
-        starts = [0, a, b, *ends, size + c, size + d, size + len(second)]
-        sequences.append(Encoding(number, first + second, None, starts))
-    torch.testing.assert_close(head(pack(sequences)), torch.stack(expected), rtol=0, atol=1e-10)
-    dropped = head_of("bert", kind, 0.3, marked_words=True).train()
-    with fast_dropout(dropped):
-        alone = torch.cat([dropped(pack([each], seed=7)) for each in sequences])
-        torch.testing.assert_close(dropped(pack(sequences, seed=7)), alone, rtol=0, atol=1e-10)
 
 
 def test_dropout_tells_the_texts_apart():

@@ -351,28 +351,23 @@ def test_sequences_of_huge_texts_need_little_of_them(monkeypatch: pytest.MonkeyP
     """The subwords of a text of 10 million characters would take gigabytes."""
     tokenizer = SubwordTokenizer(plain("bert"), words=False)
     huge = "a man is playing a guitar " * 4_000
-    examples = [TextExample(0, huge, huge, targets=((50_008, 50_015), (8, 15)))]
-    whole = tokenizer.marked_subwords([huge, huge], examples[0].targets)
+    examples = [TextExample(0, huge, huge)]
+    whole = tokenizer.text_subwords([huge])
     sequences = TextSequences(tokenizer, 32, "truncate")
     expected = [sequences.encode(examples)]
     read: list[int] = []
-    for method in ("text_subwords", "marked_subwords"):
-        known = getattr(SubwordTokenizer, method)
+    known = SubwordTokenizer.text_subwords
 
-        def reading(self: SubwordTokenizer, texts: list[str], *more: object, known=known):
-            read.append(max(map(len, texts)))
-            return known(self, texts, *more)
+    def reading(self: SubwordTokenizer, texts: list[str]) -> list[list[int]]:
+        read.append(max(map(len, texts)))
+        return known(self, texts)
 
-        monkeypatch.setattr(SubwordTokenizer, method, reading)
-    for encode in (
-        lambda: sequences.encode(examples),
-        lambda: sequences.encode_apart(examples),
-        lambda: sequences.encode_marked(examples, apart=True),
-    ):
-        found, num_cut = encode()
+    monkeypatch.setattr(SubwordTokenizer, "text_subwords", reading)
+    for encode in (sequences.encode, sequences.encode_apart):
+        found, num_cut = encode(examples)
         assert num_cut == 1 and max(read) < 10_000
         ids = found[0][0].input_ids
-        assert whole[0][0][:10] == ids[1:11] or len(ids) == 64
+        assert whole[0][:10] == ids[1:11] or len(ids) == 64
     assert [sequences.encode(examples)] == expected
     with pytest.raises(UserError, match=r"has [0-9]+ tokens or more, --max-length 32 leaves"):
         TextSequences(tokenizer, 32, "error").encode(examples)

@@ -74,26 +74,6 @@ class Case:
     settings: dict[str, Any]
 
 
-_MARKED = [
-    {
-        "text": "he saw the dog",
-        "text_pair": "the dog saw it",
-        "index": index,
-        "index_pair": other,
-        "label": label,
-    }
-    for index, other, label in (
-        (1, 2, "same"),
-        (1, 1, "other"),
-        (3, 1, "same"),
-        (3, 2, "other"),
-        (2, 0, "same"),
-        (2, 1, "other"),
-        (0, 0, "other"),
-        (0, 3, "other"),
-    )
-]
-"""Equal texts: the marked words alone say the label."""
 SINGLE = texts([kind for _, kind in _SENTIMENT])
 WAYS = ["entailment", "neutral", "contradiction"]
 BIO = tagged([tags for _, tags in _ENTITIES])
@@ -194,8 +174,6 @@ CASES = {
         texts([0.5, 1.5, 2.0, -1.0, 0.0, 3.25, -2.5, 1.0], pairs=True),
         {"pair_encoder": "poly", "poly_codes": 3},
     ),
-    "marked": Case("nli", _MARKED, {"marked_words": True}),
-    "marked bi": Case("classify", _MARKED, {"marked_words": True, "pair_encoder": "bi"}),
     "choice": Case("choice", _CHOICES, {}),
     "choice calibrated": Case(
         "choice",
@@ -236,7 +214,7 @@ CASES = {
     "pos all mean": Case("tag", tagged(_POS), {"label_subwords": "all", "word_score": "mean"}),
 }
 SLOW = {
-    *("nli 2", "marked bi", "choice", "io", "bio all mean", "bio first mean", "bio windows"),
+    *("nli 2", "choice", "io", "bio all mean", "bio first mean", "bio windows"),
     *("bioes", "ner", "ner windows", "pos crf"),
 }
 """Cases whose settings also occur in other cases."""

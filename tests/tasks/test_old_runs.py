@@ -54,8 +54,7 @@ def test_settings_that_are_gone_are_ignored(tmp_path: Path, caplog: pytest.LogCa
     copy = changed(tmp_path, config={"warp_speed": 9})
     (found,) = finetune.load(copy).predict(["a lovely room in Oslo"])
     assert found.label == finetune.load(CLASSIFY).predict(["a lovely room in Oslo"])[0].label
-    (message,) = [record.getMessage() for record in caplog.records]
-    assert "no setting 'warp_speed'" in message or "no setting warp_speed" in message
+    assert "no setting marked_words, warp_speed," in caplog.records[0].getMessage()
 
 
 @pytest.mark.parametrize(

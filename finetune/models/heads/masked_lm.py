@@ -77,7 +77,7 @@ class MaskedLanguageModel(PretrainedHead):
         self._layers = layers_of(self.auto_class, model.config.model_type) if known else None
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls, name: str | Path, *, batching: Batching = "auto", new_head: bool = True, **options: Any
     ) -> Self:
         """Load a masked language model in float32.
@@ -106,7 +106,7 @@ class MaskedLanguageModel(PretrainedHead):
         require_class(cls.auto_class, config.model_type, config)
         return cls(cls.auto_class.from_config(config), batching)
 
-    def forward(self, batch: Batch) -> MaskedScores | Tensor:  # type: ignore[override]
+    def forward(self, batch: Batch) -> MaskedScores | Tensor:
         """Return the scores of the targets of a batch, or logits if the targets have no tokens."""
         if "token" not in batch.targets:
             return self.logits(batch)

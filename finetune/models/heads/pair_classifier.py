@@ -1,4 +1,4 @@
-"""PairClassifier: one prediction for each pair of texts read apart, or of marked words in them.
+"""PairClassifier: one prediction for each pair of texts read apart.
 
 A bi-encoder (Reimers & Gurevych 2019, "Sentence-BERT") or a poly-encoder (Humeau et al. 2020,
 "Poly-encoders"). The vectors of texts do not depend on each other, so the vectors of candidates can
@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
-from finetune.models.heads.layers import pool, pooled_tokens
+from finetune.models.heads.layers import pooled_tokens
 from finetune.types import Batch
 
 
@@ -24,8 +24,7 @@ class PairClassifierConfig(EncoderModelConfig):
     """The configuration of a ``PairClassifier``, with the configuration of its ``encoder`` inside.
 
     Attributes:
-        kind: ``"bi"`` or ``"poly"``; with ``marked_words`` also ``"cross"``.
-        marked_words: Whether one word of each text is compared.
+        kind: ``"bi"`` or ``"poly"``.
         num_codes: Number of codes that attend to the first text, with ``"poly"``.
         dropout: Dropout before the classifier.
     """
@@ -35,7 +34,6 @@ class PairClassifierConfig(EncoderModelConfig):
     kind: str = "bi"
     num_codes: int = 16
     dropout: float = 0.0
-    marked_words: bool = False
 
 
 class PairClassifier(EncoderModel):
@@ -46,17 +44,11 @@ class PairClassifier(EncoderModel):
     text, u_i = sum_j softmax_j(c_i · h_j) h_j, and the second text attends to the results,
     u = sum_i softmax_i(v · u_i) u_i.
 
-    With ``marked_words``, u and v are the means of the hidden states of one word in each text, and
-    the features [u; v; |u - v|; u * v]. The texts are read apart (``bi``) or as one sequence
-    (``cross``).
-
     ``from_pretrained`` loads a trained model; with ``labels`` (for regression the name of the
     number) it makes one to train. Its settings are the attributes of ``PairClassifierConfig``.
 
     Sequences of a batch have the first text and then the second, each with its special tokens, as
-    their "words" (``Encoding.word_starts``). With ``marked_words``, the "words" are the marked
-    words and the text around them: before, word, after, before, word, after; or for ``cross``
-    before, word, between, word, after.
+    their "words" (``Encoding.word_starts``).
 
     Examples:
         >>> from finetune import Encoding, pack
@@ -81,41 +73,29 @@ class PairClassifier(EncoderModel):
         # small at first (post_init): codes attend almost evenly, as the mean of a bi-encoder does
         self.codes = nn.Embedding(config.num_codes, width) if config.kind == "poly" else None
         self.dropout = nn.Dropout(config.dropout)
-        features = 4 if config.marked_words else 3
-        self.classifier = nn.Linear(features * width, len(self.labels))
+        self.classifier = nn.Linear(3 * width, len(self.labels))
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""
-        texts = self._texts(batch)
-        queries, candidates = self._compared(batch, texts)
-        with keyed_dropout(
-            texts, texts.cu_seqlens[: -1 : len(texts.lengths) // len(batch.lengths)]
-        ):
+        texts = separate_texts(batch)
+        queries, candidates = self._compared(texts)
+        with keyed_dropout(texts, texts.cu_seqlens[:-1:2]):
             return self.compare(queries, candidates)
 
     def vectors(self, batch: Batch) -> Tensor:
         """Return the vectors of both texts side by side [N, 2 H]; of a query its mean."""
-        queries, candidates = self._compared(batch, self._texts(batch))
+        queries, candidates = self._compared(separate_texts(batch))
         return torch.cat([queries.mean(1), candidates], -1)
 
-    def _compared(self, batch: Batch, texts: Batch) -> tuple[Tensor, Tensor]:
+    def _compared(self, texts: Batch) -> tuple[Tensor, Tensor]:
         hidden = self.encoder(texts)
-        if self.config.marked_words:
-            vectors = pool(hidden, batch.word_lengths)
-            vectors = vectors.unflatten(0, (len(batch.lengths), -1))
-            return vectors[:, 1:2], vectors[:, -2]
         queries = self.query_vectors(hidden, texts, step=2)
         return queries, self.text_vectors(hidden, texts)[1::2]
 
-    def _texts(self, batch: Batch) -> Batch:
-        if self.config.kind == "cross":
-            return batch
-        return separate_texts(batch, 3 if self.config.marked_words else 1)
-
     def check_batch(self, batch: Batch) -> None:
         """Check the texts of each pair, see ``Head.check_batch``."""
-        self.encoder.check_batch(self._texts(batch))
+        self.encoder.check_batch(separate_texts(batch))
 
     def text_vectors(self, hidden: Tensor, texts: Batch) -> Tensor:
         """Return the mean of the hidden states [T, H] of each text: [N, H]."""
@@ -145,20 +125,17 @@ class PairClassifier(EncoderModel):
             first = (weights * queries).sum(1)
         first = first.expand_as(candidates)
         features = [first, candidates, (first - candidates).abs()]
-        if self.config.marked_words:
-            features.append(first * candidates)
         logits: Tensor = self.classifier(self.dropout(torch.cat(features, dim=-1)))
         return logits
 
 
-def separate_texts(batch: Batch, parts: int = 1) -> Batch:
+def separate_texts(batch: Batch) -> Batch:
     """Return a batch whose sequences are the texts of the pairs of a batch, in order.
 
-    A text has ``parts`` "words". The texts of a pair are told apart by ``part``, which is 0 and
+    The texts of a pair are told apart by ``part``, which is 0 and
     1, so that their dropout differs.
     """
-    starts, lengths = batch.words[::parts], batch.word_lengths.unflatten(0, (-1, parts)).sum(1)
-    on_host = (batch.host or batch).word_lengths.unflatten(0, (-1, parts)).sum(1).tolist()
+    starts, lengths = batch.words, batch.word_lengths
     ends = starts + lengths
     size = len(batch.input_ids)
     positions = torch.arange(size, device=starts.device)
@@ -167,7 +144,7 @@ def separate_texts(batch: Batch, parts: int = 1) -> Batch:
         position_ids=positions - torch.repeat_interleave(starts, lengths, output_size=size),
         cu_seqlens=torch.cat([starts[:1] * 0, ends]).int(),
         words_cu=torch.arange(len(starts) + 1, device=starts.device),
-        lengths=tuple(on_host),
+        lengths=tuple((batch.host or batch).word_lengths.tolist()),
         example=tuple(number for number in batch.example for _ in range(2)),
         part=(0, 1) * len(batch.example),
         num_words=(1,) * len(starts),

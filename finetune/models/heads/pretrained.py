@@ -2,18 +2,17 @@
 
 Jurafsky & Martin, chapter "Masked Language Models", sections on fine-tuning for classification and
 on sequence labeling. ``PretrainedHead`` runs the layers of a model's own head on batches without
-padding. Its four classes say which model of transformers is inside, and what a batch and padded
-rows give.
+padding. Its four classes say which model of transformers is inside, and what a batch gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
     AutoModelForMultipleChoice,
@@ -21,12 +20,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedModel,
-)
-from transformers.modeling_outputs import (
-    MultipleChoiceModelOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
 )
 
 from finetune.config.tasks import flag
@@ -38,7 +31,7 @@ from finetune.models.heads.base import Head, labels_of
 from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
 from finetune.models.heads.task_models import Problem, load_task_model, problem_of
 from finetune.models.loading import copy_tokenizer, quiet
-from finetune.models.padding import batch_of_rows, restore_order, unpad
+from finetune.models.padding import restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
 
 Subwords = Literal["first", "all"]
@@ -48,11 +41,10 @@ POSITIONS = ("start", "end")
 """The two logits of a token by a ``QuestionAnswerer``."""
 
 
-class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub
+class PretrainedHead(Head):
     """A Hugging Face model with a task head, run on batches without padding.
 
-    It is a ``PreTrainedModel`` so that ``transformers.Trainer`` trains it, and saves it with its
-    configuration. It saves folders as ``model`` does: plain transformers loads them.
+    It saves folders as ``model`` does: plain transformers loads them.
 
     Args:
         model: A model as ``auto_class`` loads it. It owns all weights: saved folders load anywhere.
@@ -62,17 +54,13 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         known_type: The model type, or empty if the class of the model cannot be packed.
     """
 
-    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True  # as ``model`` allows
     auto_class: ClassVar[Any]
-    output_class: ClassVar[Any]
-    """The output of transformers for padded rows."""
     per_token: ClassVar[bool] = True
     """Whether the class of transformers has logits for each token, and not for each sequence."""
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
-        super().__init__(model.config)
+        super().__init__()
         self.model = model
-        self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
         base_model: Any = model.base_model
         self.__dict__["encoder"] = Encoder(base_model, batching)
         self.encoder_prefix = f"model.{model.base_model_prefix}."
@@ -86,7 +74,7 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         self._layers = layers_of(self.auto_class, self.known_type)
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls,
         name: str | Path,
         *,
@@ -111,53 +99,28 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         return cls(model, batching)
 
     @property
+    def config(self) -> Any:
+        """The configuration of ``model``."""
+        return self.model.config
+
+    @property
     def labels(self) -> LabelSet:
         """The label names, in the order of the classes."""
         return labels_of(self.model.config)
 
-    def save_pretrained(  # type: ignore[override]
-        self,
-        folder: str | Path,
-        *,
-        state_dict: Mapping[str, Tensor] | None = None,
-        is_main_process: bool = True,
-    ) -> None:
+    def save_pretrained(self, folder: str | Path, *, is_main_process: bool = True) -> None:
         """Write config.json and model.safetensors for plain transformers to load.
 
         A folder without a tokenizer gets the tokenizer of the model that was loaded.
 
         Args:
             folder: The folder to write.
-            state_dict: The weights to write, by default the model's.
             is_main_process: Whether this process writes.
         """
-        if state_dict is not None:
-            state_dict = {name.removeprefix("model."): v for name, v in state_dict.items()}
         with quiet():
-            self.model.save_pretrained(
-                folder, state_dict=state_dict, is_main_process=is_main_process
-            )
+            self.model.save_pretrained(folder, is_main_process=is_main_process)
         if is_main_process:
-            copy_tokenizer(Path(self.model.name_or_path), Path(folder))
-
-    def forward(
-        self,
-        batch: Batch | None = None,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> Any:
-        """Return the logits of a batch, as the class says.
-
-        ``transformers.Trainer`` can train the head: it also takes padded rows [N, L] as keywords,
-        with ``labels`` as the class of transformers takes them, and then returns its output.
-        """
-        if batch is not None:
-            return self._logits(batch)
-        logits = self._logits_of_rows(input_ids, attention_mask, token_type_ids)
-        loss = None if labels is None else self._padded_loss(logits, labels)
-        return self.output_class(loss=loss, logits=logits)
+            copy_tokenizer(Path(str(self.model.name_or_path)), Path(folder))
 
     def vectors(self, batch: Batch) -> Tensor:
         """Return the hidden states [N, H] that the head decides on (``Head.vectors``)."""
@@ -165,10 +128,8 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
             return super().vectors(batch)
         return pooled_tokens(self.encoder(batch), batch)
 
-    def _rows(self, batch: Batch) -> Tensor | None:
-        return None if self.per_token else batch.cu_seqlens[:-1]
-
-    def _logits(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch) -> Any:
+        """Return the logits of a batch, as the class says."""
         rows = self._rows(batch)
         if self._layers is None:
             logits = self._padded_logits(batch)
@@ -181,6 +142,9 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         with keyed_dropout(batch, torch.arange(len(hidden)) if rows is None else rows):
             logits = self._layers(self.model, hidden)
         return pooled_tokens(logits, batch) if pooling == "late" else logits
+
+    def _rows(self, batch: Batch) -> Tensor | None:
+        return None if self.per_token else batch.cu_seqlens[:-1]
 
     @property
     def _pooling(self) -> str:
@@ -204,40 +168,11 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         logits: Tensor = output.logits
         return logits
 
-    def _logits_of_rows(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-    ) -> Tensor:
-        if input_ids is None:
-            raise UserError("a head takes a Batch (finetune.pack), or input_ids of padded rows.")
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        segments = token_type_ids if self.encoder.num_segments else None
-        logits: Tensor = self(batch_of_rows(input_ids, attention_mask, segments))
-        if len(logits) != len(input_ids):  # one for each token: [T, C] -> [N, L, C]
-            padded = logits.new_zeros(*input_ids.shape, logits.shape[-1])
-            logits = padded.masked_scatter(attention_mask.bool()[..., None], logits)
-        return logits
-
-    def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
-
-
-def _with_prefix(_: nn.Module, state_dict: dict[str, Tensor], prefix: str, *__: Any) -> None:
-    own = f"{prefix}model."
-    outer = [name for name in state_dict if name.startswith(prefix)]
-    if outer and not any(name.startswith(own) for name in outer):
-        for name in outer:
-            state_dict[own + name.removeprefix(prefix)] = state_dict.pop(name)
-
 
 class SequenceClassifier(PretrainedHead):
     """Logits of C classes for each of N sequences, from the first token of each.
 
-    Each family has its own head, so that checkpoints with a trained head keep it. With padded rows,
-    ``labels`` are [N] or [N, C], and the output is a ``SequenceClassifierOutput``.
+    Each family has its own head, so that checkpoints with a trained head keep it.
     ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
@@ -249,11 +184,10 @@ class SequenceClassifier(PretrainedHead):
     """
 
     auto_class = AutoModelForSequenceClassification
-    output_class = SequenceClassifierOutput
     per_token = False
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls, name: str | Path, *, problem: Problem = "single", **options: Any
     ) -> Self:
         """Load a model as ``PretrainedHead`` does.
@@ -262,12 +196,6 @@ class SequenceClassifier(PretrainedHead):
         labels (``"multi"``) or a number (``"regression"``). A trained model has its own.
         """
         return super().from_pretrained(name, problem=problem, **options)
-
-    def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.problem == "single":
-            return super()._padded_loss(logits, labels)
-        loss = F.mse_loss if self.problem == "regression" else F.binary_cross_entropy_with_logits
-        return loss(logits.float().view(labels.shape), labels.float())
 
     @property
     def problem(self) -> Problem:
@@ -280,8 +208,7 @@ class TokenClassifier(PretrainedHead):
 
     Rows are selected before dropout and classifier, as a head over W words costs less than one over
     T tokens. ``subwords`` says which subwords get logits, ``"first"`` or ``"all"``.
-    ``PretrainedHead`` explains the other arguments and the attributes. With padded rows, ``labels``
-    are [N, L], and the output is a ``TokenClassifierOutput``.
+    ``PretrainedHead`` explains the other arguments and the attributes.
 
     Examples:
         >>> from finetune import Encoding, TokenClassifier, pack
@@ -293,7 +220,6 @@ class TokenClassifier(PretrainedHead):
     """
 
     auto_class = AutoModelForTokenClassification
-    output_class = TokenClassifierOutput
 
     def __init__(
         self, model: PreTrainedModel, batching: Batching = "auto", subwords: Subwords = "first"
@@ -304,7 +230,7 @@ class TokenClassifier(PretrainedHead):
         self.subwords = subwords
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls, name: str | Path, *, subwords: Subwords = "first", **options: Any
     ) -> Self:
         """Load a model as ``PretrainedHead`` does; ``subwords`` is as for the class."""
@@ -329,8 +255,7 @@ class ChoiceScorer(PretrainedHead):
 
     The softmax is over the sequences of a question (Radford et al., 2018, "Improving Language
     Understanding by Generative Pre-Training", section 3.3). ``PretrainedHead`` explains arguments
-    and attributes. Padded rows are [Q, C, L] of Q questions with C choices, ``labels`` are [Q], and
-    the output is a ``MultipleChoiceModelOutput`` with logits [Q, C].
+    and attributes.
 
     Examples:
         >>> from finetune import ChoiceScorer, Encoding, pack
@@ -341,17 +266,7 @@ class ChoiceScorer(PretrainedHead):
     """
 
     auto_class = AutoModelForMultipleChoice
-    output_class = MultipleChoiceModelOutput
     per_token = False
-
-    def _logits_of_rows(self, input_ids: Tensor | None, *others: Tensor | None) -> Tensor:
-        if input_ids is None or input_ids.ndim != 3:
-            raise UserError(
-                "a head of multiple choice takes a Batch (finetune.pack), or input_ids "
-                "[questions, choices, tokens]."
-            )
-        rows = [None if each is None else each.flatten(0, 1) for each in (input_ids, *others)]
-        return super()._logits_of_rows(*rows).view(input_ids.shape[:2])
 
     @property
     def _whole_model(self) -> Any:
@@ -381,31 +296,6 @@ class QuestionAnswerer(PretrainedHead):
     """
 
     auto_class = AutoModelForQuestionAnswering
-    output_class = QuestionAnsweringModelOutput
-
-    def forward(
-        self,
-        batch: Batch | None = None,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-    ) -> Any:
-        """Return logits [T, 2] for a batch of T tokens.
-
-        Padded rows [N, L], as ``PretrainedHead`` takes them, with ``start_positions`` and
-        ``end_positions`` [N] give a ``QuestionAnsweringModelOutput``.
-        """
-        if batch is not None:
-            return self._logits(batch)
-        logits = self._logits_of_rows(input_ids, attention_mask, token_type_ids)
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            positions = torch.stack([start_positions, end_positions], 1)
-            loss = self._padded_loss(logits.transpose(1, 2), positions)
-        start, end = logits.unbind(-1)
-        return self.output_class(loss=loss, start_logits=start, end_logits=end)
 
     def _logits_of(self, output: Any) -> Tensor:
         return torch.stack([output.start_logits, output.end_logits], -1)
