@@ -242,8 +242,7 @@ class SentenceTask(Task):
         }
         if folder is not None:
             return load(str(folder), trained=True, **settings)
-        with self._pretrained() as checkpoint:
-            return load(trained=False, **settings, **checkpoint)
+        return load(trained=False, **settings, **self._pretrained)
 
     def loss(self, scores: MaskedScores, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy of the masked subwords, and their number (cmlm)."""

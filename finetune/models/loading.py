@@ -60,6 +60,15 @@ class MissingHead(UserError):
     """A model has no trained head, or only parts of it."""
 
 
+INNER_CONFIGS = {
+    "span-ner": "encoder",
+    "crf-tagger": "tagger",
+    "pair-classifier": "encoder",
+    "relation-classifier": "encoder",
+}
+"""Model types of this toolkit: the setting with the configuration of the model inside."""
+
+
 def resolve_model(name: str) -> str:
     """Return the local folder or hub id of a model name, with its ``@REVISION`` if it has one.
 
@@ -220,6 +229,8 @@ def load_config(
 ) -> Any:
     """Load the configuration of a text encoder; all that loads models takes these arguments.
 
+    A folder of a head that transformers does not have has it inside (``INNER_CONFIGS``).
+
     Args:
         name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
         revision: Branch, tag or commit on the hub; ``_commit_hash`` of the result is the commit.
@@ -232,8 +243,12 @@ def load_config(
     from transformers import AutoConfig
 
     folder = local_model(name, revision, weights=False)
+    content = config_content(folder)
     with library_errors(name, folder, "config.json"), quiet():
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        if inside := INNER_CONFIGS.get(str(content.get("model_type"))):
+            config: Any = AutoConfig.for_model(**content[inside])
+        else:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     if reason := refusal(config):
         raise UserError(
             f"model {name!r} is of type {config.model_type!r}, which {reason}: use a bidirectional "
@@ -245,6 +260,12 @@ def load_config(
         config.bilstm = True
     config._commit_hash = model_commit(name, revision)
     return config
+
+
+def config_content(folder: Path) -> dict[str, Any]:
+    """Return the content of config.json; empty without one."""
+    path = folder / "config.json"
+    return read_object(path) if path.is_file() else {}
 
 
 def load_pretrained_tokenizer(
@@ -341,6 +362,8 @@ def load_weights(
     from finetune.models.bilstm import load_bilstm
 
     folder = local_model(name, revision)
+    of_toolkit = config_content(folder).get("model_type") in INNER_CONFIGS
+    key_mapping = {r"^(tagger\.)?model\.": ""} if of_toolkit else None
     with library_errors(name, folder), quiet():
         model, report = auto_class.from_pretrained(
             folder,
@@ -349,6 +372,7 @@ def load_weights(
             ignore_mismatched_sizes=new_head,
             output_loading_info=True,
             trust_remote_code=trust_remote_code,
+            key_mapping=key_mapping,
         )
         new_layers = load_bilstm(model.base_model, folder)
     missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}

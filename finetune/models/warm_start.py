@@ -1,24 +1,19 @@
 """Warm start (``--init-from``): begin with the encoder of a trained model, and its head if it fits.
 
-Phang et al. (2018), "Sentence encoders on STILTs". ``WarmStart`` writes a plain checkpoint with the
-new labels, and a new model loads it.
+Phang et al. (2018), "Sentence encoders on STILTs". A new model loads the encoder, and copies
+the rows of its classifier whose labels have equal names.
 """
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModel
-
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf import CrfTagger
-from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import (
     POSITIONS,
     PretrainedHead,
@@ -27,26 +22,23 @@ from finetune.models.heads.pretrained import (
     TokenClassifier,
 )
 from finetune.models.heads.relation_classifier import RelationClassifier
-from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.heads.task_models import PROBLEM_TYPES, Problem, select_classes, with_rows
+from finetune.models.heads.task_models import (
+    PROBLEM_TYPES,
+    Problem,
+    classifier_of,
+    copy_rows,
+    with_rows,
+)
 from finetune.models.loading import (
+    INNER_CONFIGS,
+    config_content,
     is_hub_id,
     load_config,
-    load_weights,
     local_model,
-    model_commit,
-    quiet,
 )
 from finetune.types import UserError
 
 ReusableHead = type[PretrainedHead] | type[RelationClassifier]
-CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
-    "span-ner": (SpanClassifier, "encoder"),
-    "crf-tagger": (CrfTagger, "tagger"),
-    "pair-classifier": (PairClassifier, "encoder"),
-    "relation-classifier": (RelationClassifier, "encoder"),
-}
-"""Model types of this toolkit: the class, and the setting with the configuration inside."""
 LANGUAGE_MODELS = ("MaskedLM", "PreTraining", "LMHeadModel")
 """Ends of the names of architectures with a masked language model."""
 
@@ -58,14 +50,14 @@ class WarmStart:
     name: str  # the value of --init-from
     source: str  # folder or hub id of the model
     config: Any  # the Hugging Face configuration of its encoder
-    custom_type: str | None  # its model type if in CUSTOM_MODELS
+    custom_type: str | None  # its model type if in INNER_CONFIGS
     labels: tuple[str, ...]  # of the new task
     rows: tuple[int | None, ...] | None
     """The old class of each label, None for a new one; None if the whole head will be new."""
     head_class: ReusableHead | None
     options: dict[str, Any]  # of load_config
-    whole: bool = False
-    """Whether the model keeps its masked language model, if it has one."""
+    language_model: bool = False
+    """Whether the new model keeps the masked language model, if there is one."""
 
     @property
     def note(self) -> str:
@@ -73,7 +65,7 @@ class WarmStart:
         commit = getattr(self.config, "_commit_hash", None)
         name = f"{self.name}{f' (commit {commit})' if commit else ''}"
         made = getattr(self.config, "architectures", None) or ()
-        if self.whole and any(each.endswith(LANGUAGE_MODELS) for each in made):
+        if self.language_model and any(each.endswith(LANGUAGE_MODELS) for each in made):
             return f"encoder and masked language model from {name}"
         if self.rows is None:
             return f"encoder from {name}; new head"
@@ -82,40 +74,25 @@ class WarmStart:
         new = ", ".join(label for label, row in pairs if row is None)
         return f"encoder and head from {name}; classes by name: {kept}{new and f'; new: {new}'}"
 
-    @contextlib.contextmanager
-    def checkpoint(self) -> Iterator[str]:
-        """Yield a temporary folder with the encoder, and a head for the labels if it is reused."""
-        with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
-            model = self._model()
-            # transformers writes in the first process of a launch alone, and each reads its folder
-            model.should_save_on_this_rank = lambda is_main_process: True
-            with quiet():
-                model.save_pretrained(folder)
-            yield folder
-
-    def keep_rows(self, head: Any) -> None:
-        """Give a new head that transformers does not have the rows of the labels that stay."""
-        if self.rows is None or self.head_class is not RelationClassifier:
-            return
-        old = RelationClassifier.from_pretrained(self.source).classifier
-        rows = [0, *(None if row is None else row + 1 for row in self.rows)]  # 0 is no relation
-        for name, parameter in head.classifier.named_parameters():
-            parameter.data.copy_(with_rows(getattr(old, name), rows, parameter))
-
-    def _model(self) -> Any:
-        head: Any = None
-        if self.custom_type is not None:
-            head = CUSTOM_MODELS[self.custom_type][0].from_pretrained(self.source)
-        if self.rows is None or self.head_class is RelationClassifier:
-            if head is not None:
-                return head.encoder.model
-            return load_weights(AutoModel, self.source, self.config, **self.options)
-        if head is None:
-            assert self.head_class is not None
-            head = self.head_class.from_pretrained(self.source, labels=None, **self.options)
-        model = head.tagger.model if self.custom_type else head.model
-        select_classes(model, self.rows, self.labels)
-        return model
+    def copy_head(self, head: Any) -> None:
+        """Give a new head the rows of the labels that stay, where the old model has them."""
+        if self.head_class is RelationClassifier:
+            if self.rows is not None:
+                old = RelationClassifier.from_pretrained(self.source).classifier
+                rows = [0, *(None if row is None else row + 1 for row in self.rows)]  # 0 is none
+                for name, weight in head.classifier.named_parameters():
+                    weight.data.copy_(with_rows(weight, getattr(old, name), rows))
+        elif self.head_class is not None:
+            model = getattr(head, "tagger", head).model
+            if self.rows is None:  # the checkpoint may have a classifier of this size
+                copy_rows(model, classifier_of(model), [None] * len(self.labels))
+                return
+            before: Any
+            if self.custom_type is not None:
+                before = CrfTagger.from_pretrained(self.source).tagger
+            else:
+                before = self.head_class.from_pretrained(self.source, labels=None, **self.options)
+            copy_rows(model, classifier_of(before.model), self.rows)
 
 
 def find_warm_start(
@@ -136,13 +113,10 @@ def find_warm_start(
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     try:
         folder = local_model(source, weights=False)
-        content = _read_json(folder / "config.json")
+        content = config_content(folder)
         custom_type = content.get("model_type")
-        if custom_type in CUSTOM_MODELS:
-            inner: Any = AutoConfig.for_model(**content[CUSTOM_MODELS[custom_type][1]])
-            inner._commit_hash = model_commit(source)
-        else:
-            custom_type, inner = None, load_config(source, **options)
+        custom_type = custom_type if custom_type in INNER_CONFIGS else None
+        inner = load_config(source, **options)
     except UserError as error:
         raise UserError(f"--init-from {name}: {error}") from error
     _check_model(config, inner, folder)
@@ -166,7 +140,7 @@ def find_warm_start(
         rows,
         head_class,
         options,
-        whole=config.trains_language_model and custom_type is None,
+        config.trains_language_model and custom_type is None,
     )
 
 
@@ -179,7 +153,7 @@ def _model_source(name: str) -> str:
             )
         return name
     for candidate in (folder / "best", folder):
-        if "model_type" in _read_json(candidate / "config.json"):
+        if "model_type" in config_content(candidate):
             return str(candidate)
     runs = sorted(path.parent for path in folder.glob("*/best"))
     hint = f" It holds several runs: name one, such as {runs[0]}." if runs else ""
@@ -189,12 +163,10 @@ def _model_source(name: str) -> str:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    return read_object(path) if path.is_file() else {}
-
-
 def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
-    origin = _read_json(source / "finetune.json").get("config", {}).get("model")
+    record = source / "finetune.json"
+    content = read_object(record) if record.is_file() else {}
+    origin = content.get("config", {}).get("model")
     if config.model is None or config.model in (origin, config.init_from):
         return
     requested = load_config(config.model, trust_remote_code=config.trust_remote_code)

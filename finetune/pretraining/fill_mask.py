@@ -117,8 +117,7 @@ class MaskedTask(Task):
         if config.config is not None:
             made = new_config(config.config, self.tokenizer.tokenizer)
             return model.from_config(made, **options)
-        with self._pretrained() as checkpoint:
-            return model.from_pretrained(**options, **checkpoint)
+        return model.from_pretrained(**options, **self._pretrained)
 
 
 @dataclass(eq=False)

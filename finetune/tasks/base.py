@@ -6,7 +6,6 @@ or prediction class of the task, or the output of its head: subclasses narrow it
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -365,26 +364,18 @@ class Task(ABC):
         batching = self.record.config.batching
         if folder is not None:
             return load(str(folder), batching=batching)
-        with self._pretrained() as checkpoint:
-            labels = list(self.record.labels)
-            head = load(labels=labels, batching=batching, **settings, **checkpoint)
-            if self._warm_start is not None:
-                self._warm_start.keep_rows(head)
-            return head
+        labels = list(self.record.labels)
+        head = load(labels=labels, batching=batching, **settings, **self._pretrained)
+        if self._warm_start is not None:
+            self._warm_start.copy_head(head)
+        return head
 
-    @contextlib.contextmanager
-    def _pretrained(self) -> Iterator[dict[str, Any]]:
-        config = self.record.config
-        trusted = {"trust_remote_code": config.trust_remote_code}
-        trusted |= {"bilstm": True} if config.bilstm else {}
-        if self._warm_start is None:
-            yield {"name": config.model, **trusted}
-            return
-        if self._warm_start.whole:
-            yield {"name": self._warm_start.source, **self._warm_start.options}
-            return
-        with self._warm_start.checkpoint() as folder:
-            yield {"name": folder, **trusted}
+    @property
+    def _pretrained(self) -> dict[str, Any]:
+        config, start = self.record.config, self._warm_start
+        name = config.model if start is None else start.source
+        trusted = {"name": name, "trust_remote_code": config.trust_remote_code}
+        return trusted | ({"bilstm": True} if config.bilstm else {})
 
     @property
     def keeps_head(self) -> bool:

@@ -80,14 +80,13 @@ class FewShotTask(TextClassificationTask):
                 str(folder), trained=True, labels=list(self.record.labels), **settings
             )
         pooling, normalize = starting_pooling(config)
-        with self._pretrained() as checkpoint:
-            return SentenceEncoder.from_pretrained(
-                labels=list(self.record.labels),
-                pooling=pooling,
-                normalize=normalize,
-                **settings,
-                **checkpoint,
-            )
+        return SentenceEncoder.from_pretrained(
+            labels=list(self.record.labels),
+            pooling=pooling,
+            normalize=normalize,
+            **settings,
+            **self._pretrained,
+        )
 
     def sequences_of_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -65,8 +66,7 @@ def load_task_model(
     old_labels = dict(config.id2label)
     if labels is not None:
         _set_labels(config, LabelSet(labels))
-        if problem is not None:
-            config.problem_type = PROBLEM_TYPES[problem]
+        config.problem_type = None if problem is None else PROBLEM_TYPES[problem]
     if dropout is not None:
         setting = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
         if not hasattr(config, setting) and setting != "cls_dropout":
@@ -108,39 +108,32 @@ def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
     new = [names[index].lower() for index in range(len(names))]
     if old == new or sorted(old) != sorted(new) or len(set(old)) != len(old):
         return
-    select_classes(model, [old.index(label) for label in new], list(names.values()))
+    copy_rows(model, copy.deepcopy(classifier_of(model)), [old.index(label) for label in new])
 
 
-def select_classes(model: Any, rows: Sequence[int | None], labels: Sequence[str]) -> None:
-    """Keep these rows of a model's classifier, in this order and under these labels.
-
-    In place of None is a new row, as the model draws it.
-    """
-    _, classifier = _classifier(model)
-    new = None
-    if None in rows:
-        new = nn.Linear(classifier.in_features, len(rows), classifier.bias is not None)
-        model._init_weights(new)
-    for name, parameter in list(classifier.named_parameters()):
-        chosen = with_rows(parameter, rows, None if new is None else getattr(new, name))
-        setattr(classifier, name, nn.Parameter(chosen))
-    classifier.out_features = len(rows)
-    _set_labels(model.config, LabelSet(labels))
-
-
-def with_rows(old: Tensor, rows: Sequence[int | None], new: Tensor | None = None) -> Tensor:
-    """Return the old row of each class, or its ``new`` row in place of None."""
-    found = old.detach()[[row or 0 for row in rows]].clone()
-    for index, row in enumerate(rows):
-        if row is None and new is not None:
-            found[index] = new.detach()[index]
-    return found
-
-
-def _classifier(model: Any) -> tuple[str, nn.Linear]:
+def classifier_of(model: Any) -> nn.Linear:
+    """Return the layer with the classes of a model of transformers: the last of its size."""
     num_classes = len(model.config.id2label)
     return next(
-        (name, module)
-        for name, module in reversed(list(model.named_modules()))
+        module
+        for module in reversed(list(model.modules()))
         if isinstance(module, nn.Linear) and module.out_features == num_classes
     )
+
+
+def copy_rows(model: Any, old: nn.Linear, rows: Sequence[int | None]) -> None:
+    """Give the classifier of a model the old row of each class, and new ones in place of None."""
+    classifier = classifier_of(model)
+    drawn = nn.Linear(classifier.in_features, len(rows), classifier.bias is not None)
+    model._init_weights(drawn)
+    for name, weight in classifier.named_parameters():
+        weight.data.copy_(with_rows(getattr(drawn, name), getattr(old, name), rows))
+
+
+def with_rows(new: Tensor, old: Tensor, rows: Sequence[int | None]) -> Tensor:
+    """Return ``new`` rows, but the ``old`` row of each class that has one."""
+    result = new.detach().clone()
+    for index, row in enumerate(rows):
+        if row is not None:
+            result[index] = old.detach()[row]
+    return result
