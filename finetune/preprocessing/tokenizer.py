@@ -22,9 +22,10 @@ from finetune.data import Finding, check_data
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, load_pretrained_tokenizer
+from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import WHOLE, Kind, whole
 from finetune.preprocessing.subwords import Subwords, Template
-from finetune.types import UserError
+from finetune.types import Batch, Encoding, UserError
 
 MAX_UNKNOWN = 0.05
 """A vocabulary does not cover a text if at least this fraction of its subwords is unknown."""
@@ -93,6 +94,18 @@ class SubwordTokenizer(Subwords):
         self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
         """Id of the unknown subword; None if the vocabulary has none."""
 
+    def __call__(self, texts: Sequence[str], max_length: int = LONGEST) -> Batch:
+        """Return a batch of texts with special tokens, each cut at ``max_length`` tokens.
+
+        Examples:
+            >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
+            >>> tokenizer(["A film.", "Dull."]).lengths  # doctest: +SKIP
+            (5, 5)
+        """
+        room = max_length - self.single.num_special
+        subwords = self.first_subwords(texts, max_length)
+        return pack([Encoding(n, *self.build(ids[:room])) for n, ids in enumerate(subwords)])
+
     @cached_property
     def id_kind(self) -> Kind:
         """The type of arrays that hold every subword id."""
@@ -132,7 +145,15 @@ class SubwordTokenizer(Subwords):
     @classmethod
     def saved(cls, name: str | Path, *, words: bool = False, **options: Any) -> SubwordTokenizer:
         """Load the tokenizer saved with a model, also with one of a custom class."""
-        return cls(load_pretrained_tokenizer(str(name), **options), words=words)
+        tokenizer = load_pretrained_tokenizer(str(name), **options)
+        try:
+            return cls(tokenizer, words=words)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust; its class has no module
+                raise
+            raise UserError(
+                f"{name}: its tokenizer.json is damaged ({error}): restore it from its source."
+            ) from None
 
     def equals(self, other: SubwordTokenizer) -> bool:
         """Return whether another tokenizer gives the same ids for the same texts."""

@@ -20,9 +20,8 @@ from finetune.data.tag_schemes import detect_scheme
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.heads.base import labels_of
 from finetune.models.heads.crf import CrfTaggerConfig
-from finetune.models.heads.span_classifier import SpanClassifierConfig
 from finetune.models.heads.task_models import problem_of
-from finetune.models.loading import library_errors
+from finetune.models.loading import library_errors, load_config
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import LabelSet, UserError
 
@@ -96,11 +95,7 @@ def task_of_config(folder: Path) -> Task:
     task, changed, fields = _derived(found, config)
     made, settings = task_class(task), CONFIGS[task](model=str(folder), **changed)
     tokenizer = SubwordTokenizer.saved(folder, words=settings.description.words)
-    encoder: Any = config
-    if isinstance(config, SpanClassifierConfig):
-        encoder = config.encoder
-    elif isinstance(config, CrfTaggerConfig):
-        encoder = AutoConfig.for_model(**(config.tagger or {}))
+    encoder = load_config(str(folder))
     limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
     record = made.record_class(
         config=settings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,11 +75,20 @@ class TrainingData:
 
     def batches(self, first_step: int) -> Generator[StepBatch]:
         """Yield the batch of each step, made while the previous step is computed; close it."""
-        return ahead(map(self.batch, range(first_step, self.schedule.num_steps)))
+        return ahead(self._batches(first_step))
 
-    def batch(self, step: int) -> StepBatch:
-        """Return this process's shard of the batch of a step."""
-        examples = self.schedule.batch(step, self.shares)
+    def _batches(self, first_step: int) -> Iterator[StepBatch]:
+        order = None
+        for step in range(first_step, self.schedule.num_steps):
+            if order is None or step % self.schedule.steps_per_epoch == 0:
+                order = self.schedule.order(step, self.shares)
+            yield self.batch(step, order)
+
+    def batch(self, step: int, order: Tensor | None = None) -> StepBatch:
+        """Return this process's shard of the batch of a step; ``order`` is that of its epoch."""
+        if order is None:
+            order = self.schedule.order(step, self.shares)
+        examples = self.schedule.batch(step, order)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         shard = process_shard(examples, rank, world, self.lengths)
         seed = step_seed(self.schedule.seed, step)

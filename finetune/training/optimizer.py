@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,13 +56,13 @@ class Schedule:
         """The steps between two lines of the log: it has about 200."""
         return max(1, self.num_steps // 200)
 
-    def batch(self, step: int, shares: torch.Tensor | None = None) -> list[int]:
-        """Return the indices of the training examples of a step (from 0).
+    def order(self, step: int, shares: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the order of the examples [E] in the epoch of a step (``epoch_order``)."""
+        return epoch_order(self.num_examples, self.seed, step // self.steps_per_epoch, shares)
 
-        ``shares`` [E] are as in ``epoch_order``, the same tensor for each step.
-        """
-        epoch, index = divmod(step, self.steps_per_epoch)
-        order = _cached_order(self.num_examples, self.seed, epoch, shares)
+    def batch(self, step: int, order: torch.Tensor) -> list[int]:
+        """Return the indices of the training examples of a step (from 0), in an ``order``."""
+        index = step % self.steps_per_epoch
         batch: list[int] = order[index * self.batch_size : (index + 1) * self.batch_size].tolist()
         return batch
 
@@ -88,23 +87,6 @@ def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
     """
     least, most = default.least_epochs, default.most_epochs
     return min(most, max(least, math.ceil(500 / steps_per_epoch)))
-
-
-def _cached_order(
-    num_examples: int, seed: int, epoch: int, shares: torch.Tensor | None
-) -> torch.Tensor:
-    kept = _last_orders(num_examples, seed, shares)
-    if epoch not in kept:
-        kept.clear()
-        kept[epoch] = epoch_order(num_examples, seed, epoch, shares)
-    return kept[epoch]
-
-
-@functools.lru_cache(maxsize=8)
-def _last_orders(
-    num_examples: int, seed: int, shares: torch.Tensor | None
-) -> dict[int, torch.Tensor]:
-    return {}
 
 
 def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:

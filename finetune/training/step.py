@@ -326,7 +326,8 @@ def loss_of(
             raise CustomFunctionError(f"the loss {name} raised {type(error).__name__}") from error
         if isinstance(result, tuple) and len(result) == 2:
             total, count = result
-            if isinstance(total, torch.Tensor) and total.ndim == 0 and total.requires_grad:
+            real = isinstance(total, torch.Tensor) and total.is_floating_point()
+            if real and total.ndim == 0 and total.requires_grad and not isinstance(count, complex):
                 return total, torch.as_tensor(count, device=total.device)
         raise UserError(
             f"the loss {name} must return the sum of the losses, a tensor [] with a gradient, and "

@@ -132,8 +132,8 @@ def fit_together(
     """Train several tasks on one encoder, and score each as ``fit`` does.
 
     Args:
-        tasks: By name, each task with its data and settings, ``steps`` among them; settings outside
-            mark ``shared`` are equal.
+        tasks: By name, each task with its data and settings, ``steps`` among them; settings with
+            the mark ``shared`` are equal.
         folder: The folder of all: the checkpoint is in ``last/``, and each task has a run folder.
         reporter: Shows the progress.
 

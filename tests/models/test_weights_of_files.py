@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
+import finetune
 from finetune.models.encoder import Encoder
+from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.sentence_encoder import CLASSIFIER_FILE, SentenceEncoder
 from finetune.models.heads.span_classifier import SpanClassifier
@@ -108,6 +111,16 @@ def test_a_saved_model_with_fewer_layers(place: Path) -> None:
     with pytest.raises(UserError, match=r"16 weights of .*model\.safetensors not used"):
         SpanClassifier.from_pretrained(path.parent)
     path.write_text(content)
+
+
+@pytest.mark.parametrize("inside", [None, 5, {}, {"model_type": "zzz"}])
+def test_a_damaged_configuration_of_a_crf_run(inside: Any, tmp_path: Path) -> None:
+    source = str(lab.checkpoint())
+    CrfTagger.from_pretrained(source, labels=["O"], scheme="IO").save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | {"tagger": inside}))
+    with pytest.raises(UserError, match=r"cannot be loaded"):
+        finetune.load(tmp_path)
 
 
 def test_vectors_that_are_not_finite(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import random
 from itertools import chain
 
@@ -247,6 +248,23 @@ def test_missing_tokenizer_files(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"tokenizer\.json: not valid JSON") as caught:
         SubwordTokenizer.from_pretrained(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_a_template_with_an_unknown_token_is_damage(tmp_path) -> None:
+    """Rust panics, which is no Exception."""
+    path = tiny.save_tiny_checkpoint(tmp_path, "bert") / "tokenizer.json"
+    content = json.loads(path.read_text())
+    del content["post_processor"]["special_tokens"]["[CLS]"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"its tokenizer\.json is damaged"):
+        SubwordTokenizer.from_pretrained(tmp_path)
+
+
+def test_a_batch_of_texts_is_cut() -> None:
+    tokenizer, texts = SubwordTokenizer(tiny.tokenizer("bert")), ["a man", "a dog " * 30]
+    batch, expected = tokenizer(texts, max_length=16), tiny.tokenizer("bert")
+    rows = expected(texts, truncation=True, max_length=16)["input_ids"]
+    assert batch.input_ids.tolist() == [*rows[0], *rows[1]] and batch.lengths[1] == 16
 
 
 def test_truncation_and_padding_of_the_file_are_off(tmp_path) -> None:

@@ -32,6 +32,10 @@ def broken(logits, targets):
 def mean(logits, targets):
     return cross_entropy(logits, targets["label"])
 
+def complex_valued(logits, targets):
+    total, number = plain(logits, targets)
+    return total * (1 + 0j), number
+
 def detached(logits, targets):
     total, number = plain(logits.detach(), targets)
     return total, number
@@ -92,6 +96,7 @@ FEW = {"few_shot": True, "per_class": 4, "validation": "none", "eval_every": Non
     [
         ("mean", {}, ["the loss mean must return the sum of the losses"]),
         ("detached", {}, ["a tensor [] with a gradient"]),
+        ("complex_valued", {}, ["a tensor [] with a gradient"]),
         ("nothing", {}, ["there is no function 'nothing'"]),
         ("broken", {}, ['targets["no such key"]', "error: the loss broken raised KeyError"]),
         ("plain", {"label_smoothing": 0.1}, ["--label-smoothing 0.1 is part of the built-in loss"]),

@@ -273,8 +273,8 @@ def require_library_model(name: str, model: Any) -> None:
     """Raise ``UserError`` if a model runs its own Python code, which cannot be saved inside."""
     if not type(model).__module__.startswith("transformers."):
         raise UserError(
-            f"model {name!r} runs its own Python code, which a saved `ner` or `tag --crf` model "
-            "cannot contain: use a model of transformers."
+            f"model {name!r} runs its own Python code, which a saved model with this head cannot "
+            "contain: use a model of transformers, or a head of transformers."
         )
 
 
