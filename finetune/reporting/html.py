@@ -1,6 +1,6 @@
 """The HTML report: one file that needs no network, made from the content of run folders.
 
-This module collects the values that the page shows; ``templates/page.html`` sets their markup.
+The page is that of all pages; ``templates/report.html`` has the markup of scores and errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from finetune.reporting.analysis import (
 )
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
-from finetune.reporting.rendering import Table, inlined, render
+from finetune.reporting.rendering import Section, Table, markup, page_of
 from finetune.reporting.runs import Run, System, gather
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.types import UserError, quantity
@@ -46,8 +46,8 @@ from finetune.types import UserError, quantity
 REPORT_FILE = "report.html"
 MOST_RUNS = 12
 """Most runs that one report shows."""
-MOST_CONFUSED = 15
-"""Most pairs of confused labels to list."""
+MOST_CONFUSED, MOST_LABELS = 15, 20
+"""Most pairs of confused labels to list, and labels of the largest confusion matrix."""
 MOST_POINTS = 1500
 """Points of a scatter chart."""
 _SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman)")
@@ -128,25 +128,58 @@ def page(
     """Return the report on one system or several as HTML; see ``write_report``."""
     runs = [(_run_name(s, run, systems), run) for s in systems for run in s.runs]
     evaluated = [(name, run.evaluated) for name, run in runs if run.evaluated]
-    return render(
-        "page.html",
-        **inlined(*["reasons.css"] * bool(reasons)),
-        systems=systems,
-        runs=runs,
-        level=1 - ALPHA,
-        intervals=_intervals(systems),
-        comparison=_comparison(systems),
-        errors=_errors(
-            evaluated,
-            most_examples,
-            {name: reasons and partial(reasons, run.path) for name, run in runs},
+    why = {name: reasons and partial(reasons, run.path) for name, run in runs}
+    sections = [
+        _results(systems, runs),
+        *([_comparison(systems)] if len(systems) > 1 else []),
+        *([_errors(evaluated, most_examples, why)] if evaluated else []),
+        Section("Scores by class", tables=_class_tables(evaluated)),
+        _by_run("Confusion", [(name, _confusion(each)) for name, each in evaluated]),
+        _by_run(
+            "Calibration and decisions", [(name, _calibration(each)) for name, each in evaluated]
         ),
-        score_tables=_score_tables(systems, runs),
-        curves=_curves(runs, next((s.headline.metric for s in systems if s.headline), None)),
-        class_tables=_class_tables(evaluated),
-        evaluations=[_evaluation(name, each) for name, each in evaluated],
-        environments=[_environment(name, run) for name, run in runs],
+        _by_run("Subgroups", [(name, _subgroups(each)) for name, each in evaluated]),
+        Section("Training", charts=_curves(runs, _metric_of(systems))),
+        _by_run("Environment", [(name, _environment(run)) for name, run in runs]),
+    ]
+    tasks = ", ".join(dict.fromkeys(run.task for _, run in runs))
+    kind = "comparison" if len(systems) > 1 else "seeds" if len(runs) > 1 else "run"
+    fingerprints = dict.fromkeys(str(run.config.get("fingerprint", ""))[:16] for _, run in runs)
+    named = ", ".join(filter(None, fingerprints))
+    return page_of(
+        f"{tasks} · {kind}",
+        ", ".join(system.name for system in systems),
+        sections,
+        about="; ".join(dict.fromkeys("{} on {}".format(*each.source) for each in systems)),
+        facts=_facts(runs) if len(systems) == 1 else (),
+        source=f"Fingerprint of the data: {named}." if named else "",
+        command="finetune report",
     )
+
+
+def _facts(runs: NamedRuns) -> list[tuple[Any, str]]:
+    first = runs[0][1]
+    about = first.environment
+    facts: list[tuple[Any, str]] = [
+        (number, split) for split, number in (about.get("splits") or {}).items()
+    ]
+    if first.training:
+        facts.append((first.training[-1]["step"], "steps"))
+    facts += [(len(runs), "runs")] if len(runs) > 1 else []
+    if "device" in about:
+        facts.append((about.get("precision", ""), f"on {about['device']}"))
+    return facts
+
+
+def _by_run(title: str, sections: Sequence[tuple[str, Section]]) -> Section:
+    """Return the section of the only run, or the sections of several runs to unfold."""
+    if len(sections) == 1:
+        return replace(sections[0][1], title=title)
+    return Section(title, parts=[replace(section, title=name) for name, section in sections])
+
+
+def _metric_of(systems: Sequence[System]) -> str | None:
+    return next((s.headline.metric for s in systems if s.headline), None)
 
 
 def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
@@ -155,26 +188,25 @@ def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
     return run.path.name if len(systems) == 1 else f"{system.name}/{run.path.name}"
 
 
-def _intervals(systems: Sequence[System]) -> dict[str, Any] | None:
-    found = [(system.name, system.headline) for system in systems if system.headline]
-    if len(found) < 2:
-        return None
-    values = [v for _, each in found for v in (*each.estimate, *each.scores)]
-    return {
-        "rows": found,
-        "comparable": len({(each.metric, each.split) for _, each in found}) == 1,
-        "range": (min(values), max(values)),
-    }
+def _results(systems: Sequence[System], runs: NamedRuns) -> Section:
+    tables = _score_tables(systems, runs)
+    scores = [(system.name, system.headline) for system in systems if system.headline]
+    if len({(score.metric, score.split) for _, score in scores}) == 1 < len(scores):
+        rows = [[name, *score.estimate] for name, score in scores]
+        caption = f"{scores[0][1].metric} on {scores[0][1].split} with {1 - ALPHA:.0%} intervals"
+        tables = [Table(caption, ["run", "score", "low", "high"], rows), *tables]
+    html = markup("report.html", "systems_and_scores", systems, 1 - ALPHA)
+    return Section("Results", html=html, tables=tables)
 
 
-def _comparison(systems: Sequence[System]) -> dict[str, Any]:
-    rows, refused, notes, reports = [], [], {}, []
+def _comparison(systems: Sequence[System]) -> Section:
+    rows, lines, notes, reports = [], [], {}, []
     for first, second in combinations(systems, 2):
         names = f"{first.name} and {second.name}"
         try:
             reports.append((first, second, _compare(first, second)))
         except (UserError, OSError) as error:
-            refused.append(f"{names} cannot be compared: {error}")
+            lines.append(f"{names} cannot be compared: {error}")
     results = adjust([report.result for *_, report in reports])
     for (first, second, report), result in zip(reports, results, strict=True):
         names = f"{first.name} and {second.name}"
@@ -204,7 +236,13 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
     distinct = list(dict.fromkeys(notes.values()))
     if len(distinct) > 1:
         distinct = [f"{names}: {note}" for names, note in notes.items()]
-    return {"refused": refused, "table": table, "notes": distinct}
+    if rows:
+        lines.append(f"A difference is significant where both tests have p below {ALPHA}.")
+    if len(rows) > 1:
+        lines.append(
+            "The verdicts, not the p-values, are adjusted for the number of pairs (Holm, 1979)."
+        )
+    return Section("Comparison", [*lines, *distinct], tables=[table] if rows else [])
 
 
 def _compare(first: System, second: System) -> SystemComparison:
@@ -221,7 +259,7 @@ def _compare(first: System, second: System) -> SystemComparison:
     )
 
 
-def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) -> dict[str, Any]:
+def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) -> Section:
     per_run = math.ceil(most / max(1, len(evaluated)))
     found = [error_examples(name, each, per_run, reasons[name]) for name, each in evaluated]
     examples = [example for some, _ in found for example in some]
@@ -231,7 +269,7 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
         "kind": ("Kind", [kind for e in examples for kind in e.kinds]),
         "label": ("Label", [label for e in examples for label in e.labels]),
     }
-    return {
+    errors = {
         "examples": examples,
         "total": sum(number for _, number in found),
         "per_run": per_run,
@@ -240,6 +278,8 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
             key: (name, Counter(found).most_common()) for key, (name, found) in values.items()
         },
     }
+    html = markup("report.html", "error_list", errors, len(evaluated) > 1)
+    return Section("Error analysis", html=html)
 
 
 def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
@@ -361,29 +401,55 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
     return tables
 
 
-def _evaluation(name: str, analysis: Analysis) -> dict[str, Any]:
-    matrix = analysis.tables.get("confusion", [])
-    known = analysis_tables(analysis)
-    tables = []
+def _confusion(analysis: Analysis) -> Section:
+    matrix, known = analysis.tables.get("confusion", []), analysis_tables(analysis)
+    if not analysis.kind.has_categories:
+        return Section("", charts=[_scatter(analysis)])
+    tables, notes, html = [], [], ""
     if "confused" in known:
         tables = [replace(known["confused"], rows=known["confused"].rows[:MOST_CONFUSED])]
-    if analysis.errors and not matrix and analysis.kind.has_categories:
+    if analysis.errors and not matrix:
         counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
         tables.append(Table("Errors by kind", ["kind", "number"], counts))
-    decisions = [name for name in known if name.startswith(_DECISION_TABLES)]
-    other = {*analysis.tables} - {*_CLASS_TABLES, "confusion", "confused", *decisions}
-    return {
-        "name": name,
-        "scatter": None if analysis.kind.has_categories else _scatter(analysis),
-        "matrix": matrix,
-        "confusion_tables": tables,
-        "reliability": _reliability(analysis),
-        "bins": reliability_table(analysis),
-        "calibration_error": error_of_bins(analysis.bins) if analysis.bins else None,
-        "subgroup_tables": [table for name, table in known.items() if name in other],
-        "risk": _risk_chart(analysis),
-        "decision_tables": [known[name] for name in decisions],
-    }
+    if len(matrix) > MOST_LABELS:
+        notes = [
+            f"The matrix of {len(matrix)} labels is too large for this page: "
+            "finetune report --format json prints it."
+        ]
+    elif matrix:
+        html = markup("macros.html", "confusion_matrix", matrix)
+    return Section("", notes, tables=tables, html=html)
+
+
+def _calibration(analysis: Analysis) -> Section:
+    notes, charts_of, tables = [], [], []
+    if analysis.bins:
+        notes = [
+            f"ECE {error_of_bins(analysis.bins):.4f}. The expected calibration error is the mean "
+            "distance of confidence and accuracy over all predictions. Each bar is the accuracy "
+            "of the predictions with a confidence in its range; the line across it is their mean "
+            "confidence. Bars below the diagonal are overconfident, bars above it underconfident."
+        ]
+        charts_of, tables = [_reliability(analysis)], [reliability_table(analysis)]
+    elif analysis.kind.has_categories:
+        notes = ["The predictions hold no probabilities, so calibration is unknown."]
+    if "risk" in analysis.tables:
+        charts_of.append(_risk_chart(analysis))
+    known = analysis_tables(analysis)
+    decisions = [table for name, table in known.items() if name.startswith(_DECISION_TABLES)]
+    return Section("", notes, charts_of, [*tables, *decisions])
+
+
+def _subgroups(analysis: Analysis) -> Section:
+    shown = (*_CLASS_TABLES, "confusion", "confused", "scores", "calibration")
+    return Section(
+        "",
+        tables=[
+            table
+            for name, table in analysis_tables(analysis).items()
+            if name not in shown and not name.startswith(_DECISION_TABLES)
+        ],
+    )
 
 
 def _scatter(analysis: Analysis) -> Chart:
@@ -406,9 +472,7 @@ def _scatter(analysis: Analysis) -> Chart:
     )
 
 
-def _reliability(analysis: Analysis) -> Chart | None:
-    if not analysis.bins:
-        return None
+def _reliability(analysis: Analysis) -> Chart:
     caption = f"Accuracy by confidence ({analysis.kind.wording.rated})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
     bars = [
@@ -427,30 +491,29 @@ def _reliability(analysis: Analysis) -> Chart | None:
     return charts.chart(caption, "confidence", label=label, bars=bars, diagonal=True, ranges=unit)
 
 
-def _risk_chart(analysis: Analysis) -> Chart | None:
-    if not (rows := analysis.tables.get("risk")):
-        return None
-    points = [(row["coverage"], row["risk"]) for row in rows[::-1]]
+def _risk_chart(analysis: Analysis) -> Chart:
+    points = [(row["coverage"], row["risk"]) for row in analysis.tables["risk"][::-1]]
     area = area_under_risk(Answers.of(analysis.scored))
     caption = f"Risk over coverage; the mean risk (aurc) is {area:.4f}"
-    top = max(risk for _, risk in points) or 1.0
     label = f"{caption}. All answers are given at coverage 1."
+    top = max(risk for _, risk in points) or 1.0
     ranges = charts.Ranges(0.0, 1.0, 0.0, top * 1.1)
     return charts.chart(caption, "coverage", label=label, lines=[("risk", points)], ranges=ranges)
 
 
-def _environment(name: str, run: Run) -> dict[str, Any]:
+def _environment(run: Run) -> Section:
     about = run.environment
     defaults = settings(CONFIGS[run.task]()) if run.task in CONFIGS else {}
-    rows: list[list[list[Any]]] = [[], []]
-    for key, value in run.config.items():
-        rows[value == defaults.get(key)].append([key, "unset" if value is None else str(value)])
+    changed = [
+        [key, "unset" if value is None else str(value)]
+        for key, value in run.config.items()
+        if key not in defaults or value != defaults[key]
+    ]
     names = ("device", "precision", "python", "platform", "cores", "threads")
     facts = {key: about[key] for key in names if key in about} | about.get("versions", {})
-    return {
-        "name": name,
-        "command": about.get("command"),
-        "changed": Table("Settings other than the defaults", ["setting", "value"], rows[0]),
-        "default": Table("Defaults", ["setting", "value"], rows[1]),
-        "facts": Table("Environment", ["fact", "value"], [[k, str(v)] for k, v in facts.items()]),
-    }
+    rows = [[key, str(value)] for key, value in facts.items()]
+    tables = [Table("Settings other than the defaults", ["setting", "value"], changed)]
+    tables += [Table("Environment", ["fact", "value"], rows)] if rows else []
+    command = about.get("command")
+    html = markup("report.html", "command", command) if command else ""
+    return Section("", tables=tables, html=html)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from finetune.reporting.charts import Chart
 
-CORE = "finetune.reporting"
-"""The package whose folder ``templates`` has the templates that all pages share."""
+PACKAGE = "finetune.reporting"
+"""The package whose folder ``templates`` has the templates."""
 MAX_WORD_LENGTH = 100
 """Characters shown of a word, and of the text between two words."""
 
@@ -47,46 +47,74 @@ class Section:
     tables: Sequence[Table] = ()
     links: Sequence[tuple[str, str]] = ()
     """Names and addresses of other pages."""
+    html: str = ""
+    """Markup of ``markup``, after the notes."""
+    parts: Sequence[Section] = ()
+    """Sections to unfold, such as one for each run."""
+
+    @property
+    def id(self) -> str:
+        """The anchor of the section."""
+        return re.sub(r"\W+", "-", self.title.lower())
+
+    @property
+    def has_content(self) -> bool:
+        """True if there is anything to show."""
+        own = self.notes, self.charts, self.tables, self.links, self.html
+        return any(own) or any(part.has_content for part in self.parts)
 
 
 def page_of(
-    kind: str, heading: str, sections: Sequence[Section], *, about: str = "", command: str
+    kind: str,
+    heading: str,
+    sections: Sequence[Section],
+    *,
+    about: str = "",
+    facts: Sequence[tuple[Any, str]] = (),
+    source: str = "",
+    command: str,
 ) -> str:
-    """Return a page of notes, charts and tables.
+    """Return a page of notes, charts and tables: one file that needs no network.
 
     Args:
         kind: The line above the heading.
         heading: The heading.
         sections: The sections; one without content is left out.
         about: The line under the heading.
+        facts: Values with what they count, under this line.
+        source: The data of the page, at its end.
         command: What wrote the page.
     """
-    values = {"kind": kind, "heading": heading, "about": about, "command": command}
-    return render("sections_page.html", **inlined(), **values, sections=sections)
+    script = _template_text("script.js")
+    script_hash = hashlib.sha256(script.encode()).digest()
+    return render(
+        "page.html",
+        kind=kind,
+        heading=heading,
+        sections=[section for section in sections if section.has_content],
+        about=about,
+        facts=facts,
+        source=source,
+        command=command,
+        script=script,
+        script_hash=base64.b64encode(script_hash).decode(),
+        style=_template_text("style.css"),
+    )
 
 
-def inlined(*more: str, package: str = CORE) -> dict[str, Any]:
-    """Return the scripts, with their hashes, and the style sheet that a page contains.
-
-    ``more`` names additional scripts and style sheets, in the templates of ``package``.
-    """
-    homes = {"script.js": CORE, "style.css": CORE, **dict.fromkeys(more, package)}
-    texts = {
-        name: (resources.files(home) / "templates" / name).read_text(encoding="utf-8")
-        for name, home in homes.items()
-    }
-    scripts = [text for name, text in texts.items() if name.endswith(".js")]
-    hashes = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    return {
-        "scripts": scripts,
-        "script_hashes": [base64.b64encode(each).decode() for each in hashes],
-        "style": "".join(text for name, text in texts.items() if name.endswith(".css")),
-    }
+def _template_text(name: str) -> str:
+    return (resources.files(PACKAGE) / "templates" / name).read_text(encoding="utf-8")
 
 
-def render(template: str, package: str = CORE, /, **values: Any) -> str:
-    """Fill a template of ``package`` or of the core; the text is printable."""
-    return printable(environment(package).get_template(template).render(values))
+def markup(template: str, macro: str, *values: Any) -> str:
+    """Return the markup of a macro of a template, whose values are escaped."""
+    made: str = vars(environment().get_template(template).module)[macro](*values)
+    return made
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template; the text is printable."""
+    return printable(environment().get_template(template).render(values))
 
 
 def printable(text: str) -> str:
@@ -96,17 +124,17 @@ def printable(text: str) -> str:
 
 
 @functools.cache
-def environment(package: str = CORE) -> Environment:
-    """Return the environment of the templates of a package and of the core.
+def environment() -> Environment:
+    """Return the environment of the templates.
 
     HTML templates escape every value. Markdown has no escape that also holds inside of code, so
     the Markdown templates pass every name through the filter ``code``, and every sentence that
     holds names of the data through the filter ``sentence``.
     """
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
-        loader=ChoiceLoader([PackageLoader(each) for each in dict.fromkeys((package, CORE))]),
+        loader=PackageLoader(PACKAGE),
         autoescape=lambda name: name is None or not name.endswith(".md"),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -153,7 +153,7 @@ def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     aligned = align_runs([folder / "predictions.test.jsonl"])
     value, low, high = estimate(count_metric("accuracy", aligned.runs))
     page = reported(folder)
-    assert f"{value:.4f} accuracy 0 1 95% interval {low:.4f} to {high:.4f}" in page.text
+    assert f"{value:.4f} accuracy 95% interval {low:.4f} to {high:.4f}" in page.text
 
 
 def test_texts_are_escaped(tmp_path: Path):
