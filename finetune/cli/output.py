@@ -302,7 +302,11 @@ def quiet_libraries() -> None:
     if python_logging.getLogger().isEnabledFor(python_logging.INFO):
         return
     import transformers
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
 
     logging: Any = transformers.logging
     logging.set_verbosity_error()
+    downloads = not are_progress_bars_disabled()
     logging.disable_progress_bar()
+    if downloads:
+        enable_progress_bars()

@@ -32,6 +32,8 @@ class Push(Command):
     """Id on the hub."""
     private: bool = False
     """Make the repository private, if it is new."""
+    replace: bool = False
+    """Remove all files that the repository has and the model does not."""
     yes: bool = False
     """Upload the model of a degenerate run without a question."""
 
@@ -58,14 +60,21 @@ class Push(Command):
             show(f"{problem}. Upload its model all the same? [y/N]")
             if input().strip().lower() not in ("y", "yes"):
                 raise UserError("nothing was uploaded.")
-        show_push(push(Path(self.folder), self.id, private=self.private, license=self.license))
+        pushed = push(
+            Path(self.folder),
+            self.id,
+            private=self.private,
+            license=self.license,
+            replace=self.replace,
+        )
+        show_push(pushed)
 
 
 def show_push(pushed: Pushed) -> None:
     """Print the address of a model that was uploaded."""
     if pushed.removed:
         names = abbreviated(pushed.removed, 3)
-        show(f"removed files that the model does not have: {names}", error=True)
+        show(f"removed: {names}", error=True)
     if pushed.license is None:
         show(
             "note: the card names no license, as the card of the base model has none: add one with "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -175,7 +176,7 @@ def _copy(
     folder = repository.download(wanted)
     files_of = {split: [folder / name for name in names] for split, names in by_split.items()}
     used = HubDataset(chosen.id, None if config == "default" else config, repository.commit)
-    size = sum(repository.files[name] for name in wanted)
+    size = sum((folder / name).stat().st_size for name in wanted)
     return Download(used, size, partial(_copied_tables, files_of, chosen.id))
 
 
@@ -194,24 +195,34 @@ def _copied_tables(files_of: Mapping[str, Sequence[Path]], id: str) -> dict[str,
 
 def _prepare(chosen: HubDataset, repository: Repository) -> Download:
     import datasets
+    from datasets.packaged_modules.cache.cache import Cache
 
-    revision = repository.commit if repository.online else chosen.revision
     try:
-        with repository.access(datasets.config), _quiet_datasets():
-            builder = datasets.load_dataset_builder(chosen.id, chosen.config, revision=revision)
+        with repository.errors(), _quiet_datasets():
+            builder: Any = None
             if repository.online:
-                repository.download(_data_files(builder, repository))
+                builder = datasets.load_dataset_builder(
+                    chosen.id, chosen.config, revision=repository.commit
+                )
+            else:  # load_dataset would ask the hub for minutes
+                builder = Cache(
+                    repo_id=chosen.id,
+                    dataset_name=chosen.id.split("/")[-1],
+                    config_name=chosen.config,
+                    version="auto",
+                    hash="auto",
+                )
             builder.download_and_prepare()
             splits = builder.as_dataset()
     except Exception as error:  # the library raises errors of many types
-        if isinstance(error, HubError) and repository.online:
+        if isinstance(error, HubError):
             raise
         if "scripts are no longer supported" in str(error) and chosen.revision is None:
             return _download(chosen._replace(revision=PARQUET_COPY))
         raise _reading_error(chosen, repository, error) from error
     commit = str(builder.hash) if COMMIT.fullmatch(str(builder.hash)) else repository.commit
     # datasets falls back to its cache where the hub fails, whatever the commit
-    if (chosen.revision or repository.online) and commit != (repository.commit or commit):
+    if (chosen.revision or repository.online) and commit != repository.commit:
         problem = "its files cannot be read now" if repository.online else "the hub is not reached"
         raise DataError(
             f"--data {chosen}: {problem}, and the cache has commit {commit} instead: run again "
@@ -223,21 +234,14 @@ def _prepare(chosen: HubDataset, repository: Repository) -> Download:
     return Download(used, size, partial(dataset_tables, splits, chosen.id))
 
 
-def _data_files(builder: Any, repository: Repository) -> list[str]:
-    found = builder.config.data_files or {}
-    places = (
-        str(file).partition(f"@{repository.commit}/") for files in found.values() for file in files
-    )
-    return [name for _, _, name in places if name in repository.files]
-
-
 @contextlib.contextmanager
 def _quiet_datasets() -> Iterator[None]:
     import datasets
 
     were_disabled = datasets.are_progress_bars_disabled()
     verbosity = datasets.logging.get_verbosity()
-    datasets.disable_progress_bars()
+    if not sys.stderr.isatty():  # bars of downloads stay
+        datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     try:
         yield
@@ -319,7 +323,7 @@ def _reading_error(chosen: HubDataset, repository: Repository, error: Exception)
     if repository.online:  # datasets drops the reason why the hub refuses a gated data set
         from huggingface_hub import HfApi
 
-        with repository.access():
+        with repository.errors():
             HfApi().auth_check(chosen.id, repo_type="dataset")
     else:
         _, _, cached = text.partition("Available configs in the cache: ")

@@ -115,7 +115,7 @@ def local_model(name: str, revision: str | None = None, *, weights: bool = True)
         return Path(source)
     repository = _repository(name, revision)
     chosen = [file for file in repository.files if _SMALL_FILES.fullmatch(file)]
-    if weights and repository.commit is not None:
+    if weights:
         chosen += _weight_files(name, repository)
     with _hub_errors(name):
         return repository.download(chosen)

@@ -43,12 +43,25 @@ def require_owner(id: str) -> None:
         raise UserError(f"{id}: write the owner and the name, as in OWNER/NAME.")
 
 
-def push(folder: Path, id: str, *, private: bool = False, license: str | None = None) -> Pushed:
-    """Replace the content of a repository of the hub with the best model of a run.
+def push(
+    folder: Path,
+    id: str,
+    *,
+    private: bool = False,
+    license: str | None = None,
+    replace: bool = False,
+) -> Pushed:
+    """Upload the best model of a run to a repository of the hub; a model without a card gets one.
 
-    ``folder`` holds a run or a saved model. ``license`` is entered in the card, in place of the
-    license of the base model. A model without a card gets one. Raise UserError if the hub refuses
-    the upload; the message has the command to try again.
+    Args:
+        folder: A run or a saved model.
+        id: ``OWNER/NAME``.
+        private: Make the repository private, if it is new.
+        license: The license in the card, in place of the license of the base model.
+        replace: Remove all other files of the repository.
+
+    Raises:
+        UserError: The hub refuses the upload; the message has the command to try again.
     """
     source = model_folder(folder)
     if not (source / "README.md").is_file():
@@ -67,10 +80,15 @@ def push(folder: Path, id: str, *, private: bool = False, license: str | None = 
     if (task_file := source / TASK_FILE).is_file():
         changed[TASK_FILE] = without_paths(task_file.read_text("utf-8"))
     try:
-        uploaded = upload_folder(repository, source, changed)
+        uploaded = upload_folder(repository, source, changed, replace=replace)
     except HubError as error:
         yes = ["--yes"] * bool(degenerate_reasons(folder))
-        options = [*["--private"] * private, *yes, *(["--license", license] if license else [])]
+        options = [
+            *["--private"] * private,
+            *["--replace"] * replace,
+            *yes,
+            *(["--license", license] if license else []),
+        ]
         again = shlex.join(["finetune", "push", str(folder), id, *options])
         raise UserError(
             f"{error} The model was not pushed, and is kept in {source}. Try again with: {again}"

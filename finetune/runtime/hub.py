@@ -1,28 +1,24 @@
-"""The Hugging Face hub: find repositories, read their files, and explain errors.
+"""The Hugging Face hub: the commit of a repository, its files, and messages for its errors.
 
-A process looks a repository up once, with one request. All files of a run are thus from one commit,
-and a hub that does not answer costs ``TIMEOUT`` seconds once. Then the cache is read.
+A process looks a repository up once, within ``TIMEOUT`` seconds, so that all files of a run are
+from one commit. If the hub does not answer, the cache of huggingface_hub is read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
-from finetune.types import UserError, quantity
+from finetune.types import UserError
 
 TIMEOUT = 5.0
 """Seconds to wait for an answer of the hub, for each address of its name."""
-STALL = 4
-"""Seconds without data after which the client asks for the rest of a file, up to five times."""
 COMMIT = re.compile("[0-9a-f]{40}")
 ID = re.compile(r"([\w.\-]+/)?[\w.\-]+")
 
@@ -42,99 +38,52 @@ class HubError(UserError):
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository at one commit, on the hub or in the cache.
+    """A repository at one commit.
 
     Attributes:
         kind: ``model`` or ``dataset``.
         id: Its id.
         revision: The branch, tag or commit that was asked for; None for ``main``.
-        commit: The commit; None if the hub is off (``HF_HUB_OFFLINE``) and the cache has none.
-        files: Names and sizes in bytes of its files; if not ``online``, of the files in the cache.
+        commit: The commit.
+        files: Names of its files; if not ``online``, perhaps only those in the cache.
         online: Whether the hub has answered.
     """
 
     kind: Kind
     id: str
     revision: str | None
-    commit: str | None
-    files: Mapping[str, int] = field(repr=False)
+    commit: str
+    files: Collection[str] = field(repr=False)
     online: bool
 
-    def download(self, names: Iterable[str]) -> Path:
+    def download(self, names: Collection[str]) -> Path:
         """Return the folder of the commit in the cache, with these files of the repository.
-
-        A terminal shows bars of progress, a log gets one line with size and time.
 
         Raises:
             HubError: If the hub refuses the files, or the download is cut.
         """
-        from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
+        from huggingface_hub import snapshot_download, try_to_load_from_cache
 
-        if self.commit is None:
-            raise _not_cached(self)
-        folder = _snapshots(self.kind, self.id) / self.commit
-        missing = [name for name in names if not (folder / name).is_file()]
-        if not missing:
-            self._remember()
-            return folder
-        begin = time.monotonic()
-        url = hf_hub_url(self.id, missing[0], repo_type=self.kind, revision=self.commit)
-        _request(
-            lambda: get_hf_file_metadata(url, timeout=TIMEOUT),
-            self.kind,
-            self.id,
-            self.revision,
-            reading=True,  # the client would ask for minutes
-        )
-        with self.access(), _bars():
-            snapshot_download(
-                self.id, repo_type=self.kind, revision=self.commit, allow_patterns=missing
+        def cached(name: str) -> object:
+            return try_to_load_from_cache(self.id, name, revision=self.commit, repo_type=self.kind)
+
+        if self.online and not all(map(cached, names)):
+            _say(f"downloading {self.id}, commit {self.commit[:12]}")
+        with self.errors(), _bars_on_a_terminal():
+            folder = snapshot_download(
+                self.id,
+                repo_type=self.kind,
+                revision=self.commit,
+                allow_patterns=[*names],
+                local_files_only=not self.online,
             )
-        self._remember()
-        size = sum(self.files[name] for name in missing)
-        seconds = time.monotonic() - begin
-        _say(
-            f"downloaded {self.id}: {quantity(len(missing), 'file')}, {_megabytes(size)} in "
-            f"{seconds:.1f} s"
-        )
-        return folder
+        return Path(folder)
 
     @contextlib.contextmanager
-    def access(self, *modules: Any) -> Iterator[None]:
-        """Read files of this repository with a library; raise HubError for the errors of the hub.
-
-        If the repository is not ``online``, the library reads the cache at once. ``modules`` have
-        their own copy of the client's switch ``HF_HUB_OFFLINE``.
-        """
-        from huggingface_hub import constants
-
-        switches: tuple[Any, ...] = (constants, *modules)
-        before = [module.HF_HUB_OFFLINE for module in switches]
-        for module in switches:
-            module.HF_HUB_OFFLINE = module.HF_HUB_OFFLINE or not self.online
-        stall = constants.HF_HUB_DOWNLOAD_TIMEOUT
-        if "HF_HUB_DOWNLOAD_TIMEOUT" not in os.environ:
-            constants.HF_HUB_DOWNLOAD_TIMEOUT = STALL
-        try:
+    def errors(self) -> Iterator[None]:
+        """Context that raises HubError for the errors of libraries that read the repository."""
+        with _hub_errors(self.kind, self.id, self.revision, reading=self.online):
             yield
-        except Exception as error:
-            found = hub_error(error, self.kind, self.id, self.revision, reading=True)
-            if found is None:
-                raise
-            raise found from error
-        finally:
-            constants.HF_HUB_DOWNLOAD_TIMEOUT = stall
-            for module, value in zip(switches, before, strict=True):
-                module.HF_HUB_OFFLINE = value
-
-    def _remember(self) -> None:
-        if self.revision == self.commit or self.commit is None or not self.online:
-            return
-        path = _snapshots(self.kind, self.id).parent / "refs" / (self.revision or "main")
-        with contextlib.suppress(OSError):  # the cache may be read-only
-            if not path.is_file() or path.read_text("utf-8") != self.commit:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(self.commit, "utf-8")
 
 
 def find_repository(kind: Kind, id: str, revision: str | None = None) -> Repository:
@@ -172,19 +121,36 @@ def remembered(function: Callable[P, R]) -> Callable[P, R]:
 
 @remembered
 def _find(kind: Kind, id: str, revision: str | None) -> Repository:
-    from huggingface_hub import constants
+    from huggingface_hub import HfApi, constants
+
+    class Client(HfApi):
+        """A client that keeps the answer, and does not wait for it without end."""
+
+        info: Any = None
+
+        def repo_info(self, repo_id: str, **options: Any) -> Any:
+            self.info = super().repo_info(repo_id, **{**options, "timeout": TIMEOUT})
+            return self.info
 
     revision = _PINNED.get((kind, id, revision), revision)
-    if constants.HF_HUB_OFFLINE:
-        return _cached(kind, id, revision)
-    try:
-        return _look_up(kind, id, revision)
-    except HubError as error:
-        cached = _cached(kind, id, revision)
-        if error.reason not in ("unreachable", "failed") or cached.commit is None:
-            raise
-        _say(f"note: {error} Reading commit {cached.commit[:12]} from the cache.")
-        return cached
+    client, offline = Client(), constants.HF_HUB_OFFLINE
+    with _hub_errors(kind, id, revision):
+        if revision is None or not COMMIT.fullmatch(revision):  # without the hub: of the cache
+            resolved = client.resolve_revision(
+                id, repo_type=kind, revision=revision, local_files_only=offline
+            )
+            commit = resolved.resolved
+        elif not _cached_files(kind, id, commit := revision):
+            client.repo_info(id, repo_type=kind, revision=commit)
+        else:
+            with contextlib.suppress(Exception):  # a commit in the cache never changes
+                client.repo_info(id, repo_type=kind, revision=commit)
+    if client.info is not None:
+        names = [each.rfilename for each in client.info.siblings or ()]
+        return Repository(kind, id, revision, commit, names, online=True)
+    if names := _cached_files(kind, id, commit):
+        return Repository(kind, id, revision, commit, names, online=False)
+    raise HubError(_not_cached(kind, id, revision), "unreachable")
 
 
 def forget_repositories() -> None:
@@ -198,54 +164,13 @@ def _forget() -> None:
         forget()
 
 
-def _look_up(kind: Kind, id: str, revision: str | None) -> Repository:
-    from huggingface_hub import HfApi
-
-    def ask() -> Any:
-        return HfApi().repo_info(
-            id, repo_type=kind, revision=revision, timeout=TIMEOUT, files_metadata=True
-        )
-
-    found = _request(ask, kind, id, revision)
-    files = {each.rfilename: each.size or 0 for each in found.siblings or ()}
-    return Repository(kind, id, revision, found.sha, files, online=True)
-
-
-def _request(
-    ask: Callable[[], Any], kind: Kind, id: str, revision: str | None, *, reading: bool = False
-) -> Any:
-    begin = time.monotonic()
-    for wait in (1.0, 2.0, None):
-        try:
-            return ask()
-        except Exception as error:
-            known = hub_error(error, kind, id, revision, reading=reading)
-            if known is None:
-                raise
-            again = known.reason == "failed" and time.monotonic() - begin < TIMEOUT
-            if wait is None or not again:
-                raise known from error
-            time.sleep(wait)
-
-
-def _cached(kind: Kind, id: str, revision: str | None) -> Repository:
-    snapshots = _snapshots(kind, id)
-    reference = snapshots.parent / "refs" / (revision or "main")
-    commit = revision if revision and COMMIT.fullmatch(revision) else None
-    if commit is None and reference.is_file():
-        commit = reference.read_text("utf-8").strip()
-    if commit is None or not (folder := snapshots / commit).is_dir():
-        return Repository(kind, id, revision, None, {}, online=False)
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
-    return Repository(kind, id, revision, commit, files, online=False)
-
-
-def _snapshots(kind: Kind, id: str) -> Path:
+def _cached_files(kind: Kind, id: str, commit: str) -> list[str]:
     from huggingface_hub import constants
 
     name = "--".join([f"{kind}s", *id.split("/")])
-    return Path(constants.HF_HUB_CACHE).expanduser() / name / "snapshots"
+    folder = Path(constants.HF_HUB_CACHE).expanduser() / name / "snapshots" / commit
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path.relative_to(folder).as_posix() for path in paths]
 
 
 def create_repository(id: str, *, private: bool | None = None) -> str:
@@ -256,32 +181,36 @@ def create_repository(id: str, *, private: bool | None = None) -> str:
     from huggingface_hub import HfApi
 
     try:
-        repository = HfApi().create_repo(id, private=private, exist_ok=True).repo_id
-        HfApi().auth_check(repository, write=True)
-    except Exception as error:
-        if (found := hub_error(error, "model", id)) is None:
-            raise
-        reason = f"{str(found)[:1].upper()}{str(found)[1:]}"
+        with _hub_errors("model", id):
+            repository = HfApi().create_repo(id, private=private, exist_ok=True).repo_id
+            HfApi().auth_check(repository, write=True)
+    except HubError as error:
+        reason = f"{str(error)[:1].upper()}{str(error)[1:]}"
         raise UserError(f"{id}: cannot create this repository or write to it. {reason}") from error
     return str(repository)
 
 
 class Uploaded(NamedTuple):
-    """The address of a repository after an upload, and the files that it had and has no more."""
+    """The address of a repository after an upload, and the files that were removed from it."""
 
     address: str
     removed: tuple[str, ...]
 
 
 def upload_folder(
-    repository: str, folder: Path, changed: Mapping[str, str] | None = None
+    repository: str,
+    folder: Path,
+    changed: Mapping[str, str] | None = None,
+    *,
+    replace: bool = False,
 ) -> Uploaded:
-    """Upload a folder to a repository of models, in one commit, in place of what is there.
+    """Upload a folder to a repository of models, in one commit.
 
     Args:
         repository: The full id, as ``create_repository`` returns it.
         folder: The files, also those in its folders.
         changed: The texts of files whose content differs from the folder.
+        replace: Remove all other files of the repository.
 
     Raises:
         HubError: The hub refuses the upload, or does not answer.
@@ -291,89 +220,82 @@ def upload_folder(
     paths = [path for path in folder.rglob("*") if path.is_file()]
     files: dict[str, str | bytes] = {p.relative_to(folder).as_posix(): str(p) for p in paths}
     files |= {name: text.encode() for name, text in (changed or {}).items()}
-    api = HfApi()
-    try:
-        removed = sorted({*api.list_repo_files(repository)} - files.keys() - {".gitattributes"})
+    api, removed = HfApi(), list[str]()
+    with _hub_errors("model", repository, reading=True), _bars_on_a_terminal():
+        if replace:
+            kept = {".gitattributes", *files}
+            removed = sorted({*api.list_repo_files(repository)} - kept)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
             *(CommitOperationAdd(name, file) for name, file in files.items()),
             *map(CommitOperationDelete, removed),
         ]
         api.create_commit(repository, operations, commit_message="Upload with finetune")
-    except Exception as error:
-        found = hub_error(error, "model", repository, reading=True)
-        if found is None and not isinstance(error, RuntimeError):  # which hf_xet raises
-            raise
-        raise (found or HubError(str(error), "failed")) from error
     return Uploaded(f"{constants.ENDPOINT}/{repository}", tuple(removed))
 
 
-def hub_error(
-    error: BaseException, kind: str, id: str, revision: str | None = None, *, reading: bool = False
-) -> HubError | None:
-    """Return the meaning of an error of the hub's client; None if it is another error.
+@contextlib.contextmanager
+def _hub_errors(
+    kind: Kind, id: str, revision: str | None = None, *, reading: bool = False
+) -> Iterator[None]:
+    """Raise HubError for errors of the hub's client, also within errors of other libraries."""
+    try:
+        yield
+    except HubError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if meaning := _meaning(cause, kind, id, revision, reading=reading):
+                raise HubError(*meaning) from error
+            cause = cause.__cause__ or cause.__context__
+        from huggingface_hub import errors
 
-    Args:
-        error: The error, perhaps of a library that calls the client.
-        kind: Names the repository in the message: ``model`` or ``dataset``.
-        id: The id of the repository.
-        revision: The revision that was asked for.
-        reading: Whether the hub had answered before.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, HubError):
-            return cause
-        if (found := _meaning(cause, kind, id, revision, reading)) is not None:
-            return HubError(*found)
-        cause = cause.__cause__ or cause.__context__
-    return None
+        if isinstance(error, errors.RevisionResolutionError | errors.LocalEntryNotFoundError):
+            raise HubError(_not_cached(kind, id, revision), "unreachable") from error
+        raise
 
 
 def _meaning(
-    error: BaseException, kind: str, id: str, revision: str | None, reading: bool
+    error: BaseException, kind: Kind, id: str, revision: str | None, *, reading: bool
 ) -> tuple[str, Reason] | None:
-    from huggingface_hub import constants, get_token
+    from huggingface_hub import constants
     from huggingface_hub import errors as untyped
 
     errors: Any = untyped
-    hub = f"the hub at {constants.ENDPOINT}"
-    what = f"{kind.replace('dataset', 'data set')} {id!r}"
-    token = get_token()
-    if isinstance(error, errors.GatedRepoError):
-        site = f"{constants.ENDPOINT}/{'datasets/' if kind == 'dataset' else ''}{id}"
-        then = "The user of your token has no access yet." if token else f"Then {_SIGN_IN}."
-        return f"{what} is gated: ask for access at {site}. {then}", "refused"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"{what} has no revision {revision!r}: name a branch, tag or commit.", "revision"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        private = (
-            "or it is private and the user of your token has no access"
-            if token
-            else f"or it is private: then {_SIGN_IN}"
-        )
-        return f"{what} does not exist on {hub}, {private}.", "missing"
-    if isinstance(error, errors.HFValidationError):
-        return f"{what}: this is no id of a repository (NAME or OWNER/NAME).", "missing"
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return f"{what}: HF_HUB_OFFLINE is set, and the cache does not have it.", "unreachable"
-    if isinstance(error, errors.HfHubHTTPError):
-        return _status_meaning(error.response.status_code, what, hub, bool(token))
+    hub, what = f"the hub at {constants.ENDPOINT}", _named(kind, id)
+    page = f"{constants.ENDPOINT}/{'datasets/' if kind == 'dataset' else ''}{id}"
     detail = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": .")[:200]
-    if isinstance(error, errors.HTTPError | ConnectionError | TimeoutError) and reading:
-        cut = f"{what}: the download from {hub} was cut ({detail}). Run again to continue it."
-        return cut, "cut"
-    if isinstance(error, errors.HTTPError | ConnectionError | TimeoutError):
-        return f"{what}: {hub} cannot be reached ({detail}).", "unreachable"
-    return None
-
-
-def _status_meaning(status: int, what: str, hub: str, has_token: bool) -> tuple[str, Reason] | None:
-    if status == 401 and not has_token:
-        return f"{what}: {hub} asks who you are: {_SIGN_IN}.", "refused"
+    lost: tuple[str, Reason] = (f"{what}: {hub} cannot be reached ({detail}).", "unreachable")
+    if reading:
+        again = "Run again to continue it."
+        lost = (f"{what}: the download from {hub} was cut ({detail}). {again}", "cut")
+    table: dict[Any, tuple[str, Reason]] = {
+        errors.GatedRepoError: (
+            f"{what} is gated: ask for access at {page}, and {_SIGN_IN}.",
+            "refused",
+        ),
+        errors.RevisionNotFoundError: (
+            f"{what} has no revision {revision!r}: name a branch, tag or commit.",
+            "revision",
+        ),
+        errors.RepositoryNotFoundError: (
+            f"{what} does not exist on {hub}, or it is private: then {_SIGN_IN}.",
+            "missing",
+        ),
+        errors.HFValidationError: (
+            f"{what}: this is no id of a repository (NAME or OWNER/NAME).",
+            "missing",
+        ),
+        errors.OfflineModeIsEnabled: (_not_cached(kind, id, revision), "unreachable"),
+        errors.HfHubHTTPError: lost,
+        (errors.HTTPError, ConnectionError, TimeoutError, errors.XetDownloadError): lost,
+    }
+    meaning = next((row for types, row in table.items() if isinstance(error, types)), None)
+    if not isinstance(error, errors.HfHubHTTPError) or meaning is not lost:
+        return meaning
+    status = error.response.status_code
     if status == 401:
-        source = "in HF_TOKEN" if os.environ.get("HF_TOKEN") else "of `hf auth login`"
-        fix = f"{hub} does not know the token {source}: correct it, or sign in with `hf auth login`"
-        return f"{what}: {fix}.", "refused"
+        return f"{what}: {hub} does not know your token: {_SIGN_IN}.", "refused"
     if status == 403:
         return f"{what}: {hub} refuses this: your token lacks the permission.", "refused"
     if status == 429 or status >= 500:
@@ -381,34 +303,31 @@ def _status_meaning(status: int, what: str, hub: str, has_token: bool) -> tuple[
     return None
 
 
-def _not_cached(repository: Repository) -> HubError:
-    at = f" at {repository.revision}" if repository.revision else ""
-    return HubError(
-        f"{repository.kind.replace('dataset', 'data set')} {repository.id!r}: HF_HUB_OFFLINE is "
-        f"set, and the cache does not have it{at}.",
-        "unreachable",
-    )
+def _named(kind: Kind, id: str) -> str:
+    return f"{'data set' if kind == 'dataset' else kind} {id!r}"
+
+
+def _not_cached(kind: Kind, id: str, revision: str | None) -> str:
+    at = f" at {revision}" if revision else ""
+    return f"{_named(kind, id)}: HF_HUB_OFFLINE is set, and the cache does not have it{at}."
 
 
 @contextlib.contextmanager
-def _bars() -> Iterator[None]:
-    from huggingface_hub import constants
+def _bars_on_a_terminal() -> Iterator[None]:
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,
         enable_progress_bars,
     )
 
-    if constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:  # the user decides
+    if sys.stderr.isatty() or are_progress_bars_disabled():
         yield
         return
-    were_disabled = are_progress_bars_disabled()
-    switch = enable_progress_bars if sys.stderr.isatty() else disable_progress_bars
-    switch()
+    disable_progress_bars()
     try:
         yield
     finally:
-        (disable_progress_bars if were_disabled else enable_progress_bars)()
+        enable_progress_bars()
 
 
 def _say(text: str) -> None:
@@ -417,7 +336,3 @@ def _say(text: str) -> None:
 
     if process_index() == 0:
         Reporter().say(text)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.2f} GB"

@@ -172,19 +172,15 @@ def test_a_commit_is_recorded_and_pinned(hub: Hub, offline: Any) -> None:
         read_text(first.pinned)
 
 
-def test_the_cache_is_read_without_the_hub(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_cache_is_read_without_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(hub, "lab/rows", {"default": {"train": texts("a")}, "extra": {"train": texts("b")}})
     expected = read_text("lab/rows:extra").fingerprint
-    assert "downloaded lab/rows: 1 file, 0.0 MB in" in capsys.readouterr().err
     forget_repositories()
     monkeypatch.setattr(hub_module, "TIMEOUT", 0.2)  # ask twice
     hub.fault("lab/rows", times=100, status=500)
     begin = time.monotonic()
     assert read_text("lab/rows:extra").fingerprint == expected
     assert time.monotonic() - begin < 40
-    assert "fails (status 500): try again later. Reading commit" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"the cache has only \['extra'\] of lab/rows: run once"):
         read_text("lab/rows:default")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(Path(constants.HF_HUB_CACHE) / "empty"))
@@ -223,7 +219,7 @@ def test_each_refusal_has_its_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch
     hub.gated, hub.private = {}, {"lab/secret"}
     assert "or it is private: then sign in with `hf auth login`" in refusal("lab/secret")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert "does not know the token in HF_TOKEN" in refusal("lab/secret")
+    assert "does not know your token" in refusal("lab/secret")
     monkeypatch.setenv("HF_TOKEN", "hf_ana")
     assert len(read_text("lab/secret").splits["train"]) == 6
 

@@ -32,8 +32,7 @@ def test_a_model_is_looked_up_once_and_cached(hub: Hub, encoder: Path, capsys) -
     assert len(hub.asked("GET /api/models/lab/encoder(/revision/main)?[ ?]")) == 1
     assert not hub.asked("flax_model"), "files of other frameworks are left where they are"
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["downloaded lab/encoder"] * 2
-    assert " MB in " in lines[-1]
+    assert lines == [f"downloading lab/encoder, commit {head.revision[:12]}"] * 2
     requests = len(hub.requests)
     forget_repositories()
     TokenClassifier.from_pretrained("lab/encoder", labels=["a", "b"])
@@ -65,38 +64,27 @@ def test_each_refusal_has_a_sentence(
     assert sign_in in message("lab/none")
     hub.gated = {"lab/encoder": {"ana"}}
     assert message("lab/encoder") == (
-        f"model 'lab/encoder' is gated: ask for access at {hub.url}/lab/encoder. Then {sign_in}."
+        f"model 'lab/encoder' is gated: ask for access at {hub.url}/lab/encoder, and {sign_in}."
     )
-    monkeypatch.setenv("HF_TOKEN", "hf_bob")
-    assert message("lab/encoder").endswith("The user of your token has no access yet.")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert "does not know the token in HF_TOKEN" in message("lab/encoder")
+    assert "does not know your token" in message("lab/encoder")
     monkeypatch.setenv("HF_TOKEN", "hf_ana")
     local_model("lab/encoder")
     hub.private = {"lab/encoder"}
     monkeypatch.setenv("HF_TOKEN", "hf_bob")
-    assert "it is private and the user of your token has no access" in message("lab/encoder")
+    assert f"or it is private: then {sign_in}" in message("lab/encoder")
 
 
-def test_a_hub_that_fails_is_not_a_model_that_is_missing(
-    hub: Hub, encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(time, "sleep", waited.append)
+def test_a_hub_that_fails_is_not_a_model_that_is_missing(hub: Hub, encoder: Path) -> None:
     hub.fault("/lab/encoder", times=1000, status=500)
     text = message("lab/encoder")
     assert "fails (status 500): try again later" in text
     assert "neither" not in text
-    assert sum(waited) < 10
-    hub.faults.clear()
-    hub.fault("GET /api/models/lab/encoder", times=2, status=503)
-    forget_repositories()
-    local_model("lab/encoder")
 
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_hub_that_does_not_answer(
-    hub: Hub, encoder: Path, silent: bool, monkeypatch: pytest.MonkeyPatch, capsys
+    hub: Hub, encoder: Path, silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses the connection, or takes it and says nothing."""
     folder = local_model("lab/encoder")
@@ -106,13 +94,9 @@ def test_a_hub_that_does_not_answer(
         if not silent:
             listener.close()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
-        capsys.readouterr()
         forget_repositories()
         begin = time.monotonic()
         assert local_model("lab/encoder") == folder
-        note = capsys.readouterr().err
-        assert note.startswith("note: model 'lab/encoder': the hub at http://127.0.0.1")
-        assert note.endswith("from the cache.\n") and note.count("\n") == 1
         assert "cannot be reached" in message("lab/other")
         assert time.monotonic() - begin < 40
 
@@ -145,17 +129,3 @@ def test_a_cache_that_cannot_be_written(hub: Hub, encoder: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in after} == before
     for path in paths:
         path.chmod(0o755)
-
-
-@pytest.mark.parametrize("files", ["resolve", "_objects"])
-def test_files_that_never_come(
-    hub: Hub, encoder: Path, files: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("finetune.runtime.hub.TIMEOUT", 0.2)
-    monkeypatch.setattr("finetune.runtime.hub.STALL", 0.2)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    hub.fault(files, times=1000, seconds=60)
-    begin = time.monotonic()
-    assert message("lab/encoder").endswith("Run again to continue it.")
-    assert time.monotonic() - begin < 40  # and not for the 60 seconds of a request
-    hub.release()

@@ -61,7 +61,7 @@ class Head(nn.Module):
         A run has more to tell: ``finetune push RUN`` uploads its model with scores in the card.
 
         Args:
-            repo_id: ``OWNER/NAME``. A new commit replaces what the repository has.
+            repo_id: ``OWNER/NAME``. Other files of the repository stay.
             private: Make the repository private, if it is new.
             license: The license in the card, such as ``apache-2.0``; None takes the license of the
                 model that was loaded, if its card has one.
