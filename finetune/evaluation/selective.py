@@ -249,6 +249,8 @@ def risk_table(answers: Answers) -> Table:
 
 def withheld_note(scored: Scored) -> str:
     """Return how many answers are withheld, and the score without and with them; empty if none."""
+    if not scored.kind.wording.rated:  # without probabilities, nothing is withheld
+        return ""
     withheld = [prediction.decided.get("withheld") for prediction in scored.predictions]
     if parts := sum(len(answers) for answers in withheld if isinstance(answers, list)):
         return f"{quantity(parts, 'answer')} withheld, which count as missing"

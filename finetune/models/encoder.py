@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModel, PreTrainedModel
 
@@ -134,9 +135,12 @@ class Encoder(nn.Module):
         remove_pooler(model)
         return cls(model, batching)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return the last hidden states [T, H] of a batch of T tokens, after the top layers."""
-        hidden = self._run(batch, lambda output: [output.last_hidden_state])[0]
+    def forward(self, batch: Batch, vectors: Tensor | None = None) -> Tensor:
+        """Return the last hidden states [T, H] of a batch of T tokens, after the top layers.
+
+        ``vectors`` [T, E] are read in place of the embeddings of its ids.
+        """
+        hidden = self._run(batch, lambda output: [output.last_hidden_state], vectors)[0]
         bilstm = self.model._modules.get(BILSTM)
         return hidden if bilstm is None else bilstm(hidden, batch.lengths)
 
@@ -181,10 +185,16 @@ class Encoder(nn.Module):
             if self.num_segments > 1 and batch.segment_ids is not None:
                 _check_range("segment id", batch.segment_ids, self.num_segments)
 
-    def packed_inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return the keyword arguments of the model's forward pass for one packed row [1, T]."""
-        inputs: dict[str, Any] = {
-            "input_ids": batch.input_ids[None],
+    def packed_inputs(self, batch: Batch, vectors: Tensor | None = None) -> dict[str, Any]:
+        """Return the keyword arguments of the model's forward pass for one packed row [1, T].
+
+        ``vectors`` are as for ``forward``; a last, filling sequence may lack them.
+        """
+        inputs: dict[str, Any] = {"input_ids": batch.input_ids[None]}
+        if vectors is not None:
+            filler = len(batch.input_ids) - len(vectors)
+            inputs = {"inputs_embeds": pad(vectors, (0, 0, 0, filler))[None]}
+        inputs |= {
             "position_ids": (batch.position_ids + self._first_position)[None],
             "layout": PackedLayout(batch.cu_seqlens, batch.lengths),
         }
@@ -193,12 +203,13 @@ class Encoder(nn.Module):
         return inputs
 
     def padded_outputs(
-        self, model: Any, batch: Batch, **settings: Any
+        self, model: Any, batch: Batch, vectors: Tensor | None = None, **settings: Any
     ) -> Iterator[tuple[LengthGroup, Any]]:
         """Yield groups of a batch, and the output of the model, or one around it, on their rows."""
         single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
         for group in length_groups(batch, 0.0 if self.family.reads_padding else None):
-            inputs = self.padded_inputs(group.batch)
+            own = None if vectors is None else vectors.index_select(0, group.tokens)
+            inputs = self.padded_inputs(group.batch, own)
             with (
                 contextlib.nullcontext() if self.family.half_precision else single_precision,
                 keyed_padded_dropout(
@@ -209,14 +220,14 @@ class Encoder(nn.Module):
                 output = model(**inputs, **settings)
             yield group, output
 
-    def padded_inputs(self, batch: Batch) -> dict[str, Tensor]:
+    def padded_inputs(self, batch: Batch, vectors: Tensor | None = None) -> dict[str, Tensor]:
         """Return the keyword arguments of the model's forward pass for padded rows [N, longest]."""
         index = padded_index(batch)
         shape = (len(batch.lengths), batch.max_seqlen)
-        inputs = {
-            "input_ids": pad_rows(batch.input_ids, index, shape, self.pad_id),
-            "attention_mask": pad_rows(torch.ones_like(batch.input_ids), index, shape, 0),
-        }
+        inputs = {"input_ids": pad_rows(batch.input_ids, index, shape, self.pad_id)}
+        if vectors is not None:
+            inputs = {"inputs_embeds": pad_rows(vectors, index, shape, 0)}
+        inputs |= {"attention_mask": pad_rows(torch.ones_like(batch.input_ids), index, shape, 0)}
         if self.family.positions is not None:
             columns = torch.arange(shape[1], device=index.device) + self._first_position
             inputs["position_ids"] = columns.expand(shape)
@@ -260,6 +271,7 @@ class Encoder(nn.Module):
         self,
         batch: Batch,
         select: Callable[[Any], Sequence[Tensor]],
+        vectors: Tensor | None = None,
         **settings: Any,
     ) -> list[Tensor]:
         if self._recorded is not None:
@@ -278,7 +290,7 @@ class Encoder(nn.Module):
             num_tokens = len(batch.input_ids)
             if needs_round_size(batch):
                 batch = with_round_size(batch, self.max_length)
-            inputs = self.packed_inputs(batch)
+            inputs = self.packed_inputs(batch, vectors)
             attention = partial(packed_attention, self.model.config)
             with keyed_dropout(batch), self._same_in_backward(attention):
                 if self.family.packing == "forward":
@@ -288,7 +300,7 @@ class Encoder(nn.Module):
                         output = self.model(**inputs, **settings)
             return [state[0, :num_tokens] for state in select(output)]
         parts, tokens = [], []
-        for group, output in self.padded_outputs(self.model, batch, **settings):
+        for group, output in self.padded_outputs(self.model, batch, vectors, **settings):
             parts.append([unpad(state, group.batch) for state in select(output)])
             tokens.append(group.tokens)
         return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
