@@ -1,4 +1,4 @@
-"""Predict with Ray Data, Spark or Dask: two workers, and the rows that `finetune predict` gives.
+"""Predict with Ray Data, Spark, Dask or datasets: two workers, the rows of `finetune predict`.
 
 pip install "ray[data]" pyspark "dask[dataframe]"      # one of them; Spark needs Java
 python examples/engines.py ray         # uses the run OUT; trains it first if it does not exist
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas
 
-from finetune import BatchPredictor, ClassifyConfig, fit, load_task
+from finetune import BatchPredictor, ClassifyConfig, fit, load, load_task
 from finetune.cli.main import main
 
 
@@ -53,6 +53,19 @@ def predict_with_dask(file: Path, run: Path) -> pandas.DataFrame:
     meta = predict(rows.head(1)).iloc[:0]  # the columns of the result
     found = rows.map_partitions(predict, meta=meta)
     return found.compute(scheduler="processes", num_workers=2)
+
+
+def predict_with_datasets(file: Path, run: Path) -> pandas.DataFrame:
+    from datasets import Dataset, Features, Value
+
+    rows = Dataset.from_parquet(str(file))
+    number = Value("float64")
+    scores = dict.fromkeys(load(run).labels, number)
+    # Without features, a column that is empty in the first batch cannot have values in a later one.
+    predicted = {"label": Value("string"), "score": number, "scores": scores}
+    features = Features(rows.features | predicted)
+    predict = BatchPredictor(run)
+    return rows.map(predict, batched=True, batch_size=32, num_proc=2, features=features).to_pandas()
 
 
 if __name__ == "__main__":

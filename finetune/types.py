@@ -561,12 +561,6 @@ class TextPrediction:
         decided = _withheld(self, self.label if unsure else None)
         return dataclasses.replace(self, label=None if unsure else self.label, decided=decided)
 
-    def filled(self) -> Self:
-        """Return the prediction with a value in every field, as an example of its types."""
-        label = self.decided.get("withheld") if self.label is None else self.label
-        label = tuple(self.scores or ("",))[:1] if label == () else label
-        return dataclasses.replace(self, label=label)
-
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         label = list(self.label) if isinstance(self.label, tuple) else self.label
@@ -617,10 +611,6 @@ class ChoicePrediction:
         choice, text = (None, "") if unsure else (self.choice, self.text)
         return dataclasses.replace(self, choice=choice, text=text, decided=decided)
 
-    def filled(self) -> Self:
-        """Return the prediction with a value in every field, as an example of its types."""
-        return dataclasses.replace(self, choice=0)
-
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         return {
@@ -670,12 +660,6 @@ class TokenPrediction:
         decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, tags=tags, decided=decided, **changed)
 
-    def filled(self) -> Self:
-        """Return the prediction with a value in every field, as an example of its types."""
-        spans: Any = {} if self.spans is None else {"spans": (_SPAN,), "span_scores": (0.5,)}
-        words = _one_word(self.offsets)
-        return dataclasses.replace(self, tags=("",), scores=(0.5,), **words, **spans)
-
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         record: dict[str, Any] = {
@@ -716,11 +700,6 @@ class SpanPrediction:
         decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, spans=spans, scores=scores, decided=decided)
 
-    def filled(self) -> Self:
-        """Return the prediction with a value in every field, as an example of its types."""
-        words = _one_word(self.offsets)
-        return dataclasses.replace(self, spans=(_SPAN,), scores=(0.5,), **words)
-
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
@@ -751,12 +730,6 @@ class RelationPrediction:
         (relations, scores), unsure = _divided(self.relations, self.scores, least)
         decided = _withheld(self, relation_records(self.spans, *unsure))
         return dataclasses.replace(self, relations=relations, scores=scores, decided=decided)
-
-    def filled(self) -> Self:
-        """Return the prediction with a value in every field, as an example of its types."""
-        relations = (Relation(_SPAN, _SPAN, ""),)
-        spans: Any = {"spans": (_SPAN,), "relations": relations, "scores": (0.5,)}
-        return dataclasses.replace(self, **_one_word(self.offsets), **spans)
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values; relations name their spans by index."""
@@ -808,11 +781,6 @@ class AnswerPrediction:
             self, answer=answer, decided=_withheld(self, text if unsure else None)
         )
 
-    def filled(self) -> Self:
-        """Return the prediction with a value in every field, as an example of its types."""
-        answer = FoundAnswer(0, 0, "", 0.5)
-        return dataclasses.replace(self, answer=answer, best=(answer,))
-
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values; ``answer`` is empty without an answer."""
         found = self.answer
@@ -843,10 +811,6 @@ class SentencePrediction:
     score: float | None = None
     scores: Mapping[str, float] | None = None
     decided: ClassVar[Mapping[str, Any]] = {}
-
-    def filled(self) -> Self:
-        """Return the prediction, which has a value in every field."""
-        return self
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values: of a text its vector, of a pair its label."""
@@ -885,10 +849,6 @@ class MaskedPrediction:
     follows_score: float | None = None
     decided: ClassVar[Mapping[str, Any]] = {}
 
-    def filled(self) -> Self:
-        """Return the prediction, which has a value in every field."""
-        return self
-
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         if self.scores is not None:
@@ -924,13 +884,6 @@ Prediction = (
     | SentencePrediction
     | MaskedPrediction
 )
-
-
-_SPAN = Span(0, 1, "")
-
-
-def _one_word(offsets: Any) -> dict[str, Any]:
-    return {"words": ("",), "offsets": None if offsets is None else ((0, 0),)}
 
 
 def _divided(

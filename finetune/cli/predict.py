@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.options import (
     Command,
@@ -24,39 +21,31 @@ from finetune.cli.options import (
 from finetune.cli.output import (
     check_output,
     inputs_of,
-    open_records,
-    print_table,
     quiet_libraries,
     show,
 )
+from finetune.cli.readable import prediction_line, show_reasons, without_reasons
 from finetune.config.options import DATA, OUTPUT, Help, argument
-from finetune.config.tasks import LARGEST
 from finetune.data.json_files import read_object
 from finetune.registry import PLUGINS
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.records import (
-    GROUP,
     RECORD_SUFFIXES,
     TABLE_SUFFIXES,
     csv_lines,
     json_line,
+    record_writer,
     with_columns,
 )
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.inference.loop import PredictionStream
-    from finetune.inference.parts import Parts, Shard
     from finetune.inference.predictor import Predictor
-    from finetune.runtime.progress import Reporter
-    from finetune.types import Example, Prediction
+    from finetune.types import Example
 
-STRONGEST = 12
-"""Words that a table of an explanation has."""
-PREDICTED = 8
-"""Rows that are predicted to see the fields of predictions."""
-
-T = TypeVar("T")
+RESUMABLE = (".jsonl", ".ndjson")
+"""Suffixes of files that --resume continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +55,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     Examples:
         finetune predict runs/nli --text "A man eats." --pair "Somebody eats." --explain
         finetune predict runs/tag --file new.txt --out predictions.csv
-        finetune predict runs/nli --file shards/ --out predictions/ --shard 0/8
+        finetune predict runs/nli --file shards/ --out predictions.jsonl --resume
     """
 
     folder: Annotated[str, argument("RUN")]
@@ -75,21 +64,19 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     language model fills [MASK] or <mask> with the five most probable subwords."""
     pair: Annotated[str | None, DATA] = None
     """The second text, for a model of pairs."""
-    out: Annotated[str | None, Help("FILE|FOLDER/", common=True)] = None
-    """File to write, in the format of its suffix, or FOLDER/ for numbered parts; unset prints.
-    Suffixes are .jsonl, .json, .csv, .tsv, .xlsx and .parquet. After a kill, the same command keeps
-    the complete parts of a folder and continues."""
-    format: Annotated[Literal["jsonl", "csv", "parquet"] | None, OUTPUT] = None
+    out: Annotated[str | None, Help("FILE", common=True)] = None
+    """File to write, in the format of its suffix; unset prints. Suffixes are .jsonl, .json, .csv,
+    .tsv, .xlsx and .parquet."""
+    resume: Annotated[bool, OUTPUT] = False
+    """Continue --out FILE.jsonl where a command that was killed or interrupted left it: the same
+    model, input and settings. Without such a file, start it."""
+    format: Annotated[Literal["jsonl", "csv"] | None, OUTPUT] = None
     """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
-    like a formula gets an apostrophe. The suffix of --out overrides it. Parts are parquet or jsonl.
-    Unset is jsonl, for parts parquet."""
-    shard: Annotated[str | None, Help("I/N", group="output", common=True)] = None
-    """Predict the share I, from 0 to N - 1, of the parts in FOLDER/, as one of N jobs."""
-    part_rows: Annotated[int | None, Help(group="output")] = None
-    """Rows of the input in each part; unset is 65,536."""
+    like a formula gets an apostrophe. The suffix of --out overrides it. Unset is jsonl, and for
+    --text on a terminal a line for reading."""
     keep_columns: Annotated[bool, OUTPUT] = False
     """Repeat the columns of the input before the prediction, as tables always do. A column with the
-    name of a field of the prediction becomes input_NAME."""
+    name of a field of the prediction becomes input_NAME, and a gold label `gold`."""
     decoding: str | None = None
     """Decode in another way than the model was trained with: greedy or constrained for `tag`;
     flat, nested or overlapping for `ner`."""
@@ -119,14 +106,9 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         self.require_input("predict")
         if len(self.text) > 1 and self.pair is not None:
             raise UserError("--pair is the second text of one --text: write pairs to a file.")
-        if self.wants_reasons and (self._predictor or self._in_parts):
-            raise UserError(
-                "--explain and --nearest are for trained models, and for files that are not in "
-                "parts: leave them out, or name a file with --out."
-            )
+        if self.wants_reasons and self._predictor:
+            raise UserError("--explain and --nearest are for trained models: leave them out.")
         if (predict := self._predictor) is not None:
-            if self._in_parts:
-                raise UserError(f"--out {self.out}: this run writes a file: name one.")
             predict(self)
         elif self.inventory is not None:
             raise UserError("--inventory is for runs of wsd: leave it out.")
@@ -134,137 +116,98 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             self._predict()
 
     @property
-    def _in_parts(self) -> bool:
-        out = self.out or ""
-        return out.endswith(("/", os.sep)) or (bool(out) and Path(out).is_dir())
+    def _is_stream(self) -> bool:
+        path = Path(self.file or "")
+        return self.file == "-" or (path.exists() and not (path.is_file() or path.is_dir()))
+
+    @property
+    def _can_resume(self) -> bool:
+        out = Path(self.out or "")
+        is_file = out.is_file() or not out.exists()
+        plain = self.file is not None and not self._is_stream
+        return plain and is_file and out.suffix.lower() in RESUMABLE
 
     def _predict(self) -> None:
-        if self._in_parts:
-            return self._predict_parts(Path(self.out or ""))
-        if self.shard is not None or self.part_rows is not None or self.format == "parquet":
-            raise UserError(
-                "--shard, --part-rows and --format parquet are for parts in a folder: write --out "
-                "FOLDER/, or leave them out."
-            )
         output = None if self.out == "-" else self.out
-        file, run = Path(self.file or ""), Path(self.folder)
+        run = Path(self.folder)
         if output is not None:
             inputs = [*inputs_of(self.file), *run.glob("*"), *run.glob("best/*")]
             check_output(output, inputs, RECORD_SUFFIXES)
-        stream = self.file == "-" or (file.exists() and not (file.is_file() or file.is_dir()))
-        if num_processes() > 1 and self.file and stream:
-            raise UserError(f"--file {file}: processes cannot share a stream: name a plain file.")
-        from finetune.data.sources import input_files
-        from finetune.inference.parts import about_rows
-        from finetune.runtime.progress import Reporter
-
+        if num_processes() > 1 and self.file and self._is_stream:
+            raise UserError(
+                f"--file {self.file}: processes cannot share a stream: name a plain file."
+            )
+        if self.resume and not self._can_resume:
+            raise UserError("--resume continues --out FILE.jsonl, from --file with plain files.")
         model = self._load()
-        tables = TABLE_SUFFIXES if output else (".csv",)
-        as_table = Path(output or f"x.{self.format}").suffix.lower() in tables
-        predictions, found = self._predictions(model, as_table)
-        records = (record for _, record in found)
-        if output is None and self.text and self.format is None and self.wants_reasons:
-            for record in records:
-                _show_reasons(record)
-        elif output is None or process_index() > 0:
-            for line in csv_lines(records) if as_table else map(json_line, records):
-                show(line)
+        if output is None:
+            predictions = self._print(model)
         else:
-            predictions.reporter = reporter = Reporter()
-            with _naming_parts(output), open_records(output) as write, reporter:
-                total = about_rows(input_files(self.file)) if self.file and not stream else None
-                reporter.start("predicting", total or len(self.text) or None, unit="row")
-                for record in _reporting(records, reporter):
-                    write(record)
+            predictions = self._write(model, output)
         if process_index() == 0:
             self._show_notes(model, predictions)
-        return None
 
-    def _predict_parts(self, folder: Path) -> None:
-        shard = self._check_parts(folder)
-        quiet_libraries()
+    def _print(self, model: Predictor) -> PredictionStream:
+        for_people = bool(self.text) and self.format is None and sys.stdout.isatty()
+        predictions, rows = self._predictions(model, as_table=self.format == "csv")
+        if for_people or (self.text and self.format is None and self.wants_reasons):
+            for row in rows:
+                show(prediction_line(row) if for_people else json_line(without_reasons(row)))
+                show_reasons(row)
+        else:
+            for line in csv_lines(rows) if self.format == "csv" else map(json_line, rows):
+                show(line)
+        return predictions
+
+    def _write(self, model: Predictor, output: str) -> PredictionStream:
+        from finetune.data.files import read_content
+        from finetune.data.formats import open_data
         from finetune.data.sources import input_files
-        from finetune.inference.parts import PART_ROWS, open_parts
-        from finetune.runtime.launch import make_accelerator
+        from finetune.data.tables import separator
+        from finetune.inference.loop import CHUNK
+        from finetune.inference.resume import about_rows, content_of, settings_path, start_lines
+        from finetune.runtime.launch import on_main_process
         from finetune.runtime.progress import Reporter
-        from finetune.tasks import model_folder
 
-        files = input_files(self.file or "")
-        if problem := next((file for file in files if not file.is_file()), None):
-            raise UserError(f"--file {problem}: parts need plain files: name some.")
-        if any(file.resolve().parent == folder.resolve() for file in files):
-            raise UserError(f"--out {folder} holds the input: name another folder.")
-        suffix = f".{self.format or 'parquet'}"
-        names = ("decoding", "threshold", "keep_columns")
-        settings = {name: vars(self)[name] for name in (*names, "encoding")}
-        settings |= {} if self.costs is None else {"costs": self._costs}
-        opened = open_parts(
-            folder,
-            model_folder(self.folder),
-            files,
-            settings | {"columns": self.column_map},
-            suffix=suffix,
-            part_rows=self.part_rows or PART_ROWS,
-            shard=shard.divided(process_index(), num_processes()),
-            reporter=(reporter := Reporter()),
-        )
-        if num_processes() > 1:
-            make_accelerator()  # all processes connect, also one that has nothing left to predict
-        with reporter, opened as parts:
-            model = self._load()
-            if suffix in TABLE_SUFFIXES:
-                parts.sample = self._sample(model)
-            predictions, found = self._predictions(model, suffix in TABLE_SUFFIXES, parts)
-            left = parts.rows_left
-            for name in parts.damaged:
-                show(f"{folder / name} is damaged: predicted again", error=True)
-            reporter.start("predicting", left, unit="row")
-            predictions.reporter = reporter
-            parts.write(_reporting(found, reporter))
-            self._show_notes(model, predictions)
-            show(
-                f"wrote {parts.num_written} of {quantity(parts.num_parts, 'part')} "
-                f"({quantity(parts.num_rows, 'row')}): {folder}",
-                error=True,
+        files = input_files(self.file) if self.file and not self._is_stream else []
+        contents = [read_content(file) for file in files if file.is_file()]
+        skip = 0
+        if self._can_resume:
+            names = ("decoding", "threshold", "costs", "keep_columns", "encoding", "columns")
+            settings = {name: vars(self)[name] for name in (*names, "explain", "nearest")}
+            content = content_of(model.folder, [each.digest for each in contents], settings)
+            multiple = CHUNK * num_processes()
+            skip = on_main_process(
+                lambda: start_lines(Path(output), content, resume=self.resume, multiple=multiple)
             )
-
-    def _sample(self, model: Predictor) -> list[dict[str, Any]]:
-        """Return the first rows of the input with a typical prediction: the columns of all parts.
-
-        They are a function of input and model alone, so that all jobs write the same types.
-        """
-        from finetune.inference.loop import chunks
-        from finetune.inference.parts import typical
-
-        rows: dict[int, Mapping[str, Any]] = {}
-        examples: list[Any] = list(islice(self._examples(model.task, rows, None), GROUP))
-        if not examples:
-            return []
-        # another process may have nothing left, so this one does not predict together with it
-        found = typical(model.stream(examples[:PREDICTED], chunked=chunks))
-        sample = []
-        for example, record in product(examples, [each.record() for each in found]):
-            own: dict[str, Any] = {"id": example.id if example.key is None else example.key}
-            if "words" in record:
-                own["words"] = list(example.words)
-            sample.append(with_columns(record | own, rows.get(example.id, {})))
-        return sample
-
-    def _check_parts(self, folder: Path) -> Shard:
-        from finetune.inference.parts import Shard
-
-        if self.text or self.file == "-":
-            raise UserError(
-                f"--out {folder} is a folder, and parts are for files: name the input with --file, "
-                "or a file to write."
-            )
-        if self.format == "csv":
-            raise UserError("--format csv: parts are parquet or jsonl.")
-        if self.part_rows is not None and not 1 <= self.part_rows <= LARGEST:
-            raise UserError(f"--part-rows must be 1 or more, at most {LARGEST}.")
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--out {folder}/ is a file: name a folder.")
-        return Shard() if self.shard is None else Shard.parse(self.shard)
+        as_table = Path(output).suffix.lower() in TABLE_SUFFIXES
+        predictions, rows = self._predictions(model, as_table, skip)
+        if process_index() > 0:
+            for _ in rows:
+                pass
+            return predictions
+        mark = ","
+        if files and files[0].is_file():
+            file = open_data(files[0], encoding=self.encoding)
+            mark = separator(file) if file.format == "csv" else ","
+        number = withheld = 0
+        predictions.reporter = reporter = Reporter()
+        writer = record_writer(output, separator=mark, append=self._can_resume)
+        with _saying_what_is_kept(output, self._can_resume), writer as write, reporter:
+            total = len(self.text) or about_rows(files, contents)
+            reporter.start("predicting", total and max(0, total - skip), unit="row")
+            for row in rows:
+                write(row)
+                number += 1
+                answers = row.get("withheld")
+                withheld += len(answers) if isinstance(answers, list) else answers is not None
+                reporter.update(number)
+        if self._can_resume:
+            settings_path(Path(output).resolve()).unlink(missing_ok=True)
+        kept = f" after the {skip:,} that were there" if skip else ""
+        left_out = f", {quantity(withheld, 'answer')} withheld" if withheld else ""
+        show(f"wrote {quantity(number, 'row')}{kept}{left_out}: {output}", error=True)
+        return predictions
 
     @property
     def _costs(self) -> Mapping[str, Mapping[str, float]] | None:
@@ -289,32 +232,33 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         return model
 
     def _predictions(
-        self, model: Predictor, as_table: bool, parts: Parts | None = None
-    ) -> tuple[PredictionStream, Iterator[tuple[int, dict[str, Any]]]]:
+        self, model: Predictor, as_table: bool, skip: int = 0
+    ) -> tuple[PredictionStream, Iterator[dict[str, Any]]]:
         noted: dict[int, Example] = {}
-        rows: dict[int, Mapping[str, Any]] = {}
+        columns: dict[int, Mapping[str, Any]] = {}
 
-        def drop(row: int) -> None:
-            noted.pop(row, None)
-            rows.pop(row, None)
+        def examples() -> Iterator[Example]:
+            keeps_columns = self.keep_columns or as_table
+            read = self._examples(model.task, columns if keeps_columns else None)
+            for number, example in enumerate(read):
+                if number >= skip:
+                    noted[example.id] = example
+                else:
+                    columns.pop(example.id, None)
+                yield example
 
-        wanted, chunked = None, None
-        if parts is not None:
-            chunked = partial(parts.chunks, drop=drop)
-            if not model.task.record.context_words:  # else other sentences are read, too
-                wanted = parts.wants_row
-        keep = self.keep_columns or as_table
-        examples = self._examples(model.task, rows if keep else None, wanted)
-        predictions = model.stream(_noting(examples, noted), chunked=chunked)
+        predictions = model.stream(examples(), skip=skip)
 
-        def record_of(found: Prediction) -> dict[str, Any]:
-            example = noted.pop(found.id)
-            record = found.record() | {"id": found.id if example.key is None else example.key}
-            for name, (reasons,) in self.reasons(model, [example]).items():
-                record[name] = [each.record() for each in reasons]
-            return with_columns(record, rows.pop(found.id, {}))
+        def rows() -> Iterator[dict[str, Any]]:
+            for prediction in predictions:
+                example = noted.pop(prediction.id)
+                id = example.id if example.key is None else example.key
+                row = prediction.record() | {"id": id}
+                for name, (reasons,) in self.reasons(model, [example]).items():
+                    row[name] = [reason.record() for reason in reasons]
+                yield with_columns(row, columns.pop(prediction.id, {}))
 
-        return predictions, ((found.id, record_of(found)) for found in predictions)
+        return predictions, rows()
 
     def _show_notes(self, model: Predictor, predictions: PredictionStream) -> None:
         task = model.task
@@ -334,12 +278,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             if number:
                 show(f"{quantity(number, noun)} {problem}", error=True)
 
-    def _examples(
-        self,
-        task: Any,
-        rows: dict[int, Mapping[str, Any]] | None,
-        wanted: Callable[[int], bool] | None,
-    ) -> Iterator[Example]:
+    def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]] | None) -> Iterator[Example]:
         if self.text:
             second = {} if self.pair is None else {"text_pair": self.pair}
             for index, text in enumerate(self.text):
@@ -348,7 +287,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 given = text if self.pair is None else (text, self.pair)
                 yield task.record.example(index, given, "--text")
         else:
-            yield from task.record.read(self.file or "", **self.reading, rows=rows, wanted=wanted)
+            yield from task.record.read(self.file or "", **self.reading, rows=rows)
 
 
 @contextlib.contextmanager
@@ -361,46 +300,19 @@ def predicted(model: str, file: str, options: DataOptions) -> Iterator[Path]:
         yield out
 
 
-def _reporting(records: Iterable[T], reporter: Reporter) -> Iterator[T]:
-    for number, record in enumerate(records, 1):
-        yield record
-        reporter.update(number)
-
-
 @contextlib.contextmanager
-def _naming_parts(output: str) -> Iterator[None]:
+def _saying_what_is_kept(output: str, resumable: bool) -> Iterator[None]:
+    from finetune.inference.resume import settings_path
+
     try:
         yield
+    except Exception:
+        settings_path(Path(output).resolve()).unlink(missing_ok=True)
+        raise
     except KeyboardInterrupt:
         if Path(output).exists() and not Path(output).is_file():  # a pipe, written directly
             raise
-        folder = Path(output).with_suffix("")
-        show(
-            f"interrupted: nothing was written to {output}. The same command starts again; with "
-            f"--out {folder}/ it would write parts, which it continues.",
-            error=True,
-        )
+        kept = "the rows so far are kept, and the same command with --resume continues."
+        lost = f"nothing was written to {output}. With --out FILE.jsonl, --resume would continue."
+        show(f"interrupted: {kept if resumable else lost}", error=True)
         sys.exit(130)
-
-
-def _show_reasons(record: Mapping[str, Any]) -> None:
-    show(json_line({k: v for k, v in record.items() if k not in ("explanation", "nearest")}))
-    for each in record.get("explanation", ()):
-        words, scores = ([*each[k], *each.get(f"pair_{k}", ())] for k in ("words", "scores"))
-        rows = sorted(zip(words, scores, strict=True), key=lambda row: -abs(row[1]))[:STRONGEST]
-        about = f" ({' '.join(words[each['start'] : each['end']])})" if "start" in each else ""
-        print_table(("word", each["unit"]), rows, f"{each['label']}{about}")
-    if near := record.get("nearest"):
-        texts = [each.get("text") or " ".join(each.get("words", ())) for each in near]
-        columns = ("similarity", "gold", "text", "place")
-        values = [
-            [each["similarity"], each["gold"], text, each.get("where", "")]
-            for each, text in zip(near, texts, strict=True)
-        ]
-        print_table(columns, values, "nearest training examples")
-
-
-def _noting(examples: Iterator[Example], noted: dict[int, Example]) -> Iterator[Example]:
-    for example in examples:
-        noted[example.id] = example
-        yield example

@@ -406,12 +406,19 @@ def _delimited_rows(file: DataFile, errors: list[str] | None) -> Rows[_Row]:
 
     A CSV file may separate by tabs or semicolons, if its first line has them instead of commas.
     """
+    delimiter = separator(file)
+    if delimiter == "\t":
+        return file.lines.converted(_tab_separated, _count_tab_separated)
+    return Rows(_quoted_rows(file, delimiter, errors), count=lambda row: 1)
+
+
+def separator(file: DataFile) -> str:
+    """Return the separator of a CSV or TSV file."""
     first = file.first_line()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
     if file.format != "csv" or tabs > commas:
-        return file.lines.converted(_tab_separated, _count_tab_separated)
-    delimiter = ";" if semicolons and not commas else ","
-    return Rows(_quoted_rows(file, delimiter, errors), count=lambda row: 1)
+        return "\t"
+    return ";" if semicolons and not commas else ","
 
 
 def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:

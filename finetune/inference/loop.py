@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -255,22 +255,22 @@ class PredictionStream(Iterator[Prediction]):
         examples: Iterable[Example],
         accelerator: Accelerator | None = None,
         *,
-        chunk: int = CHUNK,
-        chunked: Callable[[Iterator[Any]], Iterator[list[Any]]] | None = None,
+        chunk: int | None = None,
+        skip: int = 0,
         decide: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = lambda _, found: found,
     ) -> None:
-        """See ``predict``. ``chunk`` examples of each process are read and predicted at a time.
+        """See ``predict``. ``chunk`` examples of each process are predicted at a time.
 
-        With ``chunked``, this process predicts alone: the lists that the function yields of the
-        examples, each list apart from the others. ``decide`` returns the predictions of examples
-        with the decisions on them.
+        The first ``skip`` examples are read as context alone. ``decide`` returns the predictions of
+        examples with the decisions on them.
         """
         self.num_cut = self.num_without_document = self.num_blank = 0
         self.reporter: Reporter | None = None
         self._decide = decide
         if reach := task.record.context_words:
             examples = surrounded(self._count_documents(examples), reach)
-        self._predictions = self._predict(task, head, iter(examples), accelerator, chunk, chunked)
+        examples = islice(examples, skip, None)
+        self._predictions = self._predict(task, head, examples, accelerator, chunk or CHUNK)
 
     def __next__(self) -> Prediction:
         """The prediction for the next example."""
@@ -288,16 +288,12 @@ class PredictionStream(Iterator[Prediction]):
         examples: Iterator[Any],
         accelerator: Any,
         chunk: int,
-        chunked: Callable[[Iterator[Any]], Iterator[list[Any]]] | None,
     ) -> Iterator[Prediction]:
         accelerator = accelerator or make_accelerator()
         device, num_processes = accelerator.device, accelerator.num_processes
-        index, gather = accelerator.process_index, gather_object
-        if chunked is None:
-            parts = chunks(examples, chunk * num_processes)
-            shards: Iterator[list[Any]] = (part[index::num_processes] for part in parts)
-        else:
-            shards, gather = chunked(examples), list
+        index = accelerator.process_index
+        parts = chunks(examples, chunk * num_processes)
+        shards: Iterator[list[Any]] = (part[index::num_processes] for part in parts)
         read = ((part, *without_blank(task, part)) for part in shards)
         ready = ((part, filled, blank, task.encode(filled)) for part, filled, blank in read)
         for part, filled, blank, encoded in ahead(ready, most=1):
@@ -306,7 +302,7 @@ class PredictionStream(Iterator[Prediction]):
             )
             by_id = {prediction.id: prediction for prediction in found} | blank
             predicted = list(self._decide(part, [by_id[example.id] for example in part]))
-            parts_of_all = gather([(predicted, encoded.num_cut, len(blank))])
+            parts_of_all = gather_object([(predicted, encoded.num_cut, len(blank))])
             self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)
             self.num_blank += sum(num_blank for *_, num_blank in parts_of_all)
             for turn in zip_longest(*(predictions for predictions, *_ in parts_of_all)):

@@ -12,7 +12,7 @@ import functools
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -284,21 +284,21 @@ class Predictor:
         self,
         inputs: Iterable[Given],
         *,
-        chunked: Callable[[Iterator[Any]], Iterator[list[Any]]] | None = None,
+        skip: int = 0,
     ) -> PredictionStream:
         """Predict a stream of inputs, in order and in bounded memory.
 
         Args:
             inputs: As for ``predict``, or examples. Sentences whose examples name a document are
                 read in context if the model was trained with ``--context``.
-            chunked: See ``PredictionStream``.
+            skip: Number of first inputs that are read, as context, and not predicted.
         """
         return PredictionStream(
             self.task,
             self.model,
             self._examples(inputs),
             self.accelerator,
-            chunked=chunked,
+            skip=skip,
             decide=self._decide,
         )
 

@@ -45,13 +45,16 @@ def write_text(path: Path, text: str, *, follow: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def replace_file(path: Path, *, follow: bool = False, binary: bool = False) -> Iterator[Any]:
+def replace_file(
+    path: Path, *, follow: bool = False, binary: bool = False, append: bool = False
+) -> Iterator[Any]:
     """Yield a file that replaces ``path`` if the block ends without an error.
 
     Args:
         path: The file. Pipes and devices are written directly.
         follow: Write the target of a symbolic link and keep the link, for paths that users name.
         binary: Yield a binary file, not a text file.
+        append: Append to ``unfinished_file(path)`` if there is one, and keep it after Ctrl-C.
 
     Raises:
         SaveError: The file cannot be written.
@@ -65,11 +68,12 @@ def replace_file(path: Path, *, follow: bool = False, binary: bool = False) -> I
     with contextlib.ExitStack() as held:
         if follow:  # files of a run are under its lock
             path = path.resolve()
-            held.enter_context(_locked(path.with_name(f".{path.name}{LOCK}"), path))
-        fresh, _ = _temporary_paths(path)
+            held.enter_context(lock_file(path))
+        fresh = unfinished_file(path)
         try:
-            fresh.unlink(missing_ok=True)
-            with fresh.open("x" + mode, **text) as file:
+            if not append:
+                fresh.unlink(missing_ok=True)
+            with fresh.open(("a" if append else "x") + mode, **text) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -77,11 +81,26 @@ def replace_file(path: Path, *, follow: bool = False, binary: bool = False) -> I
             _sync_folder(path.parent)
         except BaseException as error:
             with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
+                if not (append and isinstance(error, KeyboardInterrupt)):
+                    fresh.unlink(missing_ok=True)
             written = (None, str(fresh), str(path.parent))  # and not the files that the block reads
             if isinstance(error, OSError) and (error.filename and str(error.filename)) in written:
                 raise _save_error(path, error) from error
             raise
+
+
+def unfinished_file(path: Path) -> Path:
+    """Return the file that ``replace_file`` writes until ``path`` is complete."""
+    path = path.resolve()
+    return path.with_name(f".{path.name}.new")
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Hold a file that is written; FolderInUse if another process holds it."""
+    path = path.resolve()
+    with _locked(path.with_name(f".{path.name}{LOCK}"), path):
+        yield
 
 
 @contextlib.contextmanager

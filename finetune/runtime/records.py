@@ -22,6 +22,8 @@ from finetune.types import UserError, abbreviated, install_command, printable
 Record = Mapping[str, Any]
 Write = Callable[[Record], None]
 
+GOLD = ("label", "choice")
+"""Fields of predictions that are named as columns of gold."""
 GROUP = 4096
 """Rows of a row group of Parquet files."""
 LARGEST_SHEET, LONGEST_CELL = 1_048_576, 32_767
@@ -44,22 +46,27 @@ def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out"
 
 
 @contextlib.contextmanager
-def record_writer(path: str | Path, sample: Sequence[Record] = ()) -> Iterator[Write]:
+def record_writer(
+    path: str | Path, *, separator: str = ",", append: bool = False
+) -> Iterator[Write]:
     """Yield a function that writes a record to a file, which appears when the block ends.
 
     Args:
         path: The file.
-        sample: Records that determine columns and types of a Parquet file, so that several files
-            have the same; without them the first rows do.
+        separator: The separator of a CSV file.
+        append: As for ``replace_file``, to JSON Lines.
 
     Raises:
         UserError: The suffix names no format, or the format cannot hold a record.
     """
-    make = _FORMATS[require_suffix(path, _FORMATS)]
+    make: Any = _FORMATS[require_suffix(path, _FORMATS)]
     binary = make in (_workbook, _parquet)
     if make is _parquet:
-        make = partial(_parquet, name=Path(path).name, sample=sample)
-    with replace_file(Path(path), follow=True, binary=binary) as file, make(file) as write:
+        make = partial(_parquet, name=Path(path).name)
+    elif make is _csv:
+        make = partial(_csv, separator=separator)
+    opened = replace_file(Path(path), follow=True, binary=binary, append=append)
+    with opened as file, make(file) as write:
         yield write
 
 
@@ -73,12 +80,15 @@ def write_records(path: str | Path, records: Iterable[Record]) -> None:
 def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the id, the columns of the input, and the prediction.
 
-    A column of the input with the name of a field of the prediction becomes ``input_NAME``.
+    A column of the input with the name of a field of the prediction becomes ``input_NAME``, and
+    that of a gold label or choice ``gold``.
     """
     result = {"id": record["id"]}
     for name, value in values.items():
         if name in ("id", "words") and value in (record.get(name), None, ""):
             continue
+        if name in GOLD and name in record and "gold" not in values:
+            name = "gold"
         while name in record or name in result:
             name = f"input_{name}"
         result[name] = value
@@ -97,7 +107,7 @@ def json_line(record: Record) -> str:
     return json.dumps(record, ensure_ascii=False, default=str)
 
 
-def csv_line(values: Iterable[Any]) -> str:
+def csv_line(values: Iterable[Any], separator: str = ",") -> str:
     """Return values as a line of CSV for a spreadsheet, without a line end.
 
     Numbers have all digits; lists and objects are JSON. A text that a spreadsheet would take for a
@@ -105,7 +115,7 @@ def csv_line(values: Iterable[Any]) -> str:
     """
     line = io.StringIO()
     # cells with line ends are quoted since the line end of the writer has these characters
-    csv.writer(line, lineterminator="\r\n").writerow(map(guarded, values))
+    csv.writer(line, delimiter=separator, lineterminator="\r\n").writerow(map(guarded, values))
     return line.getvalue().removesuffix("\r\n")
 
 
@@ -120,12 +130,12 @@ def guarded(value: Any) -> Any:
     return value
 
 
-def csv_lines(records: Iterable[Record]) -> Iterator[str]:
+def csv_lines(records: Iterable[Record], separator: str = ",") -> Iterator[str]:
     """Yield a header with the columns of the first record, and a line for each record."""
     header = _Header()
     for record in records:
         for values in header.rows(record):
-            yield csv_line(values)
+            yield csv_line(values, separator)
 
 
 def _plain(value: Any) -> Any:
@@ -184,9 +194,11 @@ def _json_list(file: IO[str]) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _csv(file: IO[str]) -> Iterator[Write]:
+def _csv(file: IO[str], separator: str) -> Iterator[Write]:
     header = _Header()
-    yield lambda record: file.writelines(f"{csv_line(row)}\n" for row in header.rows(record))
+    yield lambda record: file.writelines(
+        f"{csv_line(row, separator)}\n" for row in header.rows(record)
+    )
 
 
 @contextlib.contextmanager
@@ -249,7 +261,7 @@ def _workbook(file: IO[bytes]) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> Iterator[Write]:
+def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
     import pyarrow
     from pyarrow import parquet
 
@@ -263,9 +275,8 @@ def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> 
             try:
                 found = _types(rows)
                 if writer is None:
-                    first = _types(sample) if sample else found
                     text, is_null = pyarrow.string(), pyarrow.types.is_null
-                    schema = {column: text if is_null(t) else t for column, t in first.items()}
+                    schema = {column: text if is_null(t) else t for column, t in found.items()}
                     schema = pyarrow.schema(schema)
                     writer = stack.enter_context(parquet.ParquetWriter(file, schema))
                 for column, type in found.items():
@@ -279,7 +290,7 @@ def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> 
                 detail = " ".join(str(error).split())
                 raise UserError(
                     f"{name}: the values of a column are not of one type, which Parquet needs "
-                    f"({detail:.200}): write JSON Lines (.jsonl, for parts --format jsonl)."
+                    f"({detail:.200}): write JSON Lines (.jsonl)."
                 ) from error
             rows.clear()
 
@@ -289,8 +300,6 @@ def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> 
             if len(rows) == GROUP:
                 flush()
 
-        for record in sample:
-            header.columns += [column for column in record if column not in header.columns]
         yield write
         if rows or writer is None:
             flush()
@@ -316,7 +325,7 @@ def _fits(found: Any, expected: Any) -> bool:
     return bool(found.id == expected.id)
 
 
-_FORMATS: Mapping[str, Callable[[Any], contextlib.AbstractContextManager[Write]]] = {
+_FORMATS: Mapping[str, Callable[..., contextlib.AbstractContextManager[Write]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     "": _json_lines,

@@ -209,7 +209,8 @@ def test_predictions_for_a_spreadsheet(task: str, place: Path, tmp_path: Path):
     kept = records(run("predict", place / task, "--file", path, "--keep-columns").out)
     for row, prediction, joined in zip(rows, plain, kept, strict=True):
         assert prediction.items() <= joined.items()
-        known = {name: name if joined[name] == row[name] else f"input_{name}" for name in row}
+        renamed = {"label": "gold", "tags": "input_tags"}
+        known = {name: renamed.get(name, name) for name in row}
         assert {name: joined[known[name]] for name in row} == row
     outcome = run("predict", place / task, "--file", path, "--format", "csv")
     table = list(csv.DictReader(io.StringIO(outcome.out)))
@@ -231,7 +232,10 @@ def test_predictions_for_a_spreadsheet(task: str, place: Path, tmp_path: Path):
         if task == "tag":
             assert json.loads(cells["tags"]) == prediction["tags"] and "input_tags" in cells
         else:
-            assert cells["label"] == prediction["label"] and "input_label" in cells
+            assert (
+                cells["label"] == prediction["label"]
+                and cells["gold"] == rows[int(cells["id"][3:])]["label"]
+            )
             for name, score in prediction["scores"].items():
                 assert float(cells[f"score:{name}"]) == score
 

@@ -25,7 +25,7 @@ SENTIMENT = ("classify", "--data", "sentiment")
 RUN, RESUME = ("--out", "out"), ("--resume", "auto")
 DATA = "sentiment pairs relations questions choices numbers running_text windows".split()
 DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "windows/test.jsonl")
-PREDICT = ("predict", "one", "--out", "out/", "--part-rows", "7", "--format", "jsonl")
+PREDICT = ("predict", "one", "--out", "out.jsonl", "--resume")
 SMALL = (
     "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
     "eval_every: 30\nmax_length: 48\nbatch_size: 8\n"
@@ -76,9 +76,7 @@ DRILLS = {
     "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
     "suite": several("run", "suite/tiny.yaml", "--seeds", "2"),
     "search": several("search", *SENTIMENT, *MODEL, "--trials", "3"),
-    "predict": Drill(  # two jobs of an array share the parts
-        tuple((*PREDICT, "--file", "new", "--shard", f"{n}/2") for n in (0, 1)), kills=40
-    ),
+    "predict": Drill(((*PREDICT, "--file", "new"),), kills=40),
 }
 FULL_DISKS = {
     "run": (*SENTIMENT, *MODEL, "--steps", "6", "--eval-every", "3", *RUN),

@@ -140,7 +140,7 @@ def test_a_copied_run_continues_elsewhere(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["ray", "pyspark", "dask"])
+@pytest.mark.parametrize("engine", ["ray", "pyspark", "dask", "datasets"])
 def test_engines_predict_the_rows_of_the_command(engine: str, model: Path, tmp_path: Path):
     pytest.importorskip(engine)
     if engine == "pyspark" and shutil.which("java") is None:
