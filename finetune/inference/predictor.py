@@ -33,7 +33,7 @@ from finetune.preprocessing.texts import Input
 from finetune.runtime.device import place, resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.processes import require_precision
-from finetune.runtime.records import with_same_columns
+from finetune.runtime.records import GOLD, with_same_columns
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import least_confidence, with_thresholds
@@ -364,7 +364,8 @@ class BatchPredictor:
     columns (lists or arrays), a data frame of pandas, or a table of pyarrow. The result is of the
     same kind: the columns of the batch and the columns that ``finetune predict --out x.parquet``
     writes, without the row number ``id``. A column of the batch with the name of a field of the
-    prediction becomes ``input_NAME``. A batch without rows is returned as it is.
+    prediction becomes ``input_NAME``, that of a gold label ``gold``. A batch without rows is
+    returned as it is.
 
     Args:
         run: A run folder, the folder of a model or its hub id, which every worker can read.
@@ -426,8 +427,9 @@ def _loaded(pickled: bytes) -> Predictor:
 def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
     taken = {*columns}
     renamed = {}
-    for name in batch.column_names if is_from("pyarrow", "Table", batch) else batch:
-        new = name
+    names = [*(batch.column_names if is_from("pyarrow", "Table", batch) else batch)]
+    for name in names:
+        new = "gold" if name in GOLD and name in taken and "gold" not in names else name
         while new in taken:
             new = f"input_{new}"
         taken.add(new)

@@ -249,7 +249,10 @@ def test_tables_of_runs(place: Path):
     assert whole.err == "" and whole.out.startswith("metric,value")
     same = run("compare", folder, folder, "--resamples", "50", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(same.out)))
-    assert float(rows[0]["score"]) == metrics["test"]["accuracy"] and rows[2]["system"] == "A - B"
+    assert (
+        float(rows[0]["score"]) == metrics["test"]["accuracy"]
+        and rows[2]["system"] == f"{folder} - {folder}"
+    )
 
 
 def test_labels_of_texts_to_predict_are_not_looked_at(place: Path, tmp_path: Path):

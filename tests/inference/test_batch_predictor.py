@@ -61,8 +61,8 @@ def test_names_of_columns() -> None:
     predict = BatchPredictor(lab.trained("classify"), columns={"text": "body"})
     batch = {"id": ["a", "b"], "body": ["x", "y"], "label": [1, 2], "input_label": [3, 4]}
     found = predict(batch)
-    assert found["id"] == ["a", "b"] and found["input_input_label"] == [3, 4]
-    assert found["input_label"] == [1, 2] and set(found["label"]) <= {"neg", "pos"}
+    assert found["id"] == ["a", "b"] and found["input_label"] == [3, 4]
+    assert found["gold"] == [1, 2] and set(found["label"]) <= {"neg", "pos"}
 
 
 def test_a_process_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,8 @@ def test_a_table_keeps_its_separator_and_names_gold(tmp_path: Path) -> None:
     done = run("predict", model.folder, "--file", file, "--threshold", "0.999", "--out", out).ok()
     assert f"wrote 2 rows, 2 answers withheld: {out}" in done.err
     header, *rows = csv.reader(out.read_text("utf-8").splitlines(), delimiter=";")
-    assert header[:4] == ["id", "text", "gold", "label"]
-    assert [row[:4] for row in rows] == [["0", "a; room", label, ""], ["1", "the train", label, ""]]
+    assert header[:5] == ["id", "premise", "hypothesis", "gold", "label"]
+    assert [row[1:5] for row in rows] == [["a; b", "c", label, ""], ["a", "b", label, ""]]
     run(
         "predict", model.folder, "--file", file, "--out", tmp_path / "p.jsonl", "--keep-columns"
     ).ok()
