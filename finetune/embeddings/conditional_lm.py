@@ -94,7 +94,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         embeddings: Any = self.model.get_input_embeddings()
         longer, order = with_more_positions(second, NUM_CONDITIONS, self.encoder.pad_id)
         read = torch.cat([embeddings(second.input_ids), conditions.flatten(0, 1)])
-        states = self.encoder(longer, read.index_select(0, order))
+        states = self.encoder(longer, vectors=read.index_select(0, order))
         position, token, number = (batch.targets[n] for n in ("position", "token", "number"))
         begins = longer.cu_seqlens[:-1].long()
         rows = begins.repeat_interleave(number, output_size=len(position)) + position

@@ -76,11 +76,11 @@ def write_outputs(
         replace_folder(folder) as fresh,
         (fresh / LOGITS).open("wb") as logits_file,
         (fresh / STATES).open("wb") as states_file,
-        head.encoder.recording(layers) as states,
     ):
 
         def forward(batch: Batch) -> _Output:
-            output, none = head(batch), torch.empty(len(batch.input_ids), 0, device=device)
+            output, states = head.with_states(batch, layers)
+            none = torch.empty(len(batch.input_ids), 0, device=device)
             return _Output(output, torch.cat([none, *states], 1))
 
         passes = forward_passes(

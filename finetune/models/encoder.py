@@ -15,8 +15,6 @@ each of which is set for a ``with`` block and put back at its end:
   layers take no other weights than their own.
 - the function of gradient checkpointing of each layer (``_same_in_backward``), since a layer that
   runs again in the backward pass needs the first two again.
-- hidden states to keep (``recording``), since a head, which calls the encoder, takes a batch and
-  returns logits only.
 """
 
 from __future__ import annotations
@@ -117,7 +115,6 @@ class Encoder(nn.Module):
             module for module in model.modules() if hasattr(module, "gradient_checkpointing")
         ]
         """The layers that support gradient checkpointing; to find them takes time in each step."""
-        self._recorded: tuple[Sequence[int], list[Tensor]] | None = None
 
     @classmethod
     def from_pretrained(cls, name: str, *, batching: Batching = "auto", **options: Any) -> Encoder:
@@ -135,14 +132,21 @@ class Encoder(nn.Module):
         remove_pooler(model)
         return cls(model, batching)
 
-    def forward(self, batch: Batch, vectors: Tensor | None = None) -> Tensor:
+    def forward(
+        self, batch: Batch, layers: Sequence[int] = (), vectors: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Return the last hidden states [T, H] of a batch of T tokens, after the top layers.
 
-        ``vectors`` [T, E] are read in place of the embeddings of its ids.
+        Args:
+            batch: The batch.
+            layers: Numbers of layers (as in ``layers``) whose hidden states are returned, too: the
+                result is then the last hidden states and a list of these, [T, H] each.
+            vectors: [T, E] to read in place of the embeddings of the ids.
         """
-        hidden = self._run(batch, lambda output: [output.last_hidden_state], vectors)[0]
-        bilstm = self.model._modules.get(BILSTM)
-        return hidden if bilstm is None else bilstm(hidden, batch.lengths)
+        hidden, *states = self._run(batch, layers, vectors)
+        if (bilstm := self.model._modules.get(BILSTM)) is not None:
+            hidden = bilstm(hidden, batch.lengths)
+        return (hidden, states) if layers else hidden
 
     def layers(self, batch: Batch, numbers: Sequence[int] | None = None) -> Tensor:
         """Return hidden states [L+1, T, H]: the embeddings' output, then each layer's.
@@ -150,25 +154,7 @@ class Encoder(nn.Module):
         With ``numbers`` only those [len(numbers), T, H].
         """
         chosen = range(self.num_layers + 1) if numbers is None else numbers
-        states = self._run(
-            batch,
-            lambda output: [output.hidden_states[i] for i in chosen],
-            output_hidden_states=True,
-        )
-        return torch.stack(states)
-
-    @contextlib.contextmanager
-    def recording(self, numbers: Sequence[int]) -> Iterator[list[Tensor]]:
-        """Record hidden states of the last forward pass in a ``with`` block, by a head or not.
-
-        The list gets the states [T, H] of the ``layers`` with these numbers.
-        """
-        states: list[Tensor] = []
-        self._recorded = (numbers, states) if numbers else None
-        try:
-            yield states
-        finally:
-            self._recorded = None
+        return torch.stack(self._run(batch, chosen)[1:])
 
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for.
@@ -208,8 +194,8 @@ class Encoder(nn.Module):
         """Yield groups of a batch, and the output of the model, or one around it, on their rows."""
         single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
         for group in length_groups(batch, 0.0 if self.family.reads_padding else None):
-            own = None if vectors is None else vectors.index_select(0, group.tokens)
-            inputs = self.padded_inputs(group.batch, own)
+            rows = None if vectors is None else vectors.index_select(0, group.tokens)
+            inputs = self.padded_inputs(group.batch, rows)
             with (
                 contextlib.nullcontext() if self.family.half_precision else single_precision,
                 keyed_padded_dropout(
@@ -227,7 +213,7 @@ class Encoder(nn.Module):
         inputs = {"input_ids": pad_rows(batch.input_ids, index, shape, self.pad_id)}
         if vectors is not None:
             inputs = {"inputs_embeds": pad_rows(vectors, index, shape, 0)}
-        inputs |= {"attention_mask": pad_rows(torch.ones_like(batch.input_ids), index, shape, 0)}
+        inputs["attention_mask"] = pad_rows(torch.ones_like(batch.input_ids), index, shape, 0)
         if self.family.positions is not None:
             columns = torch.arange(shape[1], device=index.device) + self._first_position
             inputs["position_ids"] = columns.expand(shape)
@@ -268,23 +254,13 @@ class Encoder(nn.Module):
         return self.top_depth if depth is None else depth
 
     def _run(
-        self,
-        batch: Batch,
-        select: Callable[[Any], Sequence[Tensor]],
-        vectors: Tensor | None = None,
-        **settings: Any,
+        self, batch: Batch, layers: Sequence[int], vectors: Tensor | None = None
     ) -> list[Tensor]:
-        if self._recorded is not None:
-            (numbers, recorded), self._recorded = self._recorded, None
-            settings["output_hidden_states"] = True
+        settings: dict[str, Any] = {"output_hidden_states": True} if layers else {}
 
-            def select_more(output: Any) -> Sequence[Tensor]:
-                return [*select(output), *(output.hidden_states[i] for i in numbers)]
+        def select(output: Any) -> list[Tensor]:
+            return [output.last_hidden_state, *(output.hidden_states[i] for i in layers)]
 
-            own = self._run(batch, select_more, **settings)
-            self._recorded = (numbers, recorded)
-            recorded[:] = own[len(own) - len(numbers) :]
-            return own[: len(own) - len(numbers)]
         self.check_batch(batch)
         if self.packed:
             num_tokens = len(batch.input_ids)

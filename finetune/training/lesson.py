@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -244,11 +243,6 @@ class Lesson:
     def remove_outputs(self, part: Part) -> None:
         """Delete the outputs of the teacher."""
         shutil.rmtree(part.folder.path / OUTPUTS, ignore_errors=True)
-
-    def recording(self, head: Any) -> AbstractContextManager[list[Tensor]]:
-        """Return a context in which forward passes record the states of the compared layers."""
-        found: AbstractContextManager[list[Tensor]] = head.encoder.recording(self.layers)
-        return found
 
     def losses(
         self, output: Any, states: Sequence[Tensor], batch: Batch, loss_of_task: BatchLoss

@@ -121,11 +121,11 @@ class Step:
         return full_precision(output)
 
     def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.lesson is not None:
-            with self.lesson.recording(self.head) as states:
-                output = self._forward(batch)
-            return self.lesson.losses(output, states, batch, self.loss)
-        return self.loss(self._forward(batch), batch)
+        if self.lesson is None:
+            return self.loss(self._forward(batch), batch)
+        with autocast(self.precision, self.device):
+            output, states = self.head.with_states(batch, self.lesson.layers)
+        return self.lesson.losses(full_precision(output), states, batch, self.loss)
 
     def _loss_counts(self, batch: Batch) -> torch.Tensor | None:
         if self.lesson is not None:

@@ -136,10 +136,9 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
         sums, numbers = step._loss(batch)
         found = (sums * counts).sum() / numbers[0]
 
-        with torch.no_grad(), teacher.encoder.recording([1, 3]) as target:
-            goal = teacher.eval()(batch)
-        with student.head.encoder.recording([1, 2]) as states:
-            logits = student.head(batch)
+        with torch.no_grad():
+            goal, target = teacher.eval().with_states(batch, [1, 3])
+        logits, states = student.head.with_states(batch, [1, 2])
         labeled = batch.targets["weight"] > 0
         assert 0 < labeled.sum() < len(labeled)
         ours, theirs = (logits / 3).log_softmax(-1), (goal / 3).softmax(-1)
@@ -270,9 +269,9 @@ def test_hidden_states_are_kept_only_to_be_compared(
     teacher = teacher_of("classify")
     run, asked = Encoder._run, []
 
-    def watched(self: Encoder, *arguments: Any, **settings: Any) -> Any:
-        asked.append(settings.get("output_hidden_states", False))
-        return run(self, *arguments, **settings)
+    def watched(self: Encoder, batch: Any, layers: Any, vectors: Any = None) -> Any:
+        asked.append(bool(layers))
+        return run(self, batch, layers, vectors)
 
     monkeypatch.setattr(Encoder, "_run", watched)
     settings: dict[str, Any] = {"layers": 1, "steps": 2, "out": str(tmp_path / "run"), **QUIET}

@@ -94,6 +94,21 @@ class Head(nn.Module):
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
         self.encoder.check_batch(batch)
 
+    def forward(self, batch: Batch) -> Any:
+        """Return the output of the head for a batch."""
+        return self.read(self.encoder(batch), batch)
+
+    def read(self, hidden: Tensor, batch: Batch) -> Any:
+        """Return the output of the head, given the hidden states [T, H] of a batch."""
+        raise NotImplementedError
+
+    def with_states(self, batch: Batch, layers: Sequence[int]) -> tuple[Any, list[Tensor]]:
+        """Return the output of the head, and the hidden states [T, H] of layers."""
+        if not layers:
+            return self(batch), []
+        hidden, states = self.encoder(batch, layers)
+        return self.read(hidden, batch), states
+
     def vectors(self, batch: Batch) -> Tensor:
         """Return the hidden states [N, H] that the head decides on.
 

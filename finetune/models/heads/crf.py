@@ -141,6 +141,11 @@ class CrfTagger(EncoderModel):
         scores: CrfScores = self.crf(self.tagger(batch))
         return scores
 
+    def read(self, hidden: Tensor, batch: Batch) -> CrfScores:
+        """Return the scores of a batch, given its hidden states [T, H] (``Head.read``)."""
+        scores: CrfScores = self.crf(self.tagger.read(hidden, batch))
+        return scores
+
 
 def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the summed negative log-likelihood of the gold, and the number of words with a tag.

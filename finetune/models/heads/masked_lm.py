@@ -110,11 +110,15 @@ class MaskedLanguageModel(PretrainedHead):
         """Return the scores of the targets of a batch, or logits if the targets have no tokens."""
         if "token" not in batch.targets:
             return self.logits(batch)
-        position, token = batch.targets["position"], batch.targets["token"]
         if self._layers is None:
-            return self._scores(self.logits(batch), token)
-        states = self.encoder(batch).index_select(0, position)
-        return self._scores_of(self._chosen_logits, states, token)
+            return self._scores(self.logits(batch), batch.targets["token"])
+        scores: MaskedScores = self.read(self.encoder(batch), batch)
+        return scores
+
+    def read(self, hidden: Tensor, batch: Batch) -> MaskedScores:
+        """Return the scores of the targets of a batch, given its hidden states [T, H]."""
+        states = hidden.index_select(0, batch.targets["position"])
+        return self._scores_of(self._chosen_logits, states, batch.targets["token"])
 
     def logits(self, batch: Batch) -> Tensor:
         """Return the logits [M, V] at each ``position`` of a batch, without targets at all T."""

@@ -79,17 +79,21 @@ class PairClassifier(EncoderModel):
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""
         texts = separate_texts(batch)
-        queries, candidates = self._compared(texts)
+        return self.read(self.encoder(texts), texts)
+
+    def read(self, hidden: Tensor, texts: Batch) -> Tensor:
+        """Return logits [N, C], given the hidden states [T, H] of ``separate_texts``."""
+        queries, candidates = self._compared(hidden, texts)
         with keyed_dropout(texts, texts.cu_seqlens[:-1:2]):
             return self.compare(queries, candidates)
 
     def vectors(self, batch: Batch) -> Tensor:
         """Return the vectors of both texts side by side [N, 2 H]; of a query its mean."""
-        queries, candidates = self._compared(separate_texts(batch))
+        texts = separate_texts(batch)
+        queries, candidates = self._compared(self.encoder(texts), texts)
         return torch.cat([queries.mean(1), candidates], -1)
 
-    def _compared(self, texts: Batch) -> tuple[Tensor, Tensor]:
-        hidden = self.encoder(texts)
+    def _compared(self, hidden: Tensor, texts: Batch) -> tuple[Tensor, Tensor]:
         queries = self.query_vectors(hidden, texts, step=2)
         return queries, self.text_vectors(hidden, texts)[1::2]
 

@@ -130,11 +130,15 @@ class PretrainedHead(Head):
 
     def forward(self, batch: Batch) -> Any:
         """Return the logits of a batch, as the class says."""
-        rows = self._rows(batch)
-        if self._layers is None:
-            logits = self._padded_logits(batch)
-            return logits if rows is None or not self.per_token else logits.index_select(0, rows)
-        hidden, pooling = self.encoder(batch), self._pooling
+        if self._layers is not None:
+            return super().forward(batch)
+        rows, logits = self._rows(batch), self._padded_logits(batch)
+        return logits if rows is None or not self.per_token else logits.index_select(0, rows)
+
+    def read(self, hidden: Tensor, batch: Batch) -> Any:
+        """Return the logits of a batch, given its hidden states [T, H] (``Head.read``)."""
+        assert self._layers is not None  # else the layers of the head run with the encoder
+        rows, pooling = self._rows(batch), self._pooling
         if pooling == "mean":
             hidden = pooled_tokens(hidden, batch)
         elif pooling != "late" and rows is not None:

@@ -64,9 +64,8 @@ class RelationClassifier(EncoderModel):
         self.classifier = nn.Linear(2 * self.model.config.hidden_size, len(self.labels) + 1)
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def forward(self, batch: Batch) -> Tensor:
+    def read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Return logits [N, 1 + C] of a batch of N pairs; class 0 is no relation."""
-        hidden = self.encoder(batch)  # [T, H]
         markers = batch.words.view(-1, 2)  # [N, 2]
         swapped = batch.input_ids[markers[:, 1]] == self.config.subject_id
         markers = torch.where(swapped[:, None], markers.flip(1), markers)

@@ -159,9 +159,8 @@ class SentenceEncoder(Head):
             require_finite(encoder.classifier, path)
         return encoder
 
-    def forward(self, batch: Batch) -> SentenceOutput:
+    def read(self, hidden: Tensor, batch: Batch) -> SentenceOutput:
         """Return the vectors [N, H] of a batch of N sequences."""
-        hidden = self.encoder(batch)
         if self.pooling == "mask":
             vectors = hidden.index_select(0, batch.words)
         else:

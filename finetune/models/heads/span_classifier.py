@@ -127,13 +127,12 @@ class SpanClassifier(EncoderModel):
             if not self.config.multi_label:
                 self.scorer.bias[0] = 0.0
 
-    def forward(self, batch: Batch) -> Tensor:
+    def read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Return scores [S, C] of a batch's S candidates, by sequence, first word and width.
 
         Class 0 is none and class n + 1 the n-th of ``labels``, for a softmax; with ``multi_label``
         class n is the n-th of ``labels``, for a sigmoid.
         """
-        hidden = self.encoder(batch)  # [T, H]
         with keyed_dropout(batch, batch.words):
             words = self.dropout(hidden.index_select(0, batch.words))  # [W, H]
             scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
