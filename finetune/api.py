@@ -325,9 +325,9 @@ class FinishedSearch:
     """All trials."""
     page: Path
     """The HTML page of the trials."""
-    run: TrainedRun | None
-    """The best trial, scored on test; None while other processes still run trials."""
-    recipe: Path | None
+    run: TrainedRun
+    """The best trial, scored on test."""
+    recipe: Path
     """The recipe of the best trial, for ``finetune run``."""
 
     @property
@@ -409,29 +409,19 @@ def search_once(
 ) -> FinishedSearch:
     """Search in the folder ``config.out``; ``search`` explains the arguments."""
     from finetune.reporting.many_runs import write_best_recipe, write_search
-    from finetune.training.search import open_search, quiet_optuna
+    from finetune.training.run_folder import hold
+    from finetune.training.search import open_search, search_folder
 
-    with quiet_optuna():
-        study = open_search(
-            task,
-            config,
-            space,
-            data,
-            trials=trials,
-            minutes=minutes,
-            metrics=metrics,
-            reporter=reporter,
-        )
+    folder = search_folder(config, task, trials, minutes)
+    with hold(folder):
+        study = open_search(folder, task, config, space, data, metrics=metrics, reporter=reporter)
         _describe(*study.loaded, reporter)
-        ended = study.run(trials, minutes, lambda: write_search(study.result()))
-        result, run, recipe = study.result(), None, None
-        if ended:
-            best = study.config_of(result.require_best())
-            run = _scored(task, best, data, study.accelerator, command, reporter, report, metrics)
-            if run is not None:
-                recipe = write_best_recipe(result, best, run.folder, run.metrics, command)
-    page = write_search(result, run.metrics if run else None)
-    return FinishedSearch(result, page, run, recipe)
+        study.run(trials, minutes, lambda: write_search(study.result()))
+        result = study.result()
+        best = study.config_of(result.require_best())
+        run = _scored(task, best, data, study.accelerator, command, reporter, report, metrics)
+        recipe = write_best_recipe(result, best, run.folder, run.metrics, command)
+        return FinishedSearch(result, write_search(result, run.metrics), run, recipe)
 
 
 def _scored(
@@ -443,36 +433,32 @@ def _scored(
     reporter: Reporter,
     report: Callable[[Path], object],
     metrics: Mapping[str, Callable[..., Any]] | None,
-) -> TrainedRun | None:
+) -> TrainedRun:
     """Score the model of the best trial on all splits, and write the files of a finished run.
 
     The trial resumes after its last step, now with the test split, so it takes no further step.
-    Returns None while another process does this.
     """
     from finetune.reporting.environment import saved_outcome
-    from finetune.runtime.files import FolderInUse
     from finetune.training.run_folder import open_run, pin_model
 
-    try:
-        with open_run(config, accelerator) as folder:
-            pin_model(folder.run, config)
-            if folder.run.is_finished and folder.run.require_intact() is None:
-                shutil.rmtree(folder.last, ignore_errors=True)  # what a killed process left of it
-                return TrainedRun(folder.path, folder.run.metrics, saved_outcome(folder.run))
-            run = train_once(
-                task,
-                dataclasses.replace(config, resume=True),
-                data,
-                command=command,
-                folder=folder,
-                reporter=reporter,
-                report=report,
-                metrics=metrics,
-            )
-            shutil.rmtree(folder.last)
-            return run
-    except FolderInUse:
-        return None
+    with open_run(config, accelerator) as folder:
+        pin_model(folder.run, config)
+        if folder.run.is_finished and folder.run.require_intact() is None:
+            shutil.rmtree(folder.last, ignore_errors=True)  # what a killed process left of it
+            return TrainedRun(folder.path, folder.run.metrics, saved_outcome(folder.run))
+        run = train_once(
+            task,
+            dataclasses.replace(config, resume=True),
+            data,
+            command=command,
+            folder=folder,
+            reporter=reporter,
+            report=report,
+            metrics=metrics,
+        )
+        assert run is not None, "this is the main process"
+        shutil.rmtree(folder.last)
+        return run
 
 
 def train_multitask(

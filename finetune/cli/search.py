@@ -40,8 +40,8 @@ class Search(FormatOption, Command):
     `tuning=full,lora`. Unset are the learning rate (a fifth to five times the default), the batch
     size, the warm-up and the weight decay, as far as their options are not given."""
     trials: int = 20
-    """Total number of trials, including trials of earlier calls and of other processes. The first
-    trial has the settings of the command."""
+    """Total number of trials, including trials of earlier calls. The first trial has the settings
+    of the command."""
     minutes: float | None = None
     """Start no new trial after this total time, in minutes."""
 
@@ -78,37 +78,26 @@ class TaskSearch(Search):
                 reporter=reporter,
                 report=report_run,
             )
-        columns, rows = found.result.table(exact=self.format in ("csv", "json"))
-        print_tables(self.format, ("", columns, rows))
+        print_tables(self.format, ("", *found.result.table()))
         _summarize(found, error=self.format != "table")
 
 
 def _summarize(found: FinishedSearch, *, error: bool) -> None:
-    result = found.result
-    for trial in result.trials:
-        if trial.error and trial.same_as is None:
-            show(f"trial {trial.number} failed: {trial.error}", error=error)
-    if result.best is not None:
-        chosen = " ".join(f"{name}={value}" for name, value in found.settings.items())
-        show(
-            f"best is trial {result.best.number} of {quantity(len(result.trials), 'trial')}: "
-            f"{chosen or 'the settings of the command'}",
-            error=error,
-        )
-    if found.run is None:
-        show("Other processes still run trials: the last of them scores the best.", error=error)
-    else:
-        outcome = found.run.outcome
-        show(score_lines(found.run.metrics, outcome.baselines), indent=14, error=error)
-        if outcome.degenerate:
-            show(f"the best run is degenerate: {'; '.join(outcome.degenerate)}", error=error)
-        again = shlex.join(["finetune", "run", str(found.recipe), "--seeds", "3"])
-        show(
-            f"The score on validation is the best of {quantity(len(result.trials), 'trial')}, and "
-            f"so too high. Train the best settings with other seeds: {again}",
-            error=error,
-        )
-    show(f"Everything is in {result.folder}: {found.page.name} is the page.", error=True)
+    best, number = found.result.require_best(), quantity(len(found.result.trials), "trial")
+    settings = " ".join(f"{name}={value}" for name, value in best.settings.items())
+    settings = settings or "the settings of the command"
+    show(f"best is trial {best.number} of {number}: {settings}", error=error)
+    outcome = found.run.outcome
+    show(score_lines(found.run.metrics, outcome.baselines), indent=14, error=error)
+    if outcome.degenerate:
+        show(f"the best run is degenerate: {'; '.join(outcome.degenerate)}", error=error)
+    again = shlex.join(["finetune", "run", str(found.recipe), "--seeds", "3"])
+    show(
+        f"The score on validation is the best of {number}, and so too high. Train the best "
+        f"settings with other seeds: {again}",
+        error=error,
+    )
+    show(f"Everything is in {found.result.folder}: {found.page.name} is the page.", error=True)
 
 
 def search_command(task: str) -> type[TaskSearch]:

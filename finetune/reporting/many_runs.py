@@ -36,7 +36,7 @@ def write_search(
 
     ``metrics`` are the scores of the best trial by split and name, once all trials have ended.
     """
-    sections = [_best(result, metrics or {}), _settings(result), _trials(result)]
+    sections = [_best(result, metrics or {}), _trials(result)]
     kind = f"search over settings of {result.task}"
     page = page_of(kind, result.folder.name, sections, command="finetune search")
     return _write(result.folder, "search", result.record() | {"metrics": metrics}, page)
@@ -103,25 +103,10 @@ def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> S
     )
 
 
-def _settings(result: SearchResult) -> Section:
-    if not result.importances:
-        note = "There are too few finished trials to tell which settings matter."
-        return Section("Settings", [note])
-    caption = "Fraction of the variance of the scores that a setting explains (fANOVA)"
-    rows = [[name, value] for name, value in result.importances.items()]
-    note = "The importance of a setting depends on its range, and with few trials it is rough."
-    table = Table(caption, ["setting", "importance"], rows, bars=(1,))
-    return Section("Settings", [note], tables=[table])
-
-
 def _trials(result: SearchResult) -> Section:
     columns, rows = result.table()
-    failed = [trial for trial in result.trials if trial.error and trial.same_as is None]
-    notes = [f"Trial {trial.number} failed: {trial.error}" for trial in failed]
-    notes += [
-        "Trial 0 has the settings of the command. A pruned trial has the score of its last "
-        "evaluation."
-    ]
+    notes = [f"Trial {t.number} failed: {t.error}" for t in result.trials if t.error]
+    notes += ["A pruned trial has the score of its last evaluation."]
     return Section("Trials", notes, tables=[Table("Trials, the best first", columns, rows)])
 
 

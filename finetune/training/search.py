@@ -1,162 +1,101 @@
-"""Search over settings with Optuna: trials, pruning, and a storage that outlives its processes.
+"""Search over settings with Optuna: its loop, its storage, its sampler and its pruner.
 
 The tree-structured Parzen estimator (Bergstra et al., 2011) proposes all settings together
-(Falkner et al., 2018, BOHB). Each proposal depends on the seed, the number of the trial and the
-finished trials alone, so an interrupted and continued search has the same trials as an
-uninterrupted one. The storage is a SQLite database in the folder of the search. A trial belongs to
-the process that holds its folder; the next process continues a trial without one.
+(Falkner et al., 2018, BOHB). The same command continues a search that was stopped.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import hashlib
 import math
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import torch
 from accelerate import Accelerator
 
-from finetune.config.search_space import Choices, SearchSpace, parse_space
+from finetune.config.search_space import Range, SearchSpace, parse_space
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.data.sources import PartOf, is_test
 from finetune.evaluation.custom_metrics import custom_metrics
-from finetune.evaluation.runs import RunFolder
-from finetune.runtime.files import (
-    FolderInUse,
-    SaveError,
-    clear_folder,
-    entries,
-    is_free,
-    lock_folder,
-)
+from finetune.runtime.files import FolderInUse, SaveError, entries, is_free
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
 from finetune.tasks.base import Task
 from finetune.tasks.definition import most_rows, starting_config
-from finetune.training.callbacks import Callback, EvaluationEvent
-from finetune.training.optimizer import (
-    TUNING_FACTORS,
-    Schedule,
-    default_learning_rate,
-    result_settings,
-)
+from finetune.training.callbacks import Callback, EvaluationEvent, StepEvent
+from finetune.training.optimizer import TUNING_FACTORS, default_learning_rate, result_settings
 from finetune.training.repeated_runs import runs_folder
-from finetune.training.run_folder import Diverged, RunWriter, require_own, require_writable
+from finetune.training.run_folder import Diverged, open_run, require_own, require_writable
 from finetune.training.trainer import fit
 from finetune.types import UserError, install_command
 
 if TYPE_CHECKING:
-    import optuna
     from optuna import Study
-
-State = Literal["finished", "pruned", "failed", "running"]
+    from optuna import Trial as OptunaTrial
+    from optuna.trial import FrozenTrial
 
 DATABASE, STUDY = "search.db", "search"
 KEPT = ("config.json", "log.jsonl", "metrics.json")
 """Files to keep of an ended trial; the best trial keeps all."""
-STARTUP = 8
-"""Trials with random settings before the estimator proposes them."""
-PRUNED_AFTER = 4
-"""Finished trials that the median of pruning needs, at least."""
-STATES: Mapping[str, State] = {
-    "RUNNING": "running",
-    "COMPLETE": "finished",
-    "PRUNED": "pruned",
-    "FAIL": "failed",
-}
-EPOCH = 100
-"""Units of training that the storage counts in one epoch, as it counts in whole numbers."""
+STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: its settings and its score on validation."""
+    """An ended trial; the first one has the settings of the command.
+
+    A pruned trial has the score of its last evaluation, and a failed one has the reason.
+    """
 
     number: int
-    """From 0. Trial 0 has the settings of the command; the search chooses all others."""
-    state: State
+    state: str
     settings: Mapping[str, Any]
-    """Values of the settings of the space; empty for trial 0."""
     score: float | None
-    """Score of the best model; for a pruned trial, the score of its last evaluation."""
     seconds: float
-    epochs: float
-    """Passes over the training data until the last evaluation."""
-    error: str | None = None
-    """The reason why it failed."""
-    same_as: int | None = None
-    """The number of an earlier trial with the same settings, whose result this one has."""
+    error: str | None
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The trials of a search, the best of them, and the importance of the settings."""
+    """The trials of a search, the best first and those without a score last."""
 
     folder: Path
     task: str
     metric: str
-    lower_is_better: bool
     space: SearchSpace
     trials: Sequence[Trial]
-    best: Trial | None
-    importances: Mapping[str, float]
-    """Fractions of the variance of the scores (fANOVA); empty with few trials."""
+
+    @property
+    def best(self) -> Trial | None:
+        """The finished trial with the best score."""
+        return next((trial for trial in self.trials if trial.state == "finished"), None)
 
     def require_best(self) -> Trial:
         """Return the best trial; UserError if none has a score."""
-        if self.best is not None:
-            return self.best
-        reasons = [each.error for each in self.trials if each.error]
-        raise UserError(
-            f"search: no trial of {len(self.trials)} has a score. The first failed: "
-            f"{reasons[0] if reasons else 'unknown'}"
-        )
+        if self.best is None:
+            reason = next((trial.error for trial in self.trials if trial.error), "unknown")
+            raise UserError(f"search: no trial has a score. The first failed: {reason}")
+        return self.best
 
-    def table(self, *, exact: bool = False) -> tuple[list[str], list[list[Any]]]:
-        """Return columns and rows: the trials, the best first.
-
-        Numbers of settings are text, with all digits, unless ``exact``.
-        """
-        sign = 1 if self.lower_is_better else -1
-        order = sorted(
-            self.trials, key=lambda t: (t.state != "finished", sign * (t.score or 0.0), t.number)
-        )
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        """Return columns and rows: the trials, the best first."""
         rows = [
-            [
-                each.number,
-                each.state if each.same_as is None else f"as trial {each.same_as}",
-                each.score,
-                round(each.epochs, 2) or None,
-                round(each.seconds),
-                *(
-                    value if exact or not isinstance(value, float) else f"{value:g}"
-                    for value in map(each.settings.get, self.space)
-                ),
-            ]
-            for each in order
+            [t.number, t.state, t.score, round(t.seconds), *map(t.settings.get, self.space)]
+            for t in self.trials
         ]
-        return ["trial", "state", self.metric, "epochs", "seconds", *self.space], rows
+        return ["trial", "state", self.metric, "seconds", *self.space], rows
 
     def record(self) -> dict[str, Any]:
         """Return the result as JSON values."""
-        return {
-            "task": self.task,
-            "metric": self.metric,
-            "space": {name: str(dimension) for name, dimension in self.space.items()},
-            "best": self.best and self.best.number,
-            "importances": dict(self.importances),
-            "trials": [asdict(each) for each in self.trials],
-        }
+        trials = [asdict(trial) for trial in self.trials]
+        best = self.best and self.best.number
+        return {"task": self.task, "metric": self.metric, "best": best, "trials": trials}
 
 
 def default_space(config: TrainConfig) -> list[str]:
@@ -167,12 +106,8 @@ def default_space(config: TrainConfig) -> list[str]:
     """
     width = starting_config(config).hidden_size
     lr = default_learning_rate(width) * max(config.lr_factor, TUNING_FACTORS[config.tuning])
-    ranges = {
-        "lr": f"{lr / 5:g}:{lr * 5:g}:log",
-        "batch_size": "8,16,32,64",
-        "warmup": "0:0.3",
-        "weight_decay": "0,0.01,0.1",
-    }
+    ranges = {"lr": f"{lr / 5:g}:{lr * 5:g}:log", "batch_size": "8,16,32,64"}
+    ranges |= {"warmup": "0:0.3", "weight_decay": "0,0.01,0.1"}
     for name, (least, most) in (config.description.searched or {}).items():
         ranges[name] = f"{lr * least:g}:{lr * most:g}:log"
     default = type(config)()
@@ -182,18 +117,15 @@ def default_space(config: TrainConfig) -> list[str]:
 
 @dataclass(frozen=True)
 class Search:
-    """A search in a folder, which several processes can run at the same time."""
+    """A search in a folder that this process holds; all trials share ``config`` and ``data``."""
 
+    folder: Path
     task: str
     config: TrainConfig
-    """The settings that all trials share."""
     space: SearchSpace
-    folder: Path
     data: Dataset
-    """The data without the test split."""
     loaded: tuple[Task, Dataset]
-    """The task and the prepared data of these settings."""
-    lower_is_better: bool
+    """The task and the prepared data of ``config``, without the test split."""
     study: Study
     accelerator: Accelerator
     reporter: Reporter
@@ -204,197 +136,78 @@ class Search:
         """The metric that the search improves."""
         return self.loaded[0].record.metric
 
-    def run(
-        self, trials: int, minutes: float | None = None, on_end: Callable[[], object] = lambda: None
-    ) -> bool:
-        """Run trials until their number or their total time reaches a limit.
+    def run(self, trials: int, minutes: float | None, on_end: Callable[[], object]) -> None:
+        """Run trials until their number or their total time reaches a limit; earlier ones count.
 
-        ``on_end`` is called after each trial that this process ends, while only this process may
-        write in the folder. A trial that has begun when the time is over is still finished.
-
-        Returns:
-            False if other processes still run trials.
-
-        Raises:
-            Interrupted: After Ctrl-C; the same call continues.
+        A trial that has begun when the time is over is finished. ``on_end`` is called after each.
         """
-        while True:
-            with contextlib.ExitStack() as held:
-                with lock_folder(self.folder, wait=True):
-                    self._remove_files()  # a killed process may have left some
-                    trial = self._claim(trials, minutes, held)
-                if trial is None:
-                    break
-                self._run_trial(trial)
-                with lock_folder(self.folder, wait=True):
-                    self._remove_files()
-                    on_end()
-        return all(trial.state != "running" for trial in self.trials())
 
-    def _claim(
-        self, trials: int, minutes: float | None, held: contextlib.ExitStack
-    ) -> optuna.Trial | None:
+        def after(study: Study, trial: FrozenTrial) -> None:
+            self._remove_files()
+            on_end()
+
+        self._enqueue_stopped()
+        ended = self.result().trials
+        left = None if minutes is None else 60 * minutes - sum(t.seconds for t in ended)
+        if len(ended) < trials and (left is None or left > 0):
+            self.study.sampler = _sampler(self.config.seed + len(ended))
+            number = trials - len(ended)
+            self.study.optimize(self._score, number, left, callbacks=[after], gc_after_trial=True)
+
+    def _enqueue_stopped(self) -> None:
+        trials = self.study.get_trials()
+        for trial in trials:
+            if trial.state.name == "RUNNING":
+                self.study.tell(trial.number, state=type(trial.state).FAIL)
+            if not _has_ended(trial) and self._folder(trial.number).exists():
+                self.study.enqueue_trial(trial.params, trial.user_attrs)
+                shutil.rmtree(self._folder(trial.number))
+        if not trials:
+            self.study.enqueue_trial({}, {"settings": {}})
+
+    def _score(self, trial: OptunaTrial) -> float:
         import optuna
 
-        done = self.trials()
-        for each in done:
-            if each.state == "running":
-                with contextlib.suppress(FolderInUse):
-                    held.enter_context(lock_folder(self._folder(each.number)))
-                    if self.trials()[each.number].state != "running":
-                        continue  # its process ended it before it gave up the folder
-                    id = self.study.get_trials(deepcopy=False)[each.number]._trial_id
-                    return optuna.trial.Trial(self.study, id)
-        over = minutes is not None and sum(each.seconds for each in done) >= 60 * minutes
-        if len(done) >= trials or over:
-            return None
-        trial = self.study.ask()
-        held.enter_context(lock_folder(self._folder(trial.number)))
-        return trial
-
-    def _run_trial(self, trial: optuna.Trial) -> None:
-        import optuna
-
-        values = self._choose(trial)
+        values = trial.user_attrs.get("settings")
+        if values is None:
+            values = {name: _suggest(trial, name, space) for name, space in self.space.items()}
+            trial.set_user_attr("settings", values)
         shown = " ".join(f"{name}={value}" for name, value in values.items())
         self.reporter.say(f"trial {trial.number}: {shown or 'the settings of the command'}")
-        states = optuna.trial.TrialState
-        if (earlier := self._earlier(trial)) is not None:
-            trial.set_user_attr("same_as", earlier.number)
-            error = earlier.user_attrs.get("error")
-            self._end(trial, earlier.state, earlier.value, error)
-            return
-        watch = _Watch(trial, self.metric)
-        error, score, state = None, None, states.FAIL
         try:
-            try:
-                score = self._train(trial.number, values, watch)
-            finally:
-                watch.store_time()
+            score = self._train(trial, values)
+            if not math.isfinite(score):
+                raise Diverged(f"its {self.metric} is {score}")
         except optuna.TrialPruned:
-            state = states.PRUNED
-        except Exception as problem:
-            error = failure(problem)
-            wrong = isinstance(problem, UserError) and not isinstance(problem, Diverged)
-            if error is None or (trial.number == 0 and wrong):  # so will be all others
-                raise
-        else:
-            if math.isfinite(score):
-                state = states.COMPLETE
-            else:
-                error = f"its {self.metric} is {score}"
-        self._end(trial, state, score, error)
-        if error is not None or torch.cuda.is_available():  # the memory of its model
-            gc.collect()
-            torch.cuda.empty_cache()
+            self.reporter.say(f"trial {trial.number}: pruned, others were better")
+            raise
+        except Exception as error:
+            reason = failure(error)
+            if reason is None or (not values and not isinstance(error, Diverged)):
+                raise  # with the settings of the command all trials would fail
+            trial.set_user_attr("error", reason)
+            self.reporter.say(f"trial {trial.number}: failed, {reason}")
+            return math.nan  # Optuna's sign of a failed trial
+        self.reporter.say(f"trial {trial.number}: finished, {self.metric} {score:.4f}")
+        return score
 
-    def _train(self, number: int, values: Mapping[str, Any], watch: _Watch) -> float:
-        run = RunFolder.open(self._folder(number))  # held since ``_claim``
-        folder = RunWriter(run, self.accelerator)
-        config = replace(self.config, **values, out=str(folder.path), resume=folder.run.is_run)
-        task, data = load_task(config, self.task, self.data)
-        watch.schedule = Schedule.from_config(config, len(data.splits["train"]))
-        with memory_kept():
+    def _train(self, trial: OptunaTrial, values: Mapping[str, Any]) -> float:
+        config = replace(self.config, **values, out=str(self._folder(trial.number)))
+        prune = [_Prune(trial, self.metric)]
+        with open_run(config, self.accelerator) as folder, memory_kept():
+            task, data = load_task(config, self.task, self.data)
             result = fit(
-                task,
-                data,
-                config,
-                folder,
-                self.reporter,
-                callbacks=[watch],
-                metrics=self.metrics,
+                task, data, config, folder, self.reporter, callbacks=prune, metrics=self.metrics
             )
         split = min(name for name in result.metrics if name.startswith("validation"))
         return result.metrics[split][self.metric]
 
-    def _choose(self, trial: optuna.Trial) -> dict[str, Any]:
-        if trial.number == 0:
-            return {}
-        for name, each in _distributions(self.space).items():
-            if isinstance(self.space[name], Choices):
-                trial.suggest_categorical(name, each.choices)
-            elif self.space[name].whole:  # type: ignore[union-attr]
-                trial.suggest_int(name, each.low, each.high, log=each.log)
-            else:
-                trial.suggest_float(name, each.low, each.high, log=each.log)
-        return self._typed(trial.params)
-
-    def _typed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        chosen = {name: each for name, each in self.space.items() if name in parameters}
-        return {name: each.typed(parameters[name]) for name, each in chosen.items()}
-
-    def _earlier(self, trial: optuna.Trial) -> Any:
-        for each in self.study.get_trials(deepcopy=False):
-            ended = each.state.is_finished() and each.number < trial.number
-            if ended and each.params and each.params == trial.params:
-                return each
-        return None
-
-    def _end(
-        self, trial: optuna.Trial, state: Any, score: float | None = None, error: str | None = None
-    ) -> None:
-        if error is not None:
-            trial.set_user_attr("error", error)
-        value = score if state.name == "COMPLETE" else None
-        self.study.tell(trial, value, state)
-        note = error or (
-            f"{self.metric} {value:.4f}" if value is not None else "others were better"
-        )
-        self.reporter.say(f"trial {trial.number}: {STATES[state.name]}, {note}")
-
-    def trials(self) -> list[Trial]:
-        """Return all trials in their order."""
-        return [self._trial(each) for each in self.study.get_trials(deepcopy=False)]
-
-    def _trial(self, each: Any) -> Trial:
-        values = each.intermediate_values
-        score = each.value if each.state.name == "COMPLETE" else None
-        if score is None and values:
-            score = values[max(values)]
-        return Trial(
-            each.number,
-            STATES[each.state.name],
-            self._typed(each.params),
-            score,
-            each.user_attrs.get("seconds", 0.0),
-            max(values, default=0) / EPOCH,
-            each.user_attrs.get("error"),
-            each.user_attrs.get("same_as"),
-        )
-
-    def _best(self, trials: Sequence[Trial]) -> Trial | None:
-        sign = -1 if self.lower_is_better else 1
-        finished = [each for each in trials if each.state == "finished"]
-        return max(finished, key=lambda t: (sign * (t.score or 0.0), -t.number), default=None)
-
     def result(self) -> SearchResult:
-        """Return the trials until now."""
-        trials = self.trials()
-        return SearchResult(
-            self.folder,
-            self.task,
-            self.metric,
-            self.lower_is_better,
-            self.space,
-            trials,
-            self._best(trials),
-            self._importances(trials),
-        )
-
-    def _importances(self, trials: Sequence[Trial]) -> dict[str, float]:
-        """Return the fraction of the variance of the scores that each setting explains.
-
-        Functional ANOVA of a random forest (Hutter et al., 2014) over the finished trials.
-        """
-        scores = [each.score for each in trials if each.state == "finished" and each.settings]
-        if len(scores) < STARTUP or len(set(scores)) < 2:
-            return {}
-        from optuna.importance import FanovaImportanceEvaluator, get_param_importances
-
-        found = get_param_importances(
-            self.study, evaluator=FanovaImportanceEvaluator(seed=0), params=list(self.space)
-        )
-        return {name: float(value) for name, value in found.items()}
+        """Return the trials that have ended."""
+        sign = 1 if self.study.direction.name == "MINIMIZE" else -1
+        trials = [_trial(trial) for trial in self.study.get_trials() if _has_ended(trial)]
+        trials.sort(key=lambda t: (t.state != "finished", sign * (t.score or 0.0), t.number))
+        return SearchResult(self.folder, self.task, self.metric, self.space, trials)
 
     def config_of(self, trial: Trial) -> TrainConfig:
         """Return the settings of a trial, with its folder."""
@@ -404,36 +217,15 @@ class Search:
         return self.folder / f"trial-{number:03d}"
 
     def _remove_files(self) -> None:
-        trials = self.trials()
-        best = self._best(trials)
-        for trial in trials:
-            folder = self._folder(trial.number)
-            if trial.state == "running" or trial == best or not folder.is_dir():
-                continue
-            for name in entries(folder):
-                if name not in KEPT:
-                    path = folder / name
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        result = self.result()
+        folders = [self._folder(trial.number) for trial in result.trials if trial != result.best]
+        for folder in filter(Path.is_dir, folders):
+            for path in (folder / name for name in entries(folder) if name not in KEPT):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def open_search(
-    task: str,
-    config: TrainConfig,
-    space: Sequence[str] | Mapping[str, Any] = (),
-    data: Any = None,
-    *,
-    trials: int = 1,
-    minutes: float | None = None,
-    metrics: Mapping[str, Callable[..., Any]] | None = None,
-    reporter: Reporter | None = None,
-) -> Search:
-    """Read the data without the test split, and open the storage of a search or create it.
-
-    The arguments are as in ``api.search``; ``data`` replace ``config.data``.
-
-    Raises:
-        UserError: Settings do not go together, or the folder belongs to another search.
-    """
+def search_folder(config: TrainConfig, task: str, trials: int, minutes: float | None) -> Path:
+    """Return the folder of a search; UserError if it or the limits are illegal."""
     if trials < 1:
         raise UserError(f"--trials must be 1 or more, not {trials}.")
     if minutes is not None and not minutes > 0:
@@ -441,88 +233,67 @@ def open_search(
     if config.validation == "none":
         raise UserError("search: --validation none leaves no score to search by: leave it out.")
     if config.test_share is not None:
-        raise UserError(
-            f"search: --test-share {config.test_share} does not apply, as trials read no test "
-            "split: leave it out, or give the data a test split."
-        )
+        raise UserError("search: --test-share does not apply: trials read no test split.")
     folder = runs_folder(config, task, "search")
-    dimensions = parse_space(task, config, space or default_space(config))
-    accelerator = make_accelerator(config)
+    require_writable(folder)
+    require_own(folder, is_free(folder) or DATABASE in entries(folder))
+    return folder
+
+
+def open_search(
+    folder: Path,
+    task: str,
+    config: TrainConfig,
+    space: Sequence[str] | Mapping[str, Any] = (),
+    data: Any = None,
+    *,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    reporter: Reporter | None = None,
+) -> Search:
+    """Read the data without the test split, and open the storage of a search or create it.
+
+    The arguments are as in ``api.search``; ``data`` replace ``config.data``. Raises UserError if
+    settings do not go together, or the folder holds another search.
+    """
+    dimensions = parse_space(task, space or default_space(config))
     config = replace(config, out=None, resume=False)
     if not isinstance(data, Dataset):
         source = config.data if data is None else data
         source = PartOf(source, without_test=True, most_rows=most_rows(config))
         data = task_class(task).read(config, source)
-    splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
-    data = data.with_splits(splits)
+    data = data.with_splits({name: d for name, d in data.splits.items() if not is_test(name)})
     loaded = load_task(config, task, data)
     own = custom_metrics(config.custom_metrics, metrics or {}).get(loaded[0].record.metric)
-    lower_is_better = own is not None and own.lower_is_better
-    require_writable(folder)
-    require_own(folder, is_free(folder) or DATABASE in entries(folder))
-    shared = result_settings(config)
-    del shared["data"]  # the fingerprint says more than the spelling of a path
-    facts = {
-        "task": task,
-        **shared,
-        "data": data.fingerprint,
-        "space": " ".join(f"{name}={each}" for name, each in dimensions.items()),
-    }
-    with lock_folder(folder, wait=True):
-        study = _open_study(folder, facts, config.seed, dimensions, lower_is_better)
+    facts = {"task": task, **result_settings(config), "data": data.fingerprint}
+    facts["space"] = " ".join(f"{name}={values}" for name, values in dimensions.items())
+    study = _open_study(folder, facts, lower_is_better=own is not None and own.lower_is_better)
+    accelerator = make_accelerator(config)
+    reporter = reporter or Reporter()
     return Search(
-        task,
-        config,
-        dimensions,
-        folder,
-        data,
-        loaded,
-        lower_is_better,
-        study,
-        accelerator,
-        reporter or Reporter(),
-        metrics,
+        folder, task, config, dimensions, data, loaded, study, accelerator, reporter, metrics
     )
 
 
-def _open_study(
-    folder: Path,
-    facts: Mapping[str, Any],
-    seed: int,
-    space: SearchSpace,
-    lower_is_better: bool,
-) -> Study:
+def _open_study(folder: Path, facts: Mapping[str, Any], *, lower_is_better: bool) -> Study:
     optuna = import_optuna()
-    from sqlalchemy import URL
     from sqlalchemy.exc import DatabaseError
 
-    database = URL.create("sqlite", database=str((folder / DATABASE).absolute()))
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = f"sqlite:///{(folder / DATABASE).absolute()}"
+    direction = "minimize" if lower_is_better else "maximize"
     try:
-        storage = optuna.storages.RDBStorage(
-            database.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
-        )
         study: Study = optuna.create_study(
-            study_name=STUDY,
-            storage=storage,
-            load_if_exists=True,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=PRUNED_AFTER),
-            sampler=_sampler(seed, _distributions(space)),
-            direction="minimize" if lower_is_better else "maximize",
+            storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
         )
     except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
-        detail = " ".join(str(error.__cause__ or error).split())
+        reason = f"{error.__cause__ or error!s:.120}"
         raise UserError(
-            f"{folder / DATABASE}: damaged ({detail:.120}): restore it from a copy, or use another "
-            "--out."
+            f"{folder / DATABASE}: damaged ({reason}): restore a copy, or use another --out."
         ) from error
     saved = study.user_attrs.get("facts", facts)
-    if saved != facts and not any(each.state.is_finished() for each in study.get_trials()):
-        # the first trial stopped before it ended, perhaps because of a wrong setting
-        for trial in folder.glob("trial-*"):
-            with lock_folder(trial):
-                clear_folder(trial)
-        optuna.delete_study(study_name=STUDY, storage=storage)
-        return _open_study(folder, facts, seed, space, lower_is_better)
+    if saved != facts and not any(map(_has_ended, study.get_trials())):
+        optuna.delete_study(study_name=STUDY, storage=storage)  # stopped before a trial ended
+        return _open_study(folder, facts, lower_is_better=lower_is_better)
     for name, value in facts.items():
         if saved.get(name) != value:
             raise UserError(
@@ -530,37 +301,53 @@ def _open_study(
                 f"{value!r:.200}: continue with the same data and options, or use another --out."
             )
     study.set_user_attr("facts", facts)
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=4)
     return study
 
 
-class _Watch(Callback):
-    """Stores the scores of a trial and the time that it takes, and prunes it."""
+def _sampler(seed: int) -> Any:
+    from optuna.samplers import TPESampler
 
-    def __init__(self, trial: optuna.Trial, metric: str) -> None:
-        self.trial, self.metric = trial, metric
-        frozen = trial.study.get_trials(deepcopy=False)[trial.number]
-        self.reported = dict(frozen.intermediate_values)
-        self.before = float(frozen.user_attrs.get("seconds", 0.0))
-        self.begin = time.monotonic()
-        self.schedule: Schedule | None = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # groups are experimental; trial 0 needs them
+        return TPESampler(n_startup_trials=8, multivariate=True, group=True, seed=seed)
 
-    def store_time(self) -> None:
-        """Store the time of the trial, including its interrupted processes."""
-        seconds = self.before + time.monotonic() - self.begin
-        self.trial.set_user_attr("seconds", seconds)
+
+def _suggest(trial: OptunaTrial, name: str, values: Range | list[Any]) -> Any:
+    if not isinstance(values, Range):
+        return trial.suggest_categorical(name, values)
+    if values.whole:
+        return trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
+    value = trial.suggest_float(name, values.low, values.high, log=values.log)
+    return min(max(float(f"{value:.3g}"), values.low), values.high)  # digits that people can read
+
+
+def _has_ended(trial: FrozenTrial) -> bool:
+    return trial.state.name in ("COMPLETE", "PRUNED") or "error" in trial.user_attrs
+
+
+def _trial(trial: FrozenTrial) -> Trial:
+    assert trial.duration is not None
+    settings, error = trial.user_attrs["settings"], trial.user_attrs.get("error")
+    state, seconds = STATES[trial.state.name], trial.duration.total_seconds()
+    return Trial(trial.number, state, settings, trial.value, seconds, error)
+
+
+class _Prune(Callback):
+    def __init__(self, trial: OptunaTrial, metric: str) -> None:
+        self.trial, self.metric, self.num_steps = trial, metric, 0
+
+    def on_step(self, event: StepEvent) -> None:
+        """Store the number of steps."""
+        self.num_steps = event.num_steps
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
         """Store the score; raises TrialPruned where others were better at this point."""
         import optuna
 
-        assert self.schedule is not None
-        unit = round(EPOCH * event.step / self.schedule.steps_per_epoch)
-        score = event.metrics[self.metric]
-        if unit not in self.reported and math.isfinite(score):
-            self.reported[unit] = score
-            self.trial.report(score, unit)
-        self.store_time()
-        if event.step < self.schedule.num_steps and self.trial.should_prune():
+        if math.isfinite(score := event.metrics[self.metric]):
+            self.trial.report(score, round(1000 * event.step / self.num_steps))
+        if event.step < self.num_steps and self.trial.should_prune():
             raise optuna.TrialPruned
 
 
@@ -568,9 +355,8 @@ def failure(error: Exception) -> str | None:
     """Return why a trial failed, None for an error that must end the search."""
     if is_out_of_memory(error):
         return "out of memory"
-    if isinstance(error, UserError) and not isinstance(error, SaveError | FolderInUse):
-        return str(error)
-    return None
+    known = isinstance(error, UserError) and not isinstance(error, SaveError | FolderInUse)
+    return str(error) if known else None
 
 
 def import_optuna() -> Any:
@@ -580,56 +366,3 @@ def import_optuna() -> Any:
     except ImportError as error:
         raise UserError(f"search needs optuna: {install_command('optuna')}.") from error
     return optuna
-
-
-@contextlib.contextmanager
-def quiet_optuna() -> Iterator[None]:
-    """Context without the messages of Optuna."""
-    optuna = import_optuna()
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
-
-
-def _distributions(space: SearchSpace) -> dict[str, Any]:
-    return {name: _distribution(each) for name, each in space.items()}
-
-
-def _distribution(dimension: Any) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(dimension, Choices):
-        return CategoricalDistribution(tuple(dimension.values))
-    if dimension.whole:
-        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
-    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
-
-
-def _sampler(seed: int, distributions: Mapping[str, Any]) -> Any:
-    import optuna
-
-    def estimator(trial: Any, name: str = "") -> Any:
-        digest = hashlib.sha256(f"{seed} {trial.number} {name}".encode()).digest()
-        return optuna.samplers.TPESampler(
-            n_startup_trials=STARTUP,
-            multivariate=True,
-            constant_liar=True,
-            seed=int.from_bytes(digest[:4]),
-        )
-
-    class Sampler(optuna.samplers.BaseSampler):
-        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-            # all of them, although trial 0 has none
-            return {name: each for name, each in distributions.items() if not each.single()}
-
-        def sample_relative(self, study: Any, trial: Any, space: Any) -> dict[str, Any]:
-            proposed: dict[str, Any] = estimator(trial).sample_relative(study, trial, space)
-            return proposed
-
-        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
-            return estimator(trial, name).sample_independent(study, trial, name, distribution)
-
-    return Sampler()

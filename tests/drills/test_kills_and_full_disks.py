@@ -75,7 +75,6 @@ DRILLS = {
     ),
     "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
     "suite": several("run", "suite/tiny.yaml", "--seeds", "2"),
-    "search": several("search", *SENTIMENT, *MODEL, "--trials", "3"),
     "predict": Drill(((*PREDICT, "--file", "new"),), kills=40),
 }
 FULL_DISKS = {
@@ -160,7 +159,7 @@ def test_killed_commands_end_with_the_same_bytes(name: str, server: Server) -> N
     whole = end_all(lambda command: run(command, kills=True), drill.commands)
     expected = expected if drill.on_disk else folders.content()
     assert_same(folders.content(), expected, "not killed")
-    assert expected  # of a search the weights of its best trial alone
+    assert expected
     kept = content(folders.cache)
     assert bool(kept) == drill.on_disk
     while killed < drill.kills:

@@ -56,7 +56,6 @@ SEVERAL_RUNS = {
     "classify --data sentiment --seeds 2 --per-class 8": 9,
     "classify --data sentiment --folds 2": 9,
     "classify --data sentiment --sizes 10,20 --seeds 1": 9,
-    "search classify --data sentiment --trials 2": 9,
     "distill teacher --layers 1 --baseline": 9,
 }
 """Commands that train several models, and the step in which they are interrupted."""

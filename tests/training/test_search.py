@@ -1,4 +1,4 @@
-"""Search: trials, pruning, failures, kills, two processes, the unread test split, the recipe."""
+"""Search: trials, pruning, failures, kills, the unread test split, the recipe."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
-from filelock import FileLock
+import torch
 
 import finetune
 from finetune.config.search_space import parse_space
 from finetune.config.tasks import CONFIGS
 from finetune.data.json_files import read_object
 from finetune.runtime.progress import Reporter
-from finetune.training.callbacks import EvaluationEvent
-from finetune.training.optimizer import Schedule
+from finetune.training.callbacks import EvaluationEvent, StepEvent
 from finetune.training.run_folder import Diverged
 from finetune.training.search import (
     Search,
     Trial,
+    _Prune,
     default_space,
     failure,
     open_search,
-    quiet_optuna,
 )
 from finetune.types import UserError
 from tests import laboratory as lab
@@ -40,78 +40,62 @@ SPACE = ["lr=1e-5:1e-2:log", "batch_size=8,16,32", "warmup=0:0.3"]
 
 
 class Planned(Search):
-    """A search whose trials have planned scores and files, and take 20 s an epoch."""
+    """A search whose trials have planned scores and files."""
 
     scores = (0.5, 0.9, 0.4, 0.8, 0.95, 0.6, 0.92)
-    clock = 0.0
-    kill_at = -1.0
+    kill = -1
+    """The trial that is killed after its first epoch."""
 
-    def _train(self, number: int, values: Mapping[str, Any], watch: Any) -> float:
-        watch.schedule = Schedule.from_config(CONFIGS["classify"](epochs=3, batch_size=10), 100)
+    def _train(self, trial: Any, values: Mapping[str, Any]) -> float:
         for name in ("config.json", "log.jsonl", "report.html", "best/weights", "last/weights"):
-            path = self._folder(number) / name
-            path.parent.mkdir(exist_ok=True)
+            path = self._folder(trial.number) / name
+            path.parent.mkdir(exist_ok=True, parents=True)
             path.write_text(name)
+        prune = _Prune(trial, self.metric)
         for epoch in (1, 2, 3):
-            Planned.clock += 20
-            if Planned.clock == Planned.kill_at:
+            metrics = {"accuracy": self.scores[trial.number] * epoch / 3}
+            prune.on_step(StepEvent(epoch * 10, 30, torch.ones(()), torch.ones(())))
+            prune.on_evaluation(EvaluationEvent(epoch * 10, "validation", metrics, True, (), ()))
+            if trial.number == self.kill:
                 raise Killed
-            metrics = {"accuracy": self.scores[number] * epoch / 3}
-            watch.on_evaluation(EvaluationEvent(epoch * 10, "validation", metrics, True, (), ()))
-        return self.scores[number]
+        return self.scores[trial.number]
 
 
-def opened(folder: Path) -> Planned:
+def planned(folder: Path, trials: int, minutes: float | None = None, kill: int = -1) -> list[Trial]:
     config = lab.config("classify", out=folder, steps=None, batch_size=None)
-    return Planned(**vars(open_search("classify", config, SPACE, reporter=Reporter(quiet=True))))
-
-
-def planned(folder: Path, trials: int, minutes: float | None = None) -> list[Trial]:
-    with quiet_optuna():
-        search = opened(folder)
-        search.run(trials, minutes)
-        return search.trials()
+    folder.mkdir(exist_ok=True)
+    opened = open_search(folder, "classify", config, SPACE, reporter=Reporter(quiet=True))
+    search = Planned(**vars(opened))
+    with mock.patch.object(Planned, "kill", kill):
+        search.run(trials, minutes, lambda: None)
+    return sorted(search.result().trials, key=lambda trial: trial.number)
 
 
 def test_pruning_and_the_files_that_trials_keep(tmp_path: Path):
     trials = planned(tmp_path, 7)
     pruned = [5]  # the first after four finished ones that is below their median, 0.8
-    assert [each.number for each in trials if each.state == "pruned"] == pruned
-    assert all(each.epochs == (1 if each.number in pruned else 3) for each in trials)
+    assert [trial.number for trial in trials if trial.state == "pruned"] == pruned
     for trial in trials:
         files = {"config.json", "log.jsonl"}
         if trial.score == 0.95:  # the best
             files |= {"best", "last", "report.html"}
         folder = tmp_path / f"trial-{trial.number:03d}"
-        assert {path.name for path in folder.iterdir()} - {".lock"} == files
+        assert {path.name for path in folder.iterdir()} == files
+    assert planned(tmp_path, 9, minutes=1e-9) == trials, "the time of earlier calls counts"
 
 
-def test_minutes_count_all_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("finetune.training.search.time.monotonic", lambda: Planned.clock)
-    monkeypatch.setattr(Planned, "clock", 0.0)
-    assert len(planned(tmp_path, 7, 1)) == 1  # 60 s are a minute
-    assert len(planned(tmp_path, 7, 1)) == 1
-    monkeypatch.setattr(Planned, "kill_at", 100.0)
-    with pytest.raises(Killed):  # 40 s into trial 1, whose end then is at 160 s of training
-        planned(tmp_path, 7, 2.5)
-    trials = planned(tmp_path, 7, 2.5)
-    assert [each.seconds for each in trials] == [60, 100]
-    assert [each.state for each in trials] == ["finished"] * 2
-    assert len(planned(tmp_path, 3, 60)) == 3  # whichever comes first
-
-
-def test_a_trial_of_another_process_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Planned, "clock", 0.0)
-    monkeypatch.setattr(Planned, "kill_at", 100.0)
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_killed_search_goes_on(number: int, tmp_path: Path):
     with pytest.raises(Killed):
-        planned(tmp_path, 3)
-    with quiet_optuna():
-        search = opened(tmp_path)
-        with FileLock(tmp_path / "trial-001" / ".lock"):  # as another process does
-            assert not search.run(3)
-            states = [trial.state for trial in search.trials()]
-            assert states[1] == "running" and "running" not in (states[0], states[2])
-        assert search.run(3) and search.trials()[1].state != "running"
+        planned(tmp_path, 4, kill=number)
+    trials = planned(tmp_path, 4)
+    assert [trial.number for trial in trials] == [n for n in range(5) if n != number]
+    assert not trials[0].settings and all(trial.settings for trial in trials[1:])
+    assert not (tmp_path / f"trial-{number:03d}").exists()
+    whole = planned(tmp_path / "whole", 4)
+    again = next(trial for trial in trials if trial.number > number)
+    assert again.settings == whole[number].settings, "it has the settings of the killed trial"
+    assert len({str(trial.settings) for trial in trials}) == 4, "no setting is drawn again"
 
 
 def test_a_search_from_the_command_line_to_its_recipe(
@@ -121,7 +105,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
     test = small_data.sentiment(tmp_path / "data") / "test.jsonl"
     rows = test.read_bytes()
     test.write_text("{this is no JSON")  # the test split: nobody may read it until the end
-    space = "--space lr=1e-3,1e30 batch_size=8,16 --space freeze=none,all"
+    space = "--space lr=1e-3,1e30 batch_size=8,16"
     options = f"--data data --epochs 1 --out found {space}".split()
     command = ["search", "classify", "--model", str(lab.checkpoint()), *options]
     # a mistake that the next call corrects
@@ -141,7 +125,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
     left = {each.name for path in others for each in path.iterdir()}
     assert left <= {"config.json", "log.jsonl", "metrics.json"}
     failed = [each for each in found["trials"] if each["state"] == "failed"]
-    assert failed and all("the loss is not finite" in each["error"] for each in failed)
+    assert failed and all("finite" in trial["error"] for trial in failed)
     page = Path("found/search.html").read_text("utf-8")
     assert "the loss is not finite" in page and "https://" not in page and "src=" not in page
 
@@ -169,18 +153,17 @@ def test_which_errors_end_a_trial_alone():
     assert failure(ValueError("a mistake")) is None
 
 
-def test_spaces_are_typed_and_conditional_values_legal():
-    base = CONFIGS["tag"]()
-    space = parse_space("tag", base, ["tuning=full,lora", "lora=4,8", "crf=true,false"])
-    assert space["lora"].examples() == ["4", "8"] and space["crf"].examples() == [True, False]
-    space = parse_space("tag", base, {"lr": "1e-5:1e-3:log", "epochs": [2, 2.5]})
-    assert str(space["lr"]) == "1e-05:0.001:log" and space["epochs"].examples() == [2.0, 2.5]
+def test_spaces_are_typed():
+    space = parse_space("tag", ["tuning=full,lora", "lora=4,8", "crf=true,false"])
+    assert space["lora"] == ["4", "8"] and space["crf"] == [True, False]
+    space = parse_space("tag", {"lr": "1e-5:1e-3:log", "epochs": [2, 2.5]})
+    assert str(space["lr"]) == "1e-05:0.001:log" and space["epochs"] == [2.0, 2.5]
 
 
 @pytest.mark.parametrize("task", CONFIGS)
 def test_default_spaces(task: str):
     config = CONFIGS[task](model=str(lab.checkpoint()), batch_size=4)
-    space = parse_space(task, config, default_space(config))
+    space = parse_space(task, default_space(config))
     assert "lr" in space and "batch_size" not in space and ("head_lr" in space) == (task == "ner")
 
 
@@ -203,7 +186,7 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(tmp_path: Pa
         out=str(tmp_path / "found"),
         quiet=True,
     )
-    assert found.result.best.number == 0 and found.result.lower_is_better
+    assert found.result.best.number == 0
     assert (tmp_path / "found" / "trial-000" / "best" / "model.safetensors").is_file()
     assert found.run.metrics["test"]["cost"] == 0.5 and found.run.predictor.predict(["good film"])
     with pytest.raises(UserError, match="no setting 'spaces'"):
@@ -214,16 +197,6 @@ def command_line(out: Path, trials: int) -> list[str]:
     words = lab.words("classify", out, steps=None, batch_size=None, epochs=2, trials=trials)
     space = "--space lr=1e-4:1e-2:log batch_size=4,8".split()
     return [sys.executable, "-m", "finetune", "search", *words, *space]
-
-
-@pytest.mark.slow
-def test_two_processes_share_a_search(tmp_path: Path):
-    commands = [subprocess.Popen(command_line(tmp_path / "both", 10)) for _ in range(2)]
-    assert [process.wait() for process in commands] == [0, 0]
-    found = read_object(tmp_path / "both" / "search.json")
-    assert [trial["number"] for trial in found["trials"]] == list(range(10))
-    assert all(trial["state"] in ("finished", "pruned") for trial in found["trials"])
-    assert (tmp_path / "both" / "best.yaml").is_file() and found["metrics"]["test"]
 
 
 @pytest.mark.slow
