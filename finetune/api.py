@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun
-from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
+from finetune.config.tasks import CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
 from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.registry import TASKS
 from finetune.reporting.html import write_report, write_run_report
 from finetune.reporting.model_card import write_run_readme
+from finetune.runtime.processes import num_processes
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ def train(
     from finetune.runtime.progress import Reporter
     from finetune.training.run_folder import with_run_folder
 
+    if num_processes() > 1:
+        raise UserError("finetune.train runs in one process: use the command line for several.")
     name, config, given, data = _config(task, data, {"model": model, **settings})
     if config.out is not None and not config.resume:
         _require_new(Path(config.out), overwrite)
@@ -151,8 +154,7 @@ def train(
         metrics=metrics,
         loss=loss,
     )
-    if run is None:
-        raise UserError("finetune.train runs in one process: use the command line for several.")
+    assert run is not None
     return run
 
 
@@ -191,6 +193,11 @@ def _config(
         given |= {k: v for k, v in changed.items() if v != getattr(default, k)} | given
     else:
         name, kind = task, _kind(task)
+        named = {OTHER_NAMES.get(setting, setting): value for setting, value in given.items()}
+        if len(named) < len(given):
+            twice = next(other for other, own in OTHER_NAMES.items() if {other, own} <= {*given})
+            raise UserError(f"{twice} and {OTHER_NAMES[twice]} are one setting: give one of them.")
+        given = named
         legal = [field.name for field in dataclasses.fields(kind)]
         if unknown := given.keys() - set(legal):
             setting = min(unknown)

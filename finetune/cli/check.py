@@ -91,10 +91,12 @@ class Check(OutOption, DataOptions, Command):
         source = self.source or ""
         if not source.endswith((".yaml", ".yml")):
             return replace(self, data=self.data or source), None
+        from finetune.config.expected_scores import require_metric
         from finetune.config.recipes import load_recipe
 
         recipe = load_recipe(source)
         config = recipe.config()
+        require_metric(recipe.task, config)
         show(f"{source}: a valid recipe for {recipe.task}", error=self.format == "json")
         if self.task not in (None, recipe.task):
             raise UserError(f"{source} is a recipe for {recipe.task}, not {self.task}.")

@@ -17,7 +17,7 @@ from finetune import registry
 from finetune.cli.help import command_help, options_of, overview
 from finetune.cli.options import Command
 from finetune.cli.output import error_line, show
-from finetune.cli.parsing import before_dashes, made, parsed, parsed_known
+from finetune.cli.parsing import before_dashes, is_option, made, parsed, parsed_known, refuse
 from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
 from finetune.registry import LISTS, imported
@@ -37,6 +37,17 @@ HELP = ("-h", "--help", "--help-all")
 
 OPTIONS_OF_ALL = ("--quiet", "--verbose")
 """The options of every command: results and errors only; all messages of libraries, tracebacks."""
+
+OTHER_COMMANDS = {
+    "train": "the task is the command: finetune classify, nli, tag, ner …",
+    "fit": "the task is the command: finetune classify, nli, tag, ner …",
+    "evaluate": "finetune score RUN --file FILE scores a model, finetune score FILE predictions",
+    "eval": "finetune score RUN --file FILE scores a model, finetune score FILE predictions",
+    "infer": "finetune predict RUN --file FILE",
+    "test": "finetune predict RUN --file FILE",
+    "list": "finetune run lists recipes, finetune --help commands",
+}
+"""Commands of other tools, and what to write here."""
 
 COMMANDS = (*CONFIGS, *registry.COMMANDS)
 """The names of all commands."""
@@ -199,13 +210,24 @@ def _recipe_of(arguments: Sequence[str]) -> str | None:
     for task in CONFIGS:  # whose values are no recipes
         options += [each for each in options_of(CONFIGS[task]) if each.name not in names]
         names |= {option.name for option in options}
-    path: str | None = parsed_known("run", options, arguments)[0].get("recipe")
+    from finetune.cli.run import Multitask
+
+    for kind in (Multitask, *(imported(row.command) for row in LISTS.values())):
+        more = [each for each in options_of(kind) if each.name not in names]
+        options += [each for each in more if not each.positional]
+        names |= {option.name for option in options}
+    values, unknown = parsed_known("run", options, arguments)
+    if any(is_option(word) for word in unknown):  # its value is no recipe
+        refuse("run", options, unknown)
+    path: str | None = values.get("recipe")
     return path
 
 
 def _information(name: str, rest: list[str]) -> str | None:
     if name == "--version":
         return str(finetune.__version__)
+    if name == "help" and rest:
+        name, rest = rest[0], [*rest[1:], "--help"]
     if name in ("help", *HELP):
         return overview()
     option, _, shell = name.partition("=")
@@ -226,6 +248,8 @@ def _completion(shell: str) -> str:
 
 def _require_command(name: str) -> None:
     if name not in COMMANDS:
+        if name in OTHER_COMMANDS:
+            raise UserError(f"there is no command {name!r}: {OTHER_COMMANDS[name]}.")
         raise UserError(
             f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
             f"{', '.join(COMMANDS)}."

@@ -13,17 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, get_origin, get_type_hints
 
 from finetune.cli.help import Option, options_of, values_of
+from finetune.config.tasks import OTHER_NAMES, flag
 from finetune.config.values import converted
 from finetune.types import UserError, did_you_mean
 
-ALIASES = {
-    "--lr": "--learning-rate",
-    "--out": "--output-dir",
-    "--epochs": "--num-train-epochs",
-    "--steps": "--max-steps",
-    "--max-length": "--max-seq-length",
-    "--model": "--model-name-or-path",
-}
+ALIASES = {flag(name): flag(other) for other, name in OTHER_NAMES.items()}
 """Names of options in the training scripts of transformers, which are accepted too."""
 ONE_WORD = {"--data": "--file", "--file": "--data"}
 """Options that both name what a command reads: a command that has one also takes the other."""
@@ -72,7 +66,7 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
     options = options_of(kind)
     values, rest = parsed_known(name, options, arguments)
     if rest:
-        _refuse(name, options, rest)
+        refuse(name, options, rest)
     missing = [each for each in options if each.required and each.field not in values]
     if missing:
         names = ", ".join(each.metavar if each.positional else each.name for each in missing)
@@ -80,27 +74,31 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
     return values
 
 
-def _refuse(name: str, options: Sequence[Option], rest: Sequence[str]) -> NoReturn:
-    first = next(filter(_is_option, rest), rest[0])
+def refuse(name: str, options: Sequence[Option], rest: Sequence[str]) -> NoReturn:
+    """Raise UserError for arguments of a command that none of its options takes."""
+    first = next(filter(is_option, rest), rest[0])
     given = first.partition("=")[0]
     spelled = given.replace("_", "-")
     if spelled in OTHER_MEANING:
         raise UserError(f"{given}: {OTHER_MEANING[spelled]}.")
     names = [option.name for option in options if not option.positional]
-    what = "unknown option" if _is_option(first) else "unexpected argument"
+    what = "unknown option" if is_option(first) else "unexpected argument"
     others = [alias for name, alias in ALIASES.items() if name in names]
-    near = did_you_mean(spelled, [*names, *others]) if _is_option(first) else ""
+    near = did_you_mean(spelled, [*names, *others]) if is_option(first) else ""
     positional = next((option.name for option in options if option.positional), None)
     if spelled in ("--model", "--run") and positional in ("MODEL", "RUN"):
         near = f" Write the model without an option: finetune {name} {positional}."
     elif what == "unexpected argument" and {"--model", "--data"} <= {*names}:
         near = " Write --model for an encoder, and --data for data."
+    elif what == "unexpected argument" and "--text" in names:
+        near = " Write --text before each text, and --file for a file."
     elif what == "unexpected argument" and "--file" in names:
         near = " Write --file for a file."
     raise UserError(f"finetune {name}: {what} {first!r:.60}.{near} See finetune {name} --help.")
 
 
-def _is_option(argument: str) -> bool:
+def is_option(argument: str) -> bool:
+    """Return whether an argument is an option, and no value such as `-` or `-1`."""
     return argument[:1] == "-" and not re.fullmatch(r"-(\d*\.?\d+)?", argument)
 
 
@@ -123,7 +121,7 @@ def parsed_known(
                 before[place] = f"{word}=true"
     found, unknown = parser.parse_known_args(before)
     given = vars(found)
-    left = [*((each, _is_option(each)) for each in unknown), *((each, False) for each in after)]
+    left = [*((each, is_option(each)) for each in unknown), *((each, False) for each in after)]
     for option in options:
         words = [each for each in left if not each[1]]
         if option.positional and words:

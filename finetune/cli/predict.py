@@ -96,7 +96,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         return self._predictor is None
 
     @property
-    def _predictor(self) -> Callable[[Predict], None] | None:
+    def _predictor(self) -> Any:
         path = Path(self.folder) / "config.json"
         task = str(read_object(path).get("task")) if path.is_file() else ""
         return PLUGINS.get(f"predict {task}")

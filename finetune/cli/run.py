@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from finetune.cli.options import Command, FormatOption
-from finetune.cli.output import TableFormat, error_line, print_tables, quiet_libraries, show
+from finetune.cli.output import (
+    TableFormat,
+    print_table,
+    print_tables,
+    quiet_libraries,
+    show,
+)
 from finetune.cli.train import (
     RunOptions,
     TaskCommand,
@@ -18,6 +24,7 @@ from finetune.cli.train import (
 )
 from finetune.config.options import Help, argument
 from finetune.config.recipes import (
+    Recipe,
     RecipeRun,
     find_recipes,
     find_suites,
@@ -53,7 +60,7 @@ class Run(FormatOption, RunOptions, Command):
     """Train with the settings of a recipe or of a run, or list the recipes.
 
     Examples:
-        finetune run
+        finetune run --only minilm
         finetune run mnli-roberta-base --seeds 5
         finetune run runs/my-run --lr 1e-5
     """
@@ -67,6 +74,8 @@ class Run(FormatOption, RunOptions, Command):
     folder: str = "recipes"
     """Folder of recipes to list, with its subfolders; if there is no `recipes` here, the packaged
     ones."""
+    only: str | None = None
+    """List the recipes with this text in their name, task, model or data."""
     runs: str = "runs"
     """Folder of your runs, for the list; each run records the recipe that it followed."""
     smoke: bool = False
@@ -75,9 +84,9 @@ class Run(FormatOption, RunOptions, Command):
     def run(self) -> None:
         """List the recipes; with one, its task is run in place of this command."""
         given = {name for name, value in vars(self).items() if value != getattr(Run, name, None)}
-        if wrong := given - {"folder", "runs", "format"}:
+        if wrong := given - {"folder", "runs", "format", "only"}:
             raise UserError(f"finetune run {flag(min(wrong))} needs a recipe: finetune run RECIPE.")
-        list_recipes(self.folder, self.runs, self.format)
+        list_recipes(self.folder, self.runs, self.format, self.only)
 
 
 def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
@@ -151,17 +160,19 @@ class Multitask(Command):
             show_run(run, f"{name}, in {run.folder}:", "this run")
 
 
-def list_recipes(folder: str, runs_folder: str, format: TableFormat) -> None:
+def list_recipes(
+    folder: str, runs_folder: str, format: TableFormat, only: str | None = None
+) -> None:
     """Print the recipes and suites of a folder, the scores they expect, and the scores of runs.
 
-    Raises:
-        UserError: At the end, if one cannot be read.
+    ``only`` is a text in the name, task, model or data. Raise UserError at the end if one cannot be
+    read.
     """
     from finetune.evaluation.reproduction import (
         RECIPE_COLUMNS,
         finished_runs,
-        recipe_lines,
         recipe_rows,
+        run_lines,
     )
 
     paths = find_recipes(folder)
@@ -170,21 +181,26 @@ def list_recipes(folder: str, runs_folder: str, format: TableFormat) -> None:
     suites = find_suites(folder)
     runs = finished_runs(Path(runs_folder))
     unreadable: list[str] = []
-    rows: list[list[Any]] = []
+    rows, scores, lines = list[list[str]](), list[list[Any]](), list[str]()
     for path in [*paths, *suites]:
         try:
-            if path in suites:
-                lines = _lines_of_list(path)
-            else:
-                lines = list(recipe_lines(path, runs))
-                rows += recipe_rows(path, runs)
+            row, recipe = _row_of_list(path) if path in suites else _row_of_recipe(path)
         except (UserError, OSError) as error:
             unreadable.append(str(path))
-            lines = [error_line(error)[0]]
-        if format == "table" or str(path) in unreadable:
-            show("\n    ".join([str(path), *lines]), error=format != "table")
-    if format != "table":
-        print_tables(format, ("", RECIPE_COLUMNS, rows))
+            show(str(error), error=True)
+            continue
+        if only is not None and not any(only.lower() in cell.lower() for cell in row):
+            continue
+        rows.append(row)
+        if recipe is not None:
+            scores += recipe_rows(recipe, runs)
+            lines += run_lines(recipe, runs)
+    if format == "table":
+        print_table(("name", "task", "model", "data", "expected"), rows)
+        for line in lines:
+            show(line)
+    else:
+        print_tables(format, ("", RECIPE_COLUMNS, scores))
     if unreadable:
         number = len(paths) + len(suites)
         raise UserError(
@@ -193,8 +209,17 @@ def list_recipes(folder: str, runs_folder: str, format: TableFormat) -> None:
         )
 
 
-def _lines_of_list(path: Path) -> list[str]:
+def _row_of_recipe(path: Path) -> tuple[list[str], Recipe | None]:
+    recipe = load_recipe(path)
+    config = recipe.config()
+    model = config.model or config.init_from or config.new_encoder or ""
+    scores = (f"{each.split} {each.metric} {each.claimed}" for each in recipe.expected)
+    return [path.stem, recipe.task, model, config.data, "; ".join(scores)], recipe
+
+
+def _row_of_list(path: Path) -> tuple[list[str], Recipe | None]:
     key = listed_recipes(path)
     if key is None:
         raise UserError(f"{path}: lists no recipes: it needs one of {', '.join(LISTS)}.")
-    return list(imported(LISTS[key].lines)(path))
+    title, *_ = imported(LISTS[key].lines)(path)
+    return [path.stem, "", "", title, ""], None

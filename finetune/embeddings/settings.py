@@ -23,6 +23,7 @@ class SentenceConfig(TrainConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="sentence",
         title="sentence vectors",
+        example_data="similarity",
         own_reader=True,
         windows=False,
         labels=False,

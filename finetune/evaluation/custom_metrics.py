@@ -44,7 +44,7 @@ class CustomMetric:
         name = getattr(self.function, "__qualname__", repr(self.function))
         try:
             value = self.function(list(gold), list(predicted))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CustomFunctionError(f"the metric {name} raised {type(error).__name__}") from error
         try:
             number = float(value)
@@ -81,7 +81,7 @@ def load_function(setting: str, kind: str) -> tuple[str, Callable[..., Any]]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CustomFunctionError(f"{path} raised {type(error).__name__}") from error
     found = vars(module).get(name)
     if not callable(found):

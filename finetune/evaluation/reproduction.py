@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.config.expected_scores import Expected
-from finetune.config.recipes import MAY_DIFFER, Recipe, changed, load_recipe
+from finetune.config.recipes import MAY_DIFFER, Recipe, changed
 from finetune.evaluation.kinds import score_limits
 from finetune.evaluation.runs import RunFolder, read_summary
 from finetune.evaluation.significance import fold_interval
@@ -239,24 +239,26 @@ RECIPE_COLUMNS = (
 )
 
 
-def recipe_rows(path: Path, runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
+def recipe_rows(recipe: Recipe, runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
     """Yield a row of ``RECIPE_COLUMNS`` for each expected score, and for each run of it."""
-    recipe = load_recipe(path)
     measured = [
         (str(run.folder), recipe_verdicts(run, recipe)) for run in runs if _follows(run, recipe)
     ]
     for index, entry in enumerate(recipe.expected):
-        row = [str(path), recipe.task, entry.split, entry.metric, entry.value, entry.tolerance]
+        row = [
+            recipe.path.stem,
+            recipe.task,
+            entry.split,
+            entry.metric,
+            entry.value,
+            entry.tolerance,
+        ]
         found = [[run, each[index].value, each[index].verdict] for run, each in measured]
         yield from ([*row, entry.cited, *each] for each in found or [[None, None, None]])
 
 
-def recipe_lines(path: Path, runs: Sequence[FinishedRun]) -> Iterator[str]:
-    """Yield the description of a recipe, its expected scores, and the scores of its runs."""
-    recipe = load_recipe(path)
-    yield f"{recipe.task}: {recipe.description}"
-    for entry in recipe.expected:
-        yield f"{entry.split} {entry.metric} {entry.claimed} ({entry.cited})"
+def run_lines(recipe: Recipe, runs: Sequence[FinishedRun]) -> Iterator[str]:
+    """Yield the scores of the runs of a recipe."""
     for run in runs:
         if _follows(run, recipe):
             yield from (f"{run.folder}: {line}" for line in _score_lines(run, recipe))

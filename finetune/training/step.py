@@ -322,7 +322,7 @@ def loss_of(
     def loss(logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         try:
             result = own(logits, batch.targets)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CustomFunctionError(f"the loss {name} raised {type(error).__name__}") from error
         if isinstance(result, tuple) and len(result) == 2:
             total, count = result

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+import finetune
 from finetune.cli import train
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
@@ -23,6 +24,7 @@ from finetune.cli.score import Score
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.config.values import converted
+from finetune.registry import Registry
 from finetune.reporting import html
 from finetune.types import UserError
 from tests.command import run
@@ -305,3 +307,37 @@ def test_options_of_one_run_are_refused_for_several(tmp_path: Path):
         name = option.partition("=")[0]
         message = f"error: {name} does not apply to several tasks: leave it out."
         assert run("run", tmp_path / "two.yaml", option).err.startswith(message)
+
+
+def test_a_failed_import_is_no_missing_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry[object]({"part": "broken:part"})
+    assert registry.get("other") is None
+    monkeypatch.setattr("finetune.registry.imported", lambda path: {}[path])
+    with pytest.raises(KeyError, match="broken"):
+        registry.get("part")
+
+
+def test_names_of_transformers_in_python(tmp_path: Path) -> None:
+    named = {"num_train_epochs": 3, "learning_rate": 1e-3, "output_dir": str(tmp_path)}
+    with mock.patch("finetune.api.train_once") as trained:
+        finetune.train("classify", "sst2", **named)
+    config = trained.call_args[0][1]
+    assert (config.epochs, config.lr, config.out) == (3, 1e-3, str(tmp_path))
+    with pytest.raises(UserError, match="learning_rate and lr are one setting"):
+        finetune.train("classify", "sst2", lr=1e-3, learning_rate=1e-3)
+
+
+def test_python_under_a_launcher_is_refused_before_anything_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "best").mkdir()
+    (tmp_path / "log.jsonl").touch()
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="runs in one process"):
+        finetune.train("classify", "sst2", out=str(tmp_path), overwrite=True)
+    assert (tmp_path / "best").is_dir()
+
+
+def test_help_of_a_command() -> None:
+    assert run("help", "tag").out == run("tag", "--help").out

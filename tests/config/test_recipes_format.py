@@ -170,11 +170,13 @@ def test_data_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     written(folder / "data", "x")
     text = "task: classify\nsmoke: {data: data, steps: 1}\ndata: "
     train = next((folder / "data").iterdir())
+    (folder / "a,b.jsonl").touch()
     cases = {
         "data": str(folder / "data"),
         f"data/{train.name}": str(train),
         "cola": "cola",
         f"train=data/{train.name},test=other.csv": f"train={train},test=other.csv",
+        "train=a,b.jsonl": f"train={folder / 'a,b.jsonl'}",
         "none/at/all": "none/at/all",
     }
     monkeypatch.chdir(tmp_path)
@@ -197,11 +199,14 @@ def test_a_wrong_recipe_hides_no_other(tmp_path: Path):
     (tmp_path / "b.yaml").write_text("task: nli\nmodle: x\n")
     (tmp_path / "c.yaml").write_text("task: tag\ndescription: last\n")
     outcome = run("run", "--folder", tmp_path).refused("error: 1 of 3 recipes cannot be read: ")
-    first, second, third = (outcome.out.index(f"{name}.yaml\n    ") for name in "abc")
-    assert "nli: first" in outcome.out[first:second] and "tag: last" in outcome.out[third:]
-    assert f"error: {tmp_path / 'b.yaml'}:2: unknown setting 'modle'" in outcome.out[second:third]
+    assert [line.split()[:2] for line in outcome.out.splitlines()[1:]] == [
+        ["a", "nli"],
+        ["c", "tag"],
+    ]
+    assert f"{tmp_path / 'b.yaml'}:2: unknown setting 'modle'" in outcome.err
     (tmp_path / "b.yaml").unlink()
-    run("run", "--folder", tmp_path).ok()
+    listed = run("run", "--folder", tmp_path, "--only", "CONLL").ok().out
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["c"]
 
 
 def test_what_makes_runs_incomparable():

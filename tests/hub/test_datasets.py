@@ -185,7 +185,7 @@ def test_the_cache_is_read_without_the_hub(hub: Hub, monkeypatch: pytest.MonkeyP
         read_text("lab/rows:default")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(Path(constants.HF_HUB_CACHE) / "empty"))
     forget_repositories()
-    with pytest.raises(HubError, match=r"status 500.*--data FOLDER, or as a trial with --model"):
+    with pytest.raises(HubError, match=r"status 500.*hf download lab/rows .* --data FOLDER"):
         read_text("lab/rows")
 
 

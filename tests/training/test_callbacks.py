@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import finetune
+from finetune import CustomMetric
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.types import CustomFunctionError
 from tests import laboratory as lab
@@ -130,6 +132,9 @@ def test_errors_of_own_metrics(own: Path, tmp_path: Path):
     outcome = lab.train("classify", tmp_path / "other", custom_metrics=f"{own}:broken")
     printed = outcome.refused('gold[0]["no such key"]', "error: the metric broken raised").err
     assert "please report" not in printed
+    leaving = CustomMetric(lambda gold, predicted: sys.exit(0))
+    with pytest.raises(CustomFunctionError, match="raised SystemExit"):
+        leaving(["a"], ["a"])
 
 
 @pytest.mark.parametrize(
