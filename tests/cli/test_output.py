@@ -81,7 +81,7 @@ def test_control_characters_are_printed_as_text(tmp_path: Path, capsys: pytest.C
     (tmp_path / "train.jsonl").write_text(
         "".join(json.dumps({"text": f"{n}", "label": attack + str(n % 2)}) + "\n" for n in range(9))
     )
-    (tmp_path / "r.yaml").write_text(f"task: tag\ndescription: {json.dumps(attack)}\n")
+    (tmp_path / "r.yaml").write_text(f"task: tag\ndata: {json.dumps(attack)}\n")
     outcomes += [run("check", tmp_path / "train.jsonl"), run("run", "--folder", tmp_path)]
     texts = [capsys.readouterr().out, *(outcome.out + outcome.err for outcome in outcomes)]
     for text in texts:

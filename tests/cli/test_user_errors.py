@@ -84,7 +84,7 @@ nli --model robreta-base --data pairs | Perhaps you meant 'roberta-base'?
 classify --model empty --data sentiment | empty | config.json
 classify --model bare --data sentiment | model folder | model.safetensors
 classify --model cut --data sentiment | cut | cannot be loaded
-classify --model broken --data sentiment | broken | cannot be loaded
+classify --model broken --data sentiment | broken | not valid JSON
 classify --model decoder --data sentiment | type 'gpt2' | is a decoder | roberta-base
 classify --model mute --data sentiment | mute | no vocabulary | tokenizer.json
 classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
@@ -129,7 +129,7 @@ predict half-config.json --text a | half-config.json
 predict half-finetune.json --text a | half-finetune.json
 predict half-model.safetensors --text a | half-model.safetensors
 predict half-tokenizer.json --text a | half-tokenizer.json
-score x | x: name the file of gold labels too
+score x | x does not exist
 export x | error: finetune export: missing --out: see finetune export --help.
 export x --otu y | finetune export: unknown option '--otu'. Perhaps
 push x | finetune push: missing OWNER/NAME: see finetune push --help.
@@ -404,7 +404,7 @@ def test_interrupted_predictions(place: Path, tmp_path: Path, monkeypatch: pytes
     out = tmp_path / "found.csv"
     outcome = run("predict", place / "classify", "--file", file, "--out", out)
     assert outcome.code == 130 and not out.exists()
-    assert f"interrupted: nothing was written to {out}. The same command starts" in outcome.err
+    assert f"interrupted: nothing was written to {out}. With --out FILE.jsonl, --resume" in outcome.err
     assert f"with --out {tmp_path / 'found'}/ it would write parts" in outcome.err
 
 
