@@ -404,8 +404,7 @@ def test_interrupted_predictions(place: Path, tmp_path: Path, monkeypatch: pytes
     out = tmp_path / "found.csv"
     outcome = run("predict", place / "classify", "--file", file, "--out", out)
     assert outcome.code == 130 and not out.exists()
-    assert f"interrupted: nothing was written to {out}. With --out FILE.jsonl, --resume" in outcome.err
-    assert f"with --out {tmp_path / 'found'}/ it would write parts" in outcome.err
+    assert f"nothing was written to {out}. With --out FILE.jsonl, --resume" in outcome.err
 
 
 def test_a_folder_without_rights(place: Path, tmp_path: Path):
