@@ -8,6 +8,7 @@ FlashAttention for variable lengths (Dao, 2023, arXiv:2307.08691).
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -80,7 +81,7 @@ def attend(
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotations use float32 under autocast
     if (times := query.shape[1] // key.shape[1]) > 1:
         key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
-    num_tokens = sum(layout.lengths)
+    num_tokens = layout.num_tokens
     if query.shape[0] != 1 or query.shape[2] != num_tokens or key.shape != query.shape:
         raise UserError(
             f"a packed layout of {num_tokens} tokens in one row got queries {list(query.shape)} "
@@ -123,8 +124,13 @@ def _flash_supports(query: Tensor) -> bool:
         and query.dtype in (torch.float16, torch.bfloat16)
         and query.shape[-1] % 8 == 0
         and query.shape[-1] <= 256
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+        and _has_flash_attention(query.device)
     )
+
+
+@functools.cache
+def _has_flash_attention(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:

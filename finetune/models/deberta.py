@@ -15,6 +15,7 @@ import dataclasses
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
@@ -133,8 +134,7 @@ def _attend(
 ) -> Tensor:
     query, key, value = _project(module, hidden, is_v2)
     # sqrt(D times the number of score terms), in float32 as the model computes it
-    product = module.attention_head_size * (1 + len(module.pos_att_type))
-    scale = float(torch.tensor(product, dtype=torch.float32).sqrt())
+    scale = float(np.sqrt(np.float32(module.attention_head_size * (1 + len(module.pos_att_type)))))
     to_keys, to_queries = _position_projections(module, positions, is_v2)
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale

@@ -60,7 +60,12 @@ class PackedLayout:
     max_waste: float = MAX_WASTE
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
-    @property
+    @cached_property
+    def num_tokens(self) -> int:
+        """T, the number of tokens."""
+        return sum(self.lengths)
+
+    @cached_property
     def max_seqlen(self) -> int:
         """Length of the longest sequence, in tokens."""
         return max(self.lengths)

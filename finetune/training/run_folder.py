@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -432,14 +432,34 @@ def open_log(path: Path, accelerator: Accelerator, step: int) -> RunLog:
     return RunLog(path, accelerator, step)
 
 
+READ_EVERY = 1.0
+"""Seconds between two times at which numbers of the log are read from the device."""
+
+
+class Interval(NamedTuple):
+    """The steps of one line of the log; loss and norm are on the device."""
+
+    first: int
+    last: int
+    loss: torch.Tensor
+    norm: torch.Tensor
+    rates: dict[str, float]
+    examples_per_second: float
+
+
 class RunLog:
-    """``log.jsonl``: one line per interval of training steps and one per evaluation."""
+    """``log.jsonl``: one line per interval of training steps and one per evaluation.
+
+    Numbers are read from the device, which waits for it, once a second (``READ_EVERY``).
+    """
 
     def __init__(self, path: Path, accelerator: Accelerator, step: int) -> None:
         self.path, self.accelerator = path, accelerator
         self.losses: list[torch.Tensor] = []
         self.norms: list[torch.Tensor] = []
         self.examples, self.start_time, self.start_step = 0, time.monotonic(), step
+        self.intervals: list[Interval] = []
+        self.read_time, self.text = time.monotonic(), ""
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:
         """Record one step's mean loss and gradient norm, without waiting for the device."""
@@ -447,29 +467,42 @@ class RunLog:
         self.norms.append(norm)
         self.examples += examples
 
-    def flush(self, step: int, optimizer: Optimizer) -> str:
-        """Write the means since the last line, and return them as text for the progress bar."""
-        if not self.losses:
-            return ""
-        loss = float(torch.stack(self.losses).mean())
-        norm = float(torch.stack(self.norms).max())
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise Diverged(
-                f"the loss is not finite (between steps {self.start_step + 1} and {step}): lower "
-                "--lr, raise --warmup, or use --precision fp32. Models saved before are intact."
-            )
-        seconds = time.monotonic() - self.start_time
-        line = {
-            "step": step,
-            "loss": round(loss, 6),
-            **logged_learning_rates(optimizer),
-            "gradient_norm": round(norm, 4),
-            "examples_per_second": round(self.examples / max(seconds, 1e-9), 1),
-        }
-        self._write(line)
-        self.losses, self.norms, self.examples = [], [], 0
-        self.start_time, self.start_step = time.monotonic(), step
-        return f"loss {loss:.4f}, {line['examples_per_second']} examples/s"
+    def flush(self, step: int, optimizer: Optimizer, *, wait: bool) -> str:
+        """End a line, and write lines if it is time, or all of them if it may ``wait``.
+
+        Returns the last line that is written as text for the progress bar.
+        """
+        if self.losses:
+            seconds = time.monotonic() - self.start_time
+            speed = round(self.examples / max(seconds, 1e-9), 1)
+            loss, norm = torch.stack(self.losses).mean(), torch.stack(self.norms).max()
+            rates = logged_learning_rates(optimizer)
+            self.intervals.append(Interval(self.start_step + 1, step, loss, norm, rates, speed))
+            self.losses, self.norms, self.examples = [], [], 0
+            self.start_time, self.start_step = time.monotonic(), step
+        if wait or time.monotonic() - self.read_time > READ_EVERY:
+            self._read()
+        return self.text
+
+    def _read(self) -> None:
+        for interval in self.intervals:
+            loss, norm = float(interval.loss), float(interval.norm)
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                raise Diverged(
+                    f"the loss is not finite (between steps {interval.first} and {interval.last}): "
+                    "lower --lr, raise --warmup, or use --precision fp32. Models saved before are "
+                    "intact."
+                )
+            line = {
+                "step": interval.last,
+                "loss": round(loss, 6),
+                **interval.rates,
+                "gradient_norm": round(norm, 4),
+                "examples_per_second": interval.examples_per_second,
+            }
+            self._write(line)
+            self.text = f"loss {loss:.4f}, {interval.examples_per_second} examples/s"
+        self.intervals, self.read_time = [], time.monotonic()
 
     def evaluation(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
         """Write the metrics of an evaluation."""

@@ -301,7 +301,8 @@ def train(  # noqa: C901 (the whole course is in one place)
                 saving = stop or done % schedule.save_every == 0 or done == schedule.num_steps
                 if evaluating or saving or done % every == 0:
                     for each in parts if saving else [part]:
-                        line = each.log.flush(each.state.step, optimizer)
+                        wait = evaluating or saving
+                        line = each.log.flush(each.state.step, optimizer, wait=wait)
                 reporter.update(done, line)
                 if evaluating:
                     evaluate_and_keep(part)

@@ -6,6 +6,7 @@ cannot run packed do wait: transformers reads the mask of padded rows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from finetune.data import Dataset
 from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import pack
 from finetune.runtime.device import loss_scaler
+from finetune.training import run_folder
 from finetune.training.data import training_data
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step, begin_step
@@ -109,7 +111,9 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*CASES, *OTHERS)],
 )
-def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
+def test_a_step_waits_for_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if name in CASES:
         kind, settings = CASES[name].task, CASES[name].settings
         rows = write_splits(tmp_path / "data", train=CASES[name].rows, validation=CASES[name].rows)
@@ -125,11 +129,14 @@ def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
     head = task.head().to(DEVICE)
     optimizer = torch.optim.SGD(head.parameters(), lr=0.1, foreach=True)
     for group in optimizer.param_groups:
-        group["peak"] = 0.1
+        group |= {"peak": 0.1, "encoder": True}
     accelerator: Any = SimpleNamespace(
         device=DEVICE, num_processes=1, process_index=0, is_main_process=True
     )
     step = begin_step(task, head, optimizer, config, accelerator, "fp32")
+    monkeypatch.setattr(run_folder, "READ_EVERY", math.inf)
+    log = run_folder.RunLog(tmp_path / "log.jsonl", accelerator, 0)
     with fast_dropout(head), finding_waits() as waits:
-        step(batches.micro_batches, weight=1.0, lr_factor=1.0)
+        log.add(*step(batches.micro_batches, weight=1.0, lr_factor=1.0), 7)
+        log.flush(1, optimizer, wait=False)
     assert not waits, "\n".join(waits)

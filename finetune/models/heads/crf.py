@@ -29,7 +29,7 @@ from finetune.models.encoder import Batching, Encoder
 from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.models.heads.task_models import load_task_model
-from finetune.runtime.device import to_device
+from finetune.runtime.device import all_to_device
 from finetune.types import IGNORED, Batch, UserError
 
 
@@ -154,7 +154,8 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
     """
     scores = _centred(scores)
     tags, allowed = batch.targets["tag"], batch.targets.get("allowed")
-    layout = (batch.num_words, batch.targets["begins"], batch.targets["ends"])
+    order = WordOrder(batch.num_words, scores.emissions.device)
+    layout = (order, batch.targets["begins"], batch.targets["ends"])
     if allowed is None:
         gold = path_score(scores, tags, *layout)
     else:
@@ -172,7 +173,8 @@ def chain_divergence(
     distillation; Wang et al., 2020).
     """
     kind = scores.emissions.dtype
-    layout = (batch.num_words, batch.targets["begins"], batch.targets["ends"])
+    order = WordOrder(batch.num_words, scores.emissions.device)
+    layout = (order, batch.targets["begins"], batch.targets["ends"])
     with torch.enable_grad():
         fixed = [
             (part.detach().to(kind) / temperature).requires_grad_() for part in _centred(teacher)
@@ -198,7 +200,7 @@ def _centred(scores: CrfScores) -> CrfScores:
 
 def log_partition(
     scores: CrfScores,
-    num_words: Sequence[int],
+    num_words: Sequence[int] | WordOrder,
     begins: Tensor | None = None,
     ends: Tensor | None = None,
 ) -> Tensor:
@@ -209,13 +211,13 @@ def log_partition(
     end_scores = order.edge_scores(scores.end, ends)
     inputs = (emissions, starts, scores.transitions, end_scores, order)
     found = _LogPartition.apply(*inputs)  # type: ignore[no-untyped-call]
-    return emissions.new_zeros(len(num_words)).index_copy(0, order.sequences, found)
+    return emissions.new_zeros(order.num_sequences).index_copy(0, order.sequences, found)
 
 
 def path_score(
     scores: CrfScores,
     tags: Tensor,
-    num_words: Sequence[int],
+    num_words: Sequence[int] | WordOrder,
     begins: Tensor | None = None,
     ends: Tensor | None = None,
 ) -> Tensor:
@@ -228,7 +230,7 @@ def path_score(
     end = order.edge_scores(scores.end, ends).gather(1, tags[order.last, None])
     found = (start + end)[:, 0].index_add(0, order.sequence, words)
     found = found.index_add(0, order.sequence[order.num_first :], steps)
-    return found.new_zeros(len(num_words)).index_copy(0, order.sequences, found)
+    return found.new_zeros(order.num_sequences).index_copy(0, order.sequences, found)
 
 
 def restrict(scores: CrfScores, allowed: Tensor) -> CrfScores:
@@ -239,7 +241,7 @@ def restrict(scores: CrfScores, allowed: Tensor) -> CrfScores:
     return scores._replace(emissions=scores.emissions.masked_fill(~allowed, -torch.inf))
 
 
-class _WordOrder:
+class WordOrder:
     """The words of N sequences sorted by position, longest sequence first.
 
     There are ``sizes`` words at each position; ``sequences`` [num_first] are sequences with words.
@@ -256,14 +258,21 @@ class _WordOrder:
         sizes, begins = inside.sum(1), (given.cumsum(0) - given)[sequences]
         offsets = sizes.cumsum(0) - sizes
         self.sizes: list[int] = sizes.tolist()
-        self.num_first = self.sizes[0]
+        self.num_sequences, self.num_first = len(num_words), self.sizes[0]
         first = torch.arange(self.num_first)
-        self.words = to_device(begins[sequence] + position, device)
-        self.sequence = to_device(sequence, device)
-        self.previous = to_device((offsets[position - 1] + sequence)[self.num_first :], device)
-        self.last = to_device(offsets[lengths[: self.num_first] - 1] + first, device)
-        self.mirror = to_device(offsets[lengths[sequence] - 1 - position] + sequence, device)
-        self.sequences = to_device(sequences[: self.num_first], device)
+        self.words, self.sequence, self.previous, self.last, self.mirror, self.sequences = (
+            all_to_device(
+                [
+                    begins[sequence] + position,
+                    sequence,
+                    (offsets[position - 1] + sequence)[self.num_first :],
+                    offsets[lengths[: self.num_first] - 1] + first,
+                    offsets[lengths[sequence] - 1 - position] + sequence,
+                    sequences[: self.num_first],
+                ],
+                device,
+            )
+        )
 
     def edge_scores(self, scores: Tensor, counted: Tensor | None) -> Tensor:
         """Return start or end scores [C] for each sequence with words; 0 if not ``counted``."""
@@ -271,16 +280,21 @@ class _WordOrder:
         return rows if counted is None else rows.where(counted[self.sequences, None], 0.0)
 
 
-def _prepare(scores: CrfScores, num_words: Sequence[int]) -> tuple[CrfScores, _WordOrder]:
-    assert sum(num_words) == len(scores.emissions), "words and emissions do not match"
+def _prepare(
+    scores: CrfScores, num_words: Sequence[int] | WordOrder
+) -> tuple[CrfScores, WordOrder]:
+    order = num_words
+    if not isinstance(order, WordOrder):
+        order = WordOrder(order, scores.emissions.device)
+    assert len(order.words) == len(scores.emissions), "words and emissions do not match"
     kind = torch.promote_types(scores.emissions.dtype, torch.float32)
     kind = torch.promote_types(scores.transitions.dtype, kind)
     wide = CrfScores(*(score.to(kind) for score in scores))
-    return wide, _WordOrder(num_words, scores.emissions.device)
+    return wide, order
 
 
 def _messages(
-    emissions: Tensor, starts: Tensor, transitions: Tensor, ends: Tensor, order: _WordOrder
+    emissions: Tensor, starts: Tensor, transitions: Tensor, ends: Tensor, order: WordOrder
 ) -> tuple[Tensor, Tensor]:
     """Return the forward and backward messages to each tag of each word, [W, C] each.
 
@@ -312,7 +326,7 @@ class _LogPartition(torch.autograd.Function):
         starts: Tensor,
         transitions: Tensor,
         ends: Tensor,
-        order: _WordOrder,
+        order: WordOrder,
     ) -> Tensor:
         before, after = _messages(emissions, starts, transitions, ends, order)
         begun, ended = before + emissions, after + emissions
@@ -325,7 +339,7 @@ class _LogPartition(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         begun, transitions, after, ended, found = ctx.saved_tensors
-        order: _WordOrder = ctx.order
+        order: WordOrder = ctx.order
         words = (begun + after - found[order.sequence, None]).exp()  # [W, C]
         words *= gradient[order.sequence, None]
         later = slice(order.num_first, None)
