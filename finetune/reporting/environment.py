@@ -178,21 +178,12 @@ def command_line() -> str:
         for before, argument in pairwise(sys.argv)
         if argument.split("=")[0] != "--resume" and (before, argument) != ("--resume", "auto")
     ]
-    program = Path(sys.argv[0]).name
-    if num_processes() == 1:
-        started = ["python", "-m", "finetune"] if program == "__main__.py" else [program]
-        return shlex.join([*started, *arguments])
-    processes = num_processes()
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
-    machines = processes // local
-    if any(name.startswith("ACCELERATE_") for name in os.environ):
-        kind = ["--cpu"] if os.environ.get("ACCELERATE_USE_CPU") else []
-        several = ["--num_machines", str(machines)] if machines > 1 else []
-        launcher = ["accelerate", "launch", *kind, *several, "--num_processes", str(processes)]
+    if (number := num_processes()) > 1:
+        started = ["torchrun", "--nproc_per_node", str(number), "-m", "finetune"]
     else:
-        several = ["--nnodes", str(machines)] if machines > 1 else []
-        launcher = ["torchrun", *several, "--nproc_per_node", str(local)]
-    return shlex.join([*launcher, "-m", "finetune", *arguments])
+        program = Path(sys.argv[0]).name
+        started = ["python", "-m", "finetune"] if program == "__main__.py" else [program]
+    return shlex.join([*started, *arguments])
 
 
 def resume_command(out: str) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from finetune.config.expected_scores import SPLITS, Expected, metrics_of
 from finetune.config.recipes import recipe_text
 from finetune.config.tasks import TrainConfig
 from finetune.config.values import shown_value
 from finetune.evaluation.kinds import DEFAULT_METRICS
+from finetune.evaluation.reproduction import standard_deviation
 from finetune.reporting.charts import chart
 from finetune.reporting.rendering import Section, Table, format_score, page_of
 from finetune.reporting.runs import gather
@@ -36,10 +36,33 @@ def write_search(
 
     ``metrics`` are the scores of the best trial by split and name, once all trials have ended.
     """
-    sections = [_best(result, metrics or {}), _trials(result)]
+    failures = [f"Trial {t.number} failed: {t.error}" for t in result.trials if t.error]
+    legend = "A pruned trial has the score of its last evaluation."
+    trials = Table("Trials, the best first", *result.table())
+    sections = [
+        Section("The best trial", _best(result, metrics or {})),
+        Section("Trials", [*failures, legend], tables=[trials]),
+    ]
     kind = f"search over settings of {result.task}"
     page = page_of(kind, result.folder.name, sections, command="finetune search")
     return _write(result.folder, "search", result.record() | {"metrics": metrics}, page)
+
+
+def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
+    best = result.best
+    if best is None:
+        return ["No trial has a score yet."]
+    scores = [f"{shown_value(best.score)} on validation"]
+    for split, values in metrics.items():
+        if result.metric in values and not split.startswith("validation"):
+            scores.append(f"{format_score(values[result.metric], result.metric)} on {split}")
+    settings = ", ".join(f"{name} = {value}" for name, value in best.settings.items())
+    return [
+        f"Trial {best.number} of {len(result.trials)}: {result.metric} {', '.join(scores)}.",
+        settings or "The settings of the command.",
+        "The score on validation is the highest of several, so it is too high. Only a split that "
+        "the search did not read, such as test, measures the model.",
+    ]
 
 
 def _write(folder: Path, name: str, numbers: Mapping[str, Any], page: str) -> Path:
@@ -83,33 +106,6 @@ def write_best_recipe(
     return result.folder / RECIPE_FILE
 
 
-def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> Section:
-    best = result.best
-    if best is None:
-        return Section("The best trial", ["No trial has a score yet."])
-    scores = [f"{shown_value(best.score)} on validation"]
-    for split, values in metrics.items():
-        if result.metric in values and not split.startswith("validation"):
-            scores.append(f"{format_score(values[result.metric], result.metric)} on {split}")
-    chosen = ", ".join(f"{name} = {value}" for name, value in best.settings.items())
-    return Section(
-        "The best trial",
-        [
-            f"Trial {best.number} of {len(result.trials)}: {result.metric} {', '.join(scores)}.",
-            chosen or "The settings of the command.",
-            "The score on validation is the highest of several, so that it is too high. Only a "
-            "split that the search did not read, such as test, measures the model.",
-        ],
-    )
-
-
-def _trials(result: SearchResult) -> Section:
-    columns, rows = result.table()
-    notes = [f"Trial {t.number} failed: {t.error}" for t in result.trials if t.error]
-    notes += ["A pruned trial has the score of its last evaluation."]
-    return Section("Trials", notes, tables=[Table("Trials, the best first", columns, rows)])
-
-
 class LearningCurve(NamedTuple):
     """Scores by number of training examples."""
 
@@ -120,13 +116,8 @@ class LearningCurve(NamedTuple):
     def table(self) -> tuple[list[str], list[list[Any]]]:
         """Return columns and rows: the mean score of each size."""
         rows = [
-            [
-                size,
-                len(found),
-                float(np.mean(found)),
-                float(np.std(found, ddof=1)) if len(found) > 1 else None,
-            ]
-            for size, found in sorted(self.scores.items())
+            [size, len(scores), statistics.fmean(scores), standard_deviation(scores)]
+            for size, scores in sorted(self.scores.items())
         ]
         return ["examples", "runs", self.metric, "deviation"], rows
 
@@ -134,13 +125,13 @@ class LearningCurve(NamedTuple):
 def write_curve(folder: Path, curve: LearningCurve) -> Path:
     """Write the numbers and the page of a curve into its folder; return the path of the page."""
     columns, rows = curve.table()
-    means = [(float(size), mean) for size, _, mean, _ in rows]
     title = f"{curve.metric} on {curve.split}"
-    label = f"{title} by number of training examples"
-    lines = [("mean of the runs", means)]
-    drawn = chart(title, "training examples", label=label, lines=lines)
-    table = Table("Scores", columns, rows)
-    section = Section("Score by amount of training data", charts=[drawn], tables=[table])
+    lines = [("mean of the runs", [(float(size), mean) for size, _, mean, _ in rows])]
+    section = Section(
+        "Score by amount of training data",
+        charts=[chart(title, "training examples", lines=lines)],
+        tables=[Table("Scores", columns, rows)],
+    )
     page = page_of("learning curve", title, [section], command="finetune, with --sizes")
     return _write(folder, "curve", curve._asdict(), page)
 

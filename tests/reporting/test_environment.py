@@ -8,8 +8,6 @@ from finetune.config.tasks import ClassifyConfig, TagConfig
 from finetune.reporting.environment import advice, command_line, resume_command
 from finetune.types import Example, TextExample, TokenExample
 
-SEVERAL = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
-
 
 @pytest.mark.parametrize(
     ("variables", "program", "expected"),
@@ -17,22 +15,16 @@ SEVERAL = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
         ({}, "/bin/finetune", "finetune tag --data 'my data'"),
         ({}, "/x/finetune/__main__.py", "python -m finetune tag --data 'my data'"),
         (
-            SEVERAL,
+            {"WORLD_SIZE": "4"},
             "/bin/finetune",
-            "torchrun --nnodes 2 --nproc_per_node 2 -m finetune tag --data 'my data'",
-        ),
-        (
-            SEVERAL | {"ACCELERATE_USE_CPU": "true", "LOCAL_WORLD_SIZE": "4"},
-            "/bin/finetune",
-            "accelerate launch --cpu --num_processes 4 -m finetune tag --data 'my data'",
+            "torchrun --nproc_per_node 4 -m finetune tag --data 'my data'",
         ),
     ],
 )
 def test_the_command_of_a_launch(
     variables: dict[str, str], program: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ACCELERATE_USE_CPU"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.argv", [program, "tag", "--data", "my data", "--resume"])
