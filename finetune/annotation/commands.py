@@ -32,28 +32,19 @@ SUFFIXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(DataOptions, Command):
-    """Convert annotated data, or predictions, to the format of an annotation tool or another.
+    """Convert data from or to the format of an annotation tool.
 
     Examples:
-        finetune convert data.conll --to doccano --out data.jsonl
-        finetune convert export.json --to conll --out data.conll
+        finetune convert export.json --out data.jsonl
+        finetune convert data.conll --to doccano --out tasks.jsonl
     """
 
     source: Annotated[str, argument("SOURCE")]
-    """File of any format, export of an annotation tool, folder of brat, or predictions of a run."""
+    """Export of an annotation tool, folder of brat, data file, or predictions of a run."""
     to: Annotated[
-        Literal[
-            "jsonl",
-            "json",
-            "conll",
-            "prodigy",
-            "doccano",
-            "label-studio",
-            "brat",
-            "spacy",
-        ],
+        Literal["jsonl", "json", "conll", "prodigy", "doccano", "label-studio", "brat", "spacy"],
         OUTPUT,
-    ]
+    ] = "jsonl"
     """Format to write."""
     out: Annotated[str, OUTPUT]
     """File to write, with a suffix of the format; for brat a folder that is empty or absent."""
@@ -68,7 +59,7 @@ class Convert(DataOptions, Command):
             check_output(self.out, [Path(self.source)], SUFFIXES.get(self.to, [f".{self.to}"]))
         elif output.exists() and not (output.is_dir() and is_free(output)):
             raise UserError(f"--out {output} exists: name an empty or absent folder.")
-        from finetune.annotation.writers import convert
+        from finetune.annotation.conversion import convert
 
         convert(self)
 

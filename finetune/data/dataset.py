@@ -18,6 +18,10 @@ WITHOUT_LEAKS = "_without_leaks"
 """Suffix of a split for the scores of its examples whose texts are not in train."""
 
 
+CONVERT_ADVICE = "for an export of an annotation tool: finetune convert FILE --out data.jsonl"
+"""What to do with a file of another shape."""
+
+
 class DataError(UserError):
     """An error in the user's data; the message names file, line, and the correction."""
 

@@ -182,9 +182,11 @@ class ReadOptions(NamedTuple):
     columns: Mapping[str, str] = {}  # those that the user names, by role
     header_names: frozenset[str] = frozenset()  # in lower case; they tell a header from data
     predicting: bool = False  # no gold is needed
-    relations: bool = False  # read relations between spans
     usual_columns: Mapping[str, str] = {}  # to read if the file has them and the user names none
     errors: list[str] | None = None  # gets the errors of single rows; None raises the first
+    convert_row: Callable[[Any, str], Iterator[Record]] | None = (
+        None  # JSON of a tool, and its place
+    )
 
 
 class DataFile:

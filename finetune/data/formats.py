@@ -15,7 +15,6 @@ from typing import IO, Any, NamedTuple
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data import tables
-from finetune.data.brat import document_names, read_brat
 from finetune.data.conll import read_conll
 from finetune.data.dataset import DataError, WordsNotTexts
 from finetune.data.files import (
@@ -57,7 +56,6 @@ FORMATS = {
     "parquet": Format((".parquet",), tables.read_parquet, by_lines=False),
     "conll": Format((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), read_conll),
     "conllu": Format((".conllu",), read_conll),
-    "standoff": Format((".ann",), read_brat, by_lines=False),
 }
 FORMATS |= {suffix[1:]: _format_of_wing(suffix) for suffix in FORMATS_OF_WINGS}
 _BRACKET = re.compile(r"[\[{]\s+[^\s\"'\[{\]}]")
@@ -67,10 +65,8 @@ SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in forma
 
 
 def format_of(path: Path) -> str | None:
-    """Return the format of a path by its suffix, None for an unknown one; a folder is standoff."""
-    return (
-        "standoff" if path.is_dir() else SUFFIXES.get(Path(uncompressed_name(path)).suffix.lower())
-    )
+    """Return the format of a path by its suffix, None for an unknown one."""
+    return SUFFIXES.get(Path(uncompressed_name(path)).suffix.lower())
 
 
 def read_file(file: DataFile, options: ReadOptions | None = None) -> Table:
@@ -87,8 +83,7 @@ def open_data(
     """Open a data file and find its format: by its suffix, else by its first line.
 
     ``source`` is a path, a file object, or ``-`` for standard input. The latter two hold JSON Lines
-    or plain lines. A pipe is read once. A folder of documents with standoff annotation is opened
-    without lines.
+    or plain lines. A pipe is read once.
     """
     if format is not None and format not in FORMATS:
         raise DataError(f"format {format!r} is unknown: choose {', '.join(FORMATS)}.")
@@ -104,10 +99,6 @@ def open_data(
         return _detected("<stdin>", sys.stdin.buffer, format or "lines", encoding)
     path = local_path(source)
     format = format or format_of(path)
-    # the .ann file of a text without annotation may be missing
-    documents = path.is_dir() and document_names(path)
-    if format == "standoff" and (documents or path.with_suffix(".txt").is_file()):
-        return DataFile(str(path), format, encoding=encoding)
     if path.is_dir() or not path.exists():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {problem}: give the path of a data file.")

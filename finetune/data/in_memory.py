@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Rows
+from finetune.data.files import Record, Rows
 from finetune.data.hub import dataset_tables
-from finetune.data.json_rows import tool_rows
 from finetune.data.tables import Table, refuse_repeated
 
 
@@ -127,16 +125,14 @@ def _cells(values: Any) -> list[Any]:
 
 
 def _records(rows: Sequence[Any], name: str) -> Iterator[Any]:
-    def read(number: int, row: Any) -> Iterator[Any]:
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
                 f"{name}, row {number}: {row!r:.60} is not a dict such as "
                 "{'text': 'Fine film', 'label': 'positive'}."
             )
         values = {str(column): _plain(value) for column, value in row.items()}
-        return tool_rows(values, f"{name}, row {number}")
-
-    return chain.from_iterable(read(number, row) for number, row in enumerate(rows, 1))
+        yield Record(values, f"{name}, row {number}")
 
 
 def _plain(value: Any) -> Any:

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from finetune.data.dataset import DataError, Dataset
+from finetune.data.dataset import CONVERT_ADVICE, DataError, Dataset
 from finetune.data.examples import Examples
 from finetune.data.tables import json_cell
 from finetune.types import TextExample, abbreviated, quantity
@@ -83,7 +83,9 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
             return names[value]
         classes = f"the {len(names)} classes of the data set ({abbreviated(names)})"
         raise DataError(f"{where}: label {value} is outside {classes}.")
-    raise DataError(f"{where}: {value!r} in a list of labels is not a name: write texts.")
+    raise DataError(
+        f"{where}: {value!r} in a list of labels is not a name: write texts; {CONVERT_ADVICE}."
+    )
 
 
 class _Kind(NamedTuple):
@@ -272,7 +274,8 @@ def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
         legal = not isinstance(number, bool) and isinstance(number, int | float | None)
         if not label or not legal or not 0 <= (number or 0) <= MOST_VOTES:
             raise DataError(
-                f"{where}: {number!r:.40} votes for the label {name!r:.40}: {_LEGAL}, from 0 on."
+                f"{where}: {number!r:.40} votes for the label {name!r:.40}: {_LEGAL}, from 0 "
+                f"on; {CONVERT_ADVICE}."
             )
         found[label] += number or 0
     votes = tuple(sorted(each for each in found.items() if each[1]))

@@ -151,6 +151,11 @@ class RowReader(ABC):
         if not head:
             return Examples(), Counter()
         table.set_header(head)
+        if "_task_hash" in table.header:
+            raise DataError(
+                f"{table.name}: an export of Prodigy: finetune convert {table.name} "
+                "--out data.jsonl"
+            )
         make = self.choose(table, head, columns, gold)
         return made_examples(table, self.usable(make, table), head, errors)
 

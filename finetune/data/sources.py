@@ -19,7 +19,6 @@ from typing import Any
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data import examples as holder
-from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
 from finetune.data.files import (
     COMPRESSIONS,
@@ -192,11 +191,11 @@ def open_input(
 def input_files(source: str | Path) -> list[Path]:
     """Return a file, or the data files of a folder or of a pattern such as ``new/*.jsonl``.
 
-    They are in the order of their names. A folder of documents with standoff annotation is one.
+    They are in the order of their names.
     Raises DataError if there are none, or files of several formats.
     """
     path = local_path(source)
-    if path.is_dir() and not document_names(path):
+    if path.is_dir():
         return _of_one_format(
             data_files(path),
             f"--file {path}: the folder",
@@ -214,7 +213,7 @@ def _of_one_format(files: list[Path], what: str, advice: str) -> list[Path]:
     if len(formats) == 1:
         return files
     problem = f"holds files of several formats ({', '.join(formats)})"
-    problem = problem if files else "holds no data files, nor NAME.txt with NAME.ann"
+    problem = problem if files else "holds no data files"
     raise DataError(f"{what} {problem}: {advice}.")
 
 
@@ -378,12 +377,14 @@ def _folder(folder: Path) -> Source:
     if any((folder / name).is_file() for name in SAVED_FILES):
         return Source(folder.resolve().name, saved=folder)
     files: dict[str, list[Path]] = {}
-    standoff = any(path.suffix == ".ann" for path in folder.iterdir())
     for path in sorted(folder.iterdir()):
-        split = None if standoff and path.suffix in (".ann", ".txt") else _split_of(path)
-        if split is not None:
+        if (split := _split_of(path)) is not None:
             files.setdefault(split, []).append(path)
-    files = files or _documents(folder)
+    if any(path.suffix == ".ann" for path in folder.iterdir()):
+        raise DataError(
+            f"{folder} holds documents of brat (.ann): make a file of each split, finetune convert "
+            f"{folder} --out train.jsonl"
+        )
     if not files:
         entries = abbreviated(sorted(path.name for path in folder.iterdir()), 6) or "none"
         raise DataError(
@@ -393,33 +394,6 @@ def _folder(folder: Path) -> Source:
         )
     chosen = {split: _file_or_shards(folder, split, paths) for split, paths in files.items()}
     return Source(folder.resolve().name, chosen)
-
-
-def _documents(folder: Path) -> dict[str, list[Path]]:
-    """Return the standoff documents of a folder, or of its folders train, dev and test.
-
-    If all documents are named after splits (train.ann, test.ann), each is a split.
-    """
-    names = document_names(folder)
-    annotated = [name for name in names if (folder / f"{name}.ann").is_file()]
-    inside: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
-        split = canonical_split(path.name) if path.is_dir() else None
-        if split is not None and document_names(path):
-            inside.setdefault(split, []).append(path)
-    if not any(next(path.glob("*.ann"), None) for paths in inside.values() for path in paths):
-        inside = {}
-    if annotated and inside:
-        raise DataError(
-            f"{folder} has annotated documents ({annotated[0]}.ann) and so has a folder in it "
-            f"({next(iter(inside.values()))[0].name}): choose with --data train=FOLDER,test=FOLDER."
-        )
-    if annotated and all(name.lower() in SPLITS for name in names):
-        named: dict[str, list[Path]] = {}
-        for name in names:
-            named.setdefault(SPLITS[name.lower()], []).append(folder / f"{name}.ann")
-        return named
-    return {"train": [folder]} if annotated else inside
 
 
 def data_files(folder: Path) -> list[Path]:
@@ -515,7 +489,7 @@ def _files_of(split: str, value: str) -> tuple[Path, ...]:
     names = [value] if Path(value).expanduser().exists() else value.split("+")
     for name in names:
         path = Path(name).expanduser()
-        if path.is_file() or (path.is_dir() and document_names(path)):
+        if path.is_file():
             found.append(path)
         elif path.is_dir():
             advice = f"name the files, {split}=A.jsonl+B.jsonl"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data import examples as holder
-from finetune.data.dataset import DataError
+from finetune.data.dataset import CONVERT_ADVICE, DataError
 from finetune.data.files import (
     MAX_LINE,
     Block,
@@ -33,6 +33,8 @@ from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
 _WITHOUT_CONTENT = {"", "index", "idx", "answer", "meta"}
 """Columns in lower case that nobody expects to be read: numbers of rows, and keys of tools."""
+_OF_TOOLS = {"annotations", "accept", "tokenized_text", "sentences", "data", "entities", "label"}
+"""Columns of exports that `finetune convert` reads."""
 _OWN_NAMES = frozenset(
     "text text_pair label tokens tags spans relations document question context answers "
     "is_impossible choices".split()
@@ -276,9 +278,10 @@ def missing_column(
     example = "NAME (its name)"
     if table.headless is not None:
         example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
+    export = f"; {CONVERT_ADVICE}" if {*table.header} & _OF_TOOLS else ""
     return MissingColumn(
         f"{table.name}: no column is known to hold {content}; {_columns_found(table)}. Name it: "
-        f"--columns {role}={example}, or call it {usual!r} in the file.{more}",
+        f"--columns {role}={example}, or call it {usual!r} in the file{export}.{more}",
         content,
         usual,
     )

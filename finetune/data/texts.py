@@ -13,7 +13,6 @@ from typing import IO, Any, NamedTuple
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
-from finetune.data.json_rows import SKIPPED_ANSWERS
 from finetune.data.labels import (
     convert_labels,
     counted_votes,
@@ -162,22 +161,9 @@ class TextReader(RowReader):
         chosen = chosen._replace(label=None, annotators=()) if gold == "unread" else chosen
         return partial(text_example, columns=chosen, table=table)
 
-    def usable(self, make: Make, table: Table) -> Make:
-        """Leave out rows that an annotator rejected or ignored."""
-        if "answer" in (table.read.get(role) for role in ("text", "pair", "label")):
-            return make
-
-        def usable(index: int, record: Record) -> Any:
-            answer = record.values.get("answer")
-            return answer if answer in SKIPPED_ANSWERS else make(index, record)
-
-        return usable
-
     def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
-        """Return notes on rows that are left out, and on other columns of labels."""
-        skipped = left.total()
-        notes = [f"{split}: {quantity(skipped, 'row')} rejected or ignored"] if skipped else []
-        return notes + table.later_notes
+        """Return notes on other columns of labels."""
+        return table.later_notes
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Convert the labels of all splits to one kind, and count examples without a label."""

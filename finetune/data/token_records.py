@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
-from finetune.data.json_rows import SKIPPED_ANSWERS
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import (
     Table,
@@ -21,9 +20,9 @@ from finetune.types import Relation, Span, abbreviated, quantity
 Offsets = Sequence[tuple[int, int]]
 
 WORD_COLUMNS = ("tokens", "words")
-TEXT_COLUMNS = ("text", "data")
+TEXT_COLUMNS = ("text",)
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "upos", "pos_tags", "chunk_tags")
-SPAN_COLUMNS = ("spans", "entities", "label")
+SPAN_COLUMNS = ("spans", "entities")
 RELATION_COLUMN = "relations"
 DOCUMENT_COLUMNS = ("document", "document_id", "doc_id", "doc_key")
 HEADER_NAMES = frozenset({*WORD_COLUMNS, "text"})
@@ -31,7 +30,7 @@ HEADER_NAMES = frozenset({*WORD_COLUMNS, "text"})
 
 _SPAN = '{"start": 0, "end": 2, "label": "PER"}'
 _RELATION = '{"subject": 0, "object": 1, "label": "lives_in"}'
-_CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"), ("start_offset", "end_offset"))
+_CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"))
 
 
 class TokenRecord(NamedTuple):
@@ -46,9 +45,6 @@ class TokenRecord(NamedTuple):
     offsets: tuple[tuple[int, int], ...] | None = None
     unreachable: tuple[Span, ...] = ()  # as in ``TokenExample``
     discontinuous: tuple[str, ...] = ()  # location of each discontinuous span
-    num_skipped_lines: int = 0  # standoff lines that annotate no text
-    skipped: str = ""  # Prodigy's answer if an annotator rejected or ignored the row
-    unannotated: bool = False  # a document without an .ann file
     key: str | int | None = None  # the id of the row
     relations: tuple[Relation, ...] | None = None
 
@@ -113,16 +109,12 @@ def token_record(
         record = record._replace(document=str(row.values[columns.document]))
     if row.key is not None:
         record = record._replace(key=row.key)
-    answer = row.values.get("answer")
-    if answer in SKIPPED_ANSWERS:
-        return record._replace(skipped=answer)
     if columns.tags and row.values.get(columns.tags) is not None:
         tags = _tags(row, columns.tags, len(record.words), names.get(columns.tags))
         record = record._replace(layers=(tags,))
     value = row.values.get(columns.spans) if columns.spans else None
-    if value is None and not (columns.spans and answer == "accept"):
+    if value is None:
         return record
-    value = [] if value is None else value
     record = with_spans(record, value, split=relations and columns.words is None)
     given = row.values.get(columns.relations) if relations and columns.relations else None
     if given is None:
@@ -234,8 +226,8 @@ def read_spans(
     """Read a list of JSON spans: sorted, without repetitions.
 
     A span is ``[start, end, label]`` or an object with a label (``label``, ``type`` or ``labels``;
-    a list gives several spans) and a position: ``start`` and ``end``; ``start_char``/``end_char``;
-    ``start_offset``/``end_offset``; or ``offsets``, a list of pairs, read from the first start to
+    a list gives several spans) and a position: ``start`` and ``end``; ``start_char`` and
+    ``end_char``; or ``offsets``, a list of pairs, read from the first start to
     the last end. Positions count words, or the characters of ``text`` if it is given; ``offsets``
     [W] then has the characters ``(start, end)`` of each word. Raises DataError for anything else,
     and for a span whose own ``text`` differs from its characters; it names the place of the span,

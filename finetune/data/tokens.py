@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from finetune.data.checks import Locations, locations_of
+from finetune.data.checks import Locations
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
@@ -70,7 +70,7 @@ class TokenReader(RowReader):
             named = file.format == "tsv" and cells & HEADER_NAMES
             if not (options.predicting and (raw or named)):
                 file.format = "conll"
-        table = read_file(file, options._replace(relations=self.relations))
+        table = read_file(file, options)
         table.usual_columns = options.usual_columns
         return table
 
@@ -89,11 +89,11 @@ class TokenReader(RowReader):
         return lambda _, row: token_record(row, chosen, table.names, self.relations)
 
     def usable(self, make: Make, table: Table) -> Make:
-        """Leave out rows without words, and rows that an annotator rejected or ignored."""
+        """Leave out rows without words."""
 
         def usable(index: int, row: Any) -> TokenRecord | str:
             record: TokenRecord = make(index, row)
-            return record if record.words and not record.skipped else record.skipped
+            return record if record.words else ""
 
         return usable
 
@@ -106,9 +106,9 @@ class TokenReader(RowReader):
 
     def empty(self, split: str, table: Table, left: Counter[str]) -> DataError:
         """Return the error for a split without words."""
-        skipped = any(left)
-        why = "every row was rejected or ignored" if skipped else "add sentences or leave it out"
-        return DataError(f"{table.name}: the {split} split is empty: {why}.")
+        return DataError(
+            f"{table.name}: the {split} split is empty: add sentences or leave it out."
+        )
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Return examples with tags in BIO and spans, and notes."""
@@ -165,10 +165,9 @@ def read_token_file(
     """Stream the words of an input for prediction; ``id`` is the row number from 0.
 
     Raw text is split into words with their characters: the lines of a .txt file (a blank line is an
-    example without words), the ``text`` of JSON, CSV and TSV, or each .txt file of a folder. In
-    column files only the column of the words is needed. Gold is kept if there is any, with tags in
-    the scheme of the file. ``relations`` are as in ``TokenReader``, ``source`` and ``options`` as
-    in ``RowReader.stream``.
+    example without words), or the ``text`` of JSON, CSV and TSV. In column files only the column of
+    the words is needed. Gold is kept if there is any, with tags in the scheme of the file.
+    ``relations`` are as in ``TokenReader``, ``source`` and ``options`` as in ``RowReader.stream``.
     """
     return TokenReader(relations).stream(source, **options)
 
@@ -181,7 +180,7 @@ def read_gold(
     encoding: str = UTF_8,
     relations: bool = False,
 ) -> list[TokenExample]:
-    """Return all rows of one file, or documents of one folder, with tags and spans in BIO.
+    """Return all rows of one file, with tags and spans in BIO.
 
     ``relations`` are read on request. Unlike ``read_tokens``, this function keeps rows without
     words or gold, to align with predictions.
@@ -211,8 +210,6 @@ def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
         return "tokens"
     first = opened.first()
     values = first.values if first else {}
-    if isinstance(values.get("accept"), list):  # choices of Prodigy, with a list of options
-        return "text"
     if {name.lower() for name in values} & {*WORD_COLUMNS}:
         return "tokens"
     lists = (value for value in values.values() if isinstance(value, list) and value)
@@ -265,26 +262,15 @@ def _record_notes(
 
     Raises DataError if no record of train has gold.
     """
-    answers = Counter({answer: count for answer, count in left_out.items() if answer})
     without_gold = sum(records.each_chunk(_num_without_gold))
-    without_file = locations_of(records, records.column("unannotated"))
     if split == "train" and without_gold == len(records):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
-        if without_file:
-            problem = "no text is annotated: training needs a NAME.ann for each NAME.txt"
         raise DataError(f"{name}: {problem}.")
     notes = []
-    if answers:
-        counted = ", ".join(f"{answer} {count:,}" for answer, count in answers.most_common())
-        notes.append(f"{split}: {quantity(answers.total(), 'row')} left out (answer: {counted})")
     if empty := left_out.get("", 0):
         notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
-    if without_file:
-        counted = f"{len(without_file):,} of {quantity(len(records), 'document')}"
-        where = without_file.first[0]
-        notes.append(f"{split}: {counted} without .ann file and so without gold, first {where}")
-    if without_tags := without_gold - len(without_file):
-        notes.append(f"{split}: {without_tags:,} of {quantity(len(records), 'row')} without tags")
+    if without_gold:
+        notes.append(f"{split}: {without_gold:,} of {quantity(len(records), 'row')} without tags")
     return notes
 
 
@@ -310,10 +296,5 @@ def _span_notes(splits: Sequence[Examples]) -> list[str]:
         notes.append(
             f"{quantity(len(locations), 'discontinuous span')}: read from the first start to the "
             f"last end, with the words between; first in {locations.first[0]}"
-        )
-    if skipped := sum(sum(rows.column("num_skipped_lines")) for rows in splits):
-        notes.append(
-            f"{quantity(skipped, 'line')} of .ann files not used: relations, events, attributes "
-            "and notes annotate no text"
         )
     return notes

@@ -112,7 +112,7 @@ def marked_sentence(
 
 
 def _open(file: DataFile) -> Table:
-    if file.format in ("txt", "unknown", "tsv", "csv", "conll", "conllu", "standoff"):
+    if file.format in ("txt", "unknown", "tsv", "csv", "conll", "conllu"):
         raise DataError(
             f"{file.name} has no targets: give JSON Lines with tokens and targets, or the "
             "NAME.data.xml of the framework of Raganato et al. with NAME.gold.key.txt."

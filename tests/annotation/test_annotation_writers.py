@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from finetune.annotation.annotations import Annotations, read_annotations
-from finetune.annotation.writers import OTHER_COLUMNS, check_format, write_annotations
+from finetune.annotation.conversion import check_format, write_annotations
+from finetune.annotation.reading import read_annotations
+from finetune.annotation.rows import OTHER_COLUMNS, Annotations
 from finetune.data import DataError, read_text, read_tokens
 from finetune.data.spans import chars_to_words
 from finetune.data.word_splitting import split_words
@@ -144,9 +145,8 @@ def test_labels(kind: str, to: str, tmp_path):
     again, notes = converted(annotations, to, tmp_path)
     assert content(again) == content(annotations)
     assert notes == []
-    (tmp_path / "in.jsonl").unlink()
-    (path,) = tmp_path.glob("out*")
-    read = read_text(str(path)).splits["train"]
+    write_annotations(again, "jsonl", tmp_path / "data.jsonl")
+    read = read_text(str(tmp_path / "data.jsonl")).splits["train"]
     assert [each.label for each in read] == [row.example.label for row in annotations.rows]
     assert [each.pair for each in read] == ["p"] * len(rows)
 
@@ -229,18 +229,47 @@ def test_predictions_become_suggestions(tmp_path):
         read_annotations(write_jsonl(tmp_path / "predictions.jsonl", [row]))
 
 
+RELATED = {
+    "id": "r",
+    "text": "Ann-Lee lives in Oslo",
+    "spans": [[0, 3, "PER"], [4, 7, "PER"], [17, 21, "LOC"]],
+    "relations": [{"subject": 1, "object": 2, "label": "lives_in"}],
+}
+
+
+@pytest.mark.parametrize("to", ["jsonl", "brat", "label-studio"])
+def test_relations_stay(to: str, tmp_path):
+    """Also of spans that end inside a word, and of a row that has none."""
+    rows = [RELATED, {"id": "s", "text": "So", "spans": [], "relations": []}]
+    annotations = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows))
+    again, _ = converted(annotations, to, tmp_path)
+    for read in (annotations, again):
+        lee, oslo = (read.rows[0].relations[0][end] for end in ("subject", "object"))
+        spans = read.rows[0].character_spans
+        assert [spans[lee], spans[oslo]] == [Span(4, 7, "PER"), Span(17, 21, "LOC")]
+        assert read.rows[0].relations[0]["label"] == "lives_in" and len(read.rows) == 2
+    write_annotations(again, "jsonl", tmp_path / "data.jsonl")
+    (first, *_) = read_tokens(str(tmp_path / "data.jsonl"), relations=True).splits["train"]
+    ((subject, object, label),) = first.relations
+    assert (first.words[subject.start], first.words[object.start], label) == (
+        "Lee",
+        "Oslo",
+        "lives_in",
+    )
+
+
 def test_relations_and_discontinuous_spans_are_counted(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("one two three")
-    (tmp_path / "in" / "a.ann").write_text("T1\tX 0 3;8 13\tone three\nR1\tr Arg1:T1 Arg2:T1\n")
+    (tmp_path / "in" / "a.ann").write_text(
+        "T1\tX 0 3;8 13\tone three\nT2\tX 4 7\ttwo\nR1\tr Arg1:T1 Arg2:T2\nE1\tX:T1\n"
+    )
     out = tmp_path / "out.jsonl"
     outcome = run("convert", tmp_path / "in", "--to", "doccano", "--out", out).ok()
     assert "1 row with discontinuous spans: read from the first start to the last" in outcome.err
-    assert "1 line of .ann files without text not read" in outcome.err
-    assert json.loads(out.read_text())["label"] == [[0, 13, "X"]]
-    row = {"id": "r", "text": "a b", "spans": [[0, 1, "X"]], "relations": [[0, 0, "x"]]}
-    notes = read_annotations(write_jsonl(tmp_path / "related.jsonl", [row])).notes
-    assert notes == ["1 row with relations between spans: the relations are not written (r)"]
+    assert "1 line of .ann files not read" in outcome.err
+    assert "1 row with relations between spans: the relations are not written (a)" in outcome.err
+    assert json.loads(out.read_text())["label"] == [[0, 13, "X"], [4, 7, "X"]]
 
 
 CHARACTERS = st.sampled_from(list('ab-. \t\r\n😀é’中\u0301\u2028\u200d\ufeff\u00a0{}"\\#'))
@@ -370,8 +399,6 @@ def test_pairs_of_spacy(tmp_path):
         "1 row with spans that overlap: the outermost are written (a)",
         "1 row without tags or spans: left out (4)",
     ]
-    read = read_tokens(str(tmp_path / "out.json")).splits["train"]
-    assert [example.text for example in read] == [pair[0] for pair in pairs]
     run("convert", tmp_path / "a.jsonl", "--to", "spacy", "--out", tmp_path / "o.json").ok()
     assert json.loads((tmp_path / "o.json").read_text("utf-8")) == pairs
 

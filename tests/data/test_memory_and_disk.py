@@ -22,12 +22,9 @@ from finetune.data.running_text import read_running_text
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from tests.small_data import keep_on_disk
 
-ANSWERS = ("accept", "reject", "accept", "accept", "ignore")
 TEXTS = [
-    {"text": f"Text {i}", "label": "ab"[i % 2], "id": i, "answer": ANSWERS[i % 11 % 5]}
-    for i in range(43)
+    {"text": f"Text {i}", "label": "-ab"[i % 11 % 3], "id": i, "source": "web"} for i in range(43)
 ]
-"""Some are rejected by an annotator, so that chunks differ in size."""
 SQUAD = [
     {
         "context": f"a context {i // 3}",
@@ -95,26 +92,16 @@ def columns(folder: Path) -> str:
     return lines(sentences, "train.conll")(folder)
 
 
-def documents(folder: Path) -> str:
-    for index in range(9):
-        (folder / f"d{index}.txt").write_text(f"Ana ran {index}")
-        if index % 3:
-            (folder / f"d{index}.ann").write_text("T1\tPER 0 3\tAna\nT2\tX 4 6\tra\nE1\tT1\n")
-    return str(folder)
-
-
-REJECTED = [
-    {"tokens": ["x"] * n, "tags": ["B-A"] * n, "answer": ANSWERS[i % 5]}
-    for i, n in enumerate([1, 0, 2, 3, 1, 0, 2] * 6)
-]
+WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
+"""Some have no words, so that chunks differ in size."""
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
-    "jsonl": (read_text, lines(TEXTS), "rejected or ignored"),
-    "csv": (read_text, table(TEXTS, ",", "train.csv"), "rejected or ignored"),
-    "tsv": (read_text, table(TEXTS, "\t", "train.tsv"), "rejected or ignored"),
-    "parquet": (read_text, parquet, "rejected or ignored"),
-    "shards": (read_text, shards, "rejected or ignored"),
-    "saved": (read_text, saved, "rejected or ignored"),
-    "memory": (read_text, lambda folder: TEXTS, "rejected or ignored"),
+    "jsonl": (read_text, lines(TEXTS), "without label"),
+    "csv": (read_text, table(TEXTS, ",", "train.csv"), "without label"),
+    "tsv": (read_text, table(TEXTS, "\t", "train.tsv"), "without label"),
+    "parquet": (read_text, parquet, "without label"),
+    "shards": (read_text, shards, "without label"),
+    "saved": (read_text, saved, "without label"),
+    "memory": (read_text, lambda folder: TEXTS, "without label"),
     "pairs": (
         read_text,
         lines([{"premise": f"p{i}", "hypothesis": "h", "label": "-ab"[i % 3]} for i in range(31)]),
@@ -132,7 +119,7 @@ CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
         "",
     ),
     "words": (read_tokens, tagged("B-A I-A O", "O"), ""),
-    "left out": (read_tokens, lines(REJECTED), "left out (answer: "),
+    "left out": (read_tokens, lines(WITHOUT_WORDS), "without words skipped"),
     "illegal tags": (read_tokens, tagged("B-A I-A O", "I-A I-A"), ""),
     "IOB1": (read_tokens, tagged("I-A I-A B-A", "O"), "tag scheme IOB1"),
     "BIOES": (read_tokens, tagged("B-A E-A S-A", "O I-A"), "42 illegal tags read as"),
@@ -143,7 +130,6 @@ CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
     "spans": (read_tokens, spanned([(0, 2, "A")], []), ""),
     "nested": (read_tokens, spanned([(0, 2, "A"), (1, 2, "B")], []), "nested spans"),
     "conll": (read_tokens, columns, ""),
-    "brat": (read_tokens, documents, "without .ann file"),
     "squad": (
         QUESTIONS.read,
         lines([{"data": [{"title": "t", "paragraphs": [*SQUAD, {"context": 1}, *SQUAD]}]}]),

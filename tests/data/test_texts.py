@@ -393,7 +393,7 @@ def test_streaming_files(tmp_path):
         stream("a.log", "x", format="doc")
     with pytest.raises(DataError, match="does not exist"):
         list(read_text_file(tmp_path / "none.txt"))
-    with pytest.raises(DataError, match="has the format standoff"):
+    with pytest.raises(DataError, match="holds files of several formats"):
         list(read_text_file(tmp_path))
 
 

@@ -1,8 +1,8 @@
-"""Spans in JSON as annotation tools write them, and rows that annotators rejected."""
+"""Spans in JSON: their forms, discontinuous ones, and errors."""
 
 import pytest
 
-from finetune.data import DataError, read_gold, read_token_file, read_tokens
+from finetune.data import read_gold, read_tokens
 from finetune.types import Span
 from tests.small_data import jsonl
 
@@ -15,28 +15,6 @@ def read(written):
 
 def train(dataset):
     return dataset.splits["train"]
-
-
-def prodigy(text, *spans, **more):
-    """A row as Prodigy's ner_manual and spans_manual export it; spans by first and last token."""
-    tokens, place = [], 0
-    for index, word in enumerate(text.split()):
-        place = text.index(word, place)
-        token = {"text": word, "start": place, "end": place + len(word), "id": index, "ws": True}
-        tokens.append(token)
-        place += len(word)
-    found = [
-        {
-            "start": tokens[first]["start"],
-            "end": tokens[last]["end"],
-            "token_start": first,
-            "token_end": last,
-            "label": label,
-        }
-        for first, last, label in spans
-    ]
-    row = {"text": text, "_input_hash": 1, "_task_hash": 2, "tokens": tokens, "spans": found}
-    return row | {"_view_id": "spans_manual", "answer": "accept"} | more
 
 
 TEXT = "Ann  Lee, Oslo (Norway) ran"
@@ -53,18 +31,8 @@ TEXT = "Ann  Lee, Oslo (Norway) ran"
             "spans": [{"start_char": 0, "end_char": 8, "start": 0, "end": 2, "label": "PER"}],
         },
         {"text": TEXT, "entities": [[0, 8, "PER"]], "cats": {}},
-        {"text": TEXT, "label": [[0, 8, "PER"]], "Comments": []},
-        {"data": TEXT, "label": [[0, 8, "PER"]], "id": 4},
-        {
-            "text": TEXT,
-            "id": 1,
-            "relations": [],
-            "entities": [{"id": 7, "label": "PER", "start_offset": 0, "end_offset": 8}],
-        },
-        {"text": TEXT, "label": [{"start": 0, "end": 8, "text": "Ann  Lee", "labels": ["PER"]}]},
         {"text": TEXT, "entities": [{"type": "PER", "offsets": [[0, 3], [5, 8]]}]},
         {"text": TEXT, "entities": [{"type": "PER", "offsets": [0, 8]}]},
-        [TEXT, {"entities": [[0, 8, "PER"]]}],
         {"tokens": TEXT.split(), "spans": [{"offsets": [[0, 1], [1, 2]], "label": "PER"}]},
     ],
 )
@@ -75,39 +43,7 @@ def test_forms(read, row):
     assert not any("discontinuous" in note for note in dataset.notes)
 
 
-def test_prodigy(read):
-    nested = prodigy("Ann Lee of Oslo City ran", (0, 1, "PER"), (3, 4, "ORG"), (3, 3, "LOC"))
-    example = train(read(nested))[0]
-    assert example.spans == (Span(0, 2, "PER"), Span(3, 4, "LOC"), Span(3, 5, "ORG"))
-    assert example.words == ("Ann", "Lee", "of", "Oslo", "City", "ran")
-    assert example.offsets[1] == (4, 7)
-
-
-def test_prodigy_answers(read, tmp_path):
-    bare = prodigy("Nobody came")
-    del bare["spans"]
-    rejected = prodigy("wrong", (0, 0, "X"), answer="reject")
-    ignored = prodigy("unclear", answer="ignore") | {"spans": "broken"}
-    dataset = read(prodigy("Ann ran", (0, 0, "PER")), rejected, bare, ignored, rejected)
-    assert [(e.id, e.words, e.spans) for e in train(dataset)] == [
-        (0, ("Ann", "ran"), (Span(0, 1, "PER"),)),
-        (1, ("Nobody", "came"), ()),  # accepted without a span: there is none
-    ]
-    assert dataset.notes == ["train: 3 rows left out (answer: reject 2, ignore 1)"]
-    assert [e.spans is None for e in read_gold(tmp_path / "a.jsonl")] == [
-        False,
-        True,
-        False,
-        True,
-        True,
-    ]
-    words = [e.words for e in read_token_file(tmp_path / "a.jsonl")]
-    assert len(words) == 5, "an answer for every row"
-    with pytest.raises(DataError, match="train split is empty: every row was rejected or ignored"):
-        read(rejected)
-
-
-def test_rows_without_spans_have_no_gold_unless_accepted(read):
+def test_rows_without_spans_have_no_gold(read):
     dataset = read({"text": "Ann ran", "spans": [[0, 3, "PER"]]}, {"text": "Lee ran"})
     assert train(dataset)[1].spans is None
     assert dataset.notes == ["train: 1 of 2 rows without tags"]
@@ -116,7 +52,7 @@ def test_rows_without_spans_have_no_gold_unless_accepted(read):
 def test_several_labels_of_one_extent_stay(read):
     both = {"tokens": ["Ann", "ran"], "spans": [[0, 1, "PER"], [0, 1, "Runner"], [0, 1, "PER"]]}
     assert train(read(both))[0].spans == (Span(0, 1, "PER"), Span(0, 1, "Runner"))
-    listed = {"text": "Ann ran", "label": [{"start": 0, "end": 3, "labels": ["Runner", "PER"]}]}
+    listed = {"text": "Ann ran", "spans": [{"start": 0, "end": 3, "labels": ["Runner", "PER"]}]}
     assert train(read(listed))[0].spans == train(read(both))[0].spans
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from finetune.annotation.annotations import read_annotations
-from finetune.annotation.writers import write_annotations
+from finetune.annotation.conversion import write_annotations
+from finetune.annotation.reading import read_annotations
 from finetune.data import read_text
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples

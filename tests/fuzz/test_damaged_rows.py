@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from finetune.annotation.annotations import read_annotations
+from finetune.annotation.reading import read_annotations
 from finetune.data import (
     check_data,
     data_kind,

@@ -146,7 +146,7 @@ DOORS = {
     "finetune/runtime/progress.py": "the null device",
     "finetune/cli/main.py": "the null device",
     "finetune/training/run_folder.py": "log.jsonl grows line by line",
-    "finetune/annotation/writers.py": "a folder that appears whole",
+    "finetune.annotation.conversion.py": "a folder that appears whole",
     "finetune/deployment/onnx.py": "a folder that appears whole",
     "finetune/inference/teacher.py": "a folder that appears whole",
     "finetune/embeddings/words_in_context.py": "a folder that appears whole",

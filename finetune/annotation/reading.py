@@ -1,38 +1,36 @@
-"""Annotated data of any format, with the annotator of each row and the columns besides its gold."""
+"""Read annotated data of any format, and the exports of annotation tools."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any
 
+from finetune.annotation import brat, doccano, inclusive, label_studio, prodigy, spacy
+from finetune.annotation.rows import (
+    ANNOTATORS,
+    AnnotatedRow,
+    Annotations,
+    TextRow,
+    WordRow,
+    counted,
+)
+from finetune.config.recipes import local_path
 from finetune.config.values import conforms
 from finetune.data import texts, token_records, tokens
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, open_text_table, read_file
-from finetune.data.json_rows import ANNOTATORS, SKIPPED_ANSWERS
+from finetune.data.json_rows import not_an_object
 from finetune.data.labels import convert_labels
-from finetune.data.spans import words_to_chars
 from finetune.data.tables import Table, check_columns
 from finetune.data.tag_conversion import to_bio
 from finetune.data.token_records import TokenRecord, guess_columns, token_record
-from finetune.types import Span, TextExample, TokenExample, abbreviated, quantity
+from finetune.types import TokenExample
 
-_OF_TOOLS = (
-    "id",
-    "answer",
-    "options",
-    "accept",
-    "config",
-    "_input_hash",
-    "_task_hash",
-    "_view_id",
-    "Comments",
-)
+_OF_TOOLS = ("id", *prodigy.COLUMNS, doccano.COMMENTS)
+"""Columns that are not kept."""
 _OF_PREDICTIONS = (
     "scores",
     "gold",
@@ -54,190 +52,93 @@ _OF_QUESTIONS = {
 """The task of rows with a column, in lower case, whose gold is no label."""
 
 
-@dataclass(frozen=True)
-class AnnotatedRow:
-    """A text with labels, or words with tags or spans, as one annotator or model labeled it.
-
-    ``others`` are the values of the columns that the example does not hold. ``predicted`` says that
-    a model gave the labels.
-    """
-
-    example: Any
-    others: Mapping[str, Any]
-    annotator: str | int | None = None
-    predicted: bool = False
-
-    document: ClassVar[str | None] = None
-    """The name of the document that the words are from."""
-    words: ClassVar[Sequence[str]] = ()
-    """The words, of a row of words."""
-
-    @property
-    def texts(self) -> dict[str, Any]:
-        """The text by its column, and the second one of a pair."""
-        return {"text": self.example.text}
-
-    @property
-    def name(self) -> str:
-        """The id of the row, else its location."""
-        known = self.example.key
-        return str(known) if known is not None else ":".join(self.example.where.split(":")[-1:])
-
-    def as_text(self) -> Self:
-        """Return a row whose words have a text: they are joined by blanks if it has none."""
-        return self
-
-
-class TextRow(AnnotatedRow):
-    """A text, or a pair of texts, with a label, several labels or a number."""
-
-    example: TextExample
-
-    @property
-    def kind(self) -> str | None:
-        """The kind of the gold: ``label``, ``labels`` or ``number``; None without gold."""
-        names = {type(None): None, float: "number", tuple: "labels"}
-        return names.get(type(self.example.label), "label")
-
-    @property
-    def gold(self) -> Any:
-        """The label."""
-        return self.example.label
-
-    @property
-    def texts(self) -> dict[str, Any]:
-        """The text by its column, and the second one of a pair."""
-        both = {"text": self.example.text, "text_pair": self.example.pair}
-        return {name: text for name, text in both.items() if text is not None}
-
-    @property
-    def content(self) -> Any:
-        """The text by which decisions find the row."""
-        return text_and_pair(self.example.text, self.example.pair)
-
-
-class WordRow(AnnotatedRow):
-    """Words, perhaps of a text, with tags or spans."""
-
-    example: TokenExample
-
-    @property
-    def kind(self) -> str | None:
-        """The kind of the gold: ``spans`` or ``tags``; None without gold."""
-        if self.example.spans is not None:
-            return "spans"
-        return None if self.example.tags is None else "tags"
-
-    @property
-    def gold(self) -> Any:
-        """The spans in characters of the text, else the tags."""
-        return self.example.tags if self.example.spans is None else tuple(self.character_spans)
-
-    @property
-    def content(self) -> Any:
-        """The text, or the words without one, by which decisions find the row."""
-        return self.example.words if self.example.text is None else self.example.text
-
-    @property
-    def words(self) -> Sequence[str]:  # type: ignore[override]
-        """The words."""
-        return self.example.words
-
-    @property
-    def document(self) -> str | None:  # type: ignore[override]
-        """The name of the document that the words are from."""
-        return self.example.document
-
-    @property
-    def character_spans(self) -> list[Span]:
-        """The spans of a text, in characters."""
-        example = self.example
-        spans = words_to_chars(example.offsets or (), example.spans or ())
-        return sorted([*spans, *example.unreachable])
-
-    def as_text(self) -> Self:
-        """Return a row whose words have a text: they are joined by blanks if it has none."""
-        words = self.example.words
-        if self.example.text is not None:
-            return self
-        ends = accumulate(len(word) + 1 for word in words)
-        pairs = zip(words, ends, strict=True)
-        offsets = tuple((end - 1 - len(word), end - 1) for word, end in pairs)
-        return replace(self, example=replace(self.example, text=" ".join(words), offsets=offsets))
-
-
-def text_and_pair(text: str, pair: str | None) -> str:
-    """Return a text, or both texts of a pair, as suspects show them."""
-    return text if pair is None else f"{text} ||| {pair}"
-
-
-class Annotations(NamedTuple):
-    """The rows of a file, ``text`` (with labels) or ``tokens`` (with tags or spans), and notes."""
-
-    kind: Literal["text", "tokens"]
-    rows: list[Any]
-    notes: list[str]
-
-
 def read_annotations(
     source: str | Path | DataFile,
     *,
     columns: Mapping[str, str] | None = None,
-    format: str | None = None,
     encoding: str = UTF_8,
-    words: bool = False,
 ) -> Annotations:
-    """Read a file, or a folder of standoff, with the rows of all annotators.
+    """Read a file, or a folder of brat, with the rows of all annotators.
 
     A prediction file of a run gives its predicted labels. Rows that an annotator rejected or
-    ignored are left out. Texts without gold are read as ``words`` if this is set.
+    ignored are left out.
+
+    Raises:
+        DataError: The file cannot be read, or holds questions, senses or vectors.
     """
-    file = open_data(source, format, encoding)
+    if not isinstance(source, DataFile) and brat.is_document(path := local_path(source)):
+        for role, name in (columns or {}).items():
+            raise DataError(f"{path}: --columns {role}={name}: documents of brat have no columns.")
+        documents, notes = brat.read_documents(path, encoding)
+        return _of_sentences(documents, notes)
+    file = open_data(source, encoding=encoding)
     if file.format == "xml":
         raise DataError(f"{file.name}: senses of words are no labels of texts or spans.")
     if file.format in ("txt", "tsv", "unknown") and looks_like_conll(file):
         file.format = "conll"
-    if file.format in ("conll", "conllu", "standoff"):
+    if file.format in ("conll", "conllu"):
         options = ReadOptions(check_columns(columns, tokens.ROLES), token_records.HEADER_NAMES)
-        records: Any = list(read_file(file, options).records)
-        if file.format == "standoff":
-            # a document is one row, which its name identifies
-            records = [r._replace(key=r.document, document=None) for r in records]
-        examples, notes = _examples(records)
-        return Annotations("tokens", [WordRow(each, {}) for each in examples], notes)
+        return _of_sentences(list(read_file(file, options).records), [])
     columns = columns or {}
     if {"words", "tags", "spans"} & columns.keys():
         known = check_columns(columns, tokens.ROLES)
     else:
         known = check_columns(columns, (*texts.ROLES, *tokens.ROLES))
-    table = open_text_table(file, ReadOptions(known, texts.HEADER_NAMES))
-    found = table.all()
-    if not found:
+    options = ReadOptions(known, texts.HEADER_NAMES, convert_row=rows_of_tool)
+    table = open_text_table(file, options)
+    records = table.all()
+    if not records:
         raise DataError(f"{file.name}: there is no row in it.")
     names = {name.lower() for name in table.header}
     is_labeled = "text" in names | known.keys() and names & {"label", "accept", "spans"}
     task = "" if is_labeled else next((_OF_QUESTIONS[n] for n in names & {*_OF_QUESTIONS}), "")
-    if task or ("answer" in names and _is_prediction(found[0].values) and not is_labeled):
+    if task or ("answer" in names and _is_prediction(records[0].values) and not is_labeled):
         raise DataError(
             f"{file.name}: these are questions of {task or 'qa'}, a task that is not supported "
             "here: give labels of texts, tags of words, or spans."
         )
-    if words or known.keys() & {"words", "tags", "spans"} or _hold_words(found):
-        return _of_tokens(table, found, known)
-    return _of_texts(table, found, known)
+    if known.keys() & {"words", "tags", "spans"} or _hold_words(records):
+        return _of_tokens(table, records, known)
+    return _of_texts(table, records, known)
+
+
+def rows_of_tool(value: Any, where: str) -> Iterator[Record]:
+    """Yield the rows of a JSON value of a tool's export; other objects are rows as they are."""
+    if spacy.is_pair(value):
+        value = spacy.read_pair(value)
+    if not isinstance(value, dict):
+        raise not_an_object(value, where)
+    if isinstance(value.get("sentences"), list) and "doc_key" in value:
+        yield from inclusive.sentence_rows(value, where)
+    elif label_studio.is_task(value):
+        yield from label_studio.task_rows(value, where)
+    elif "tokenized_text" in value:
+        yield Record(inclusive.gliner_row(value, where), where)
+    elif inclusive.is_cluener(value):
+        yield Record(inclusive.cluener_row(value, where), where)
+    elif prodigy.is_choice(value):
+        yield Record(prodigy.read_choice(value), where)
+    else:
+        values = doccano.read_row(value, where)
+        label = values.get("label")
+        if isinstance(label, list) and label and isinstance(label[0], dict | list):
+            del values["label"]
+            values["spans"] = label
+        yield Record(values, where)
+
+
+def _of_sentences(records: list[TokenRecord], notes: list[str]) -> Annotations:
+    examples, more = _examples(records)
+    return Annotations("tokens", [WordRow(each, {}) for each in examples], notes + more)
 
 
 def _hold_words(records: Sequence[Record]) -> bool:
     spans = labels = False
     for record in records:
         values = {name.lower(): value for name, value in record.values.items()}
-        label = values.get("label")
         if any(isinstance(values.get(name), list) for name in token_records.WORD_COLUMNS):
             return True
-        items = label if isinstance(label, list) else []
-        if items and isinstance(items[0], list | dict):
-            return True
-        labels = labels or label is not None or isinstance(values.get("accept"), list)
+        labels = labels or values.get("label") not in (None, [])
         spans = spans or any(isinstance(values.get(name), list) for name in ("spans", "entities"))
     return spans and not labels
 
@@ -254,8 +155,8 @@ def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -
 
 
 def _without_skipped(records: list[Record]) -> tuple[list[Record], list[str]]:
-    kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
-    left = [_name(row) for row in records if row.values.get("answer") in SKIPPED_ANSWERS]
+    kept = [row for row in records if row.values.get("answer") not in prodigy.SKIPPED_ANSWERS]
+    left = [_name(row) for row in records if row.values.get("answer") in prodigy.SKIPPED_ANSWERS]
     return kept, list(counted(left, "that annotators rejected or ignored", "left out"))
 
 
@@ -268,13 +169,29 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
         ids = {*map(id, unsure)}
         kept = [r._replace(values={**r.values, "tags": None}) if id(r) in ids else r for r in kept]
     chosen = guess_columns(table, columns, kept)
+    if chosen.spans is not None:
+        kept = [_without_spans(row, chosen.spans) for row in kept]
     text = columns.get("text", "text")
-    found = [_with_text(token_record(row, chosen, table.names), row, text) for row in kept]
+    found = []
+    for row in kept:
+        related = row.values.get(chosen.relations or "") is not None
+        found.append(_with_text(token_record(row, chosen, table.names, related), row, text))
     examples, more = _examples(found)
-    related = [_name(row) for row in kept if row.values.get(chosen.relations or "")]
-    more += counted(related, "with relations between spans", "the relations are not written")
     rows = _rows(WordRow, examples, kept, {*chosen})
     return Annotations("tokens", rows, [*table.notes, *notes, *more])
+
+
+def _without_spans(row: Record, column: str) -> Record:
+    """An accepted row of Prodigy, and an empty label of doccano, have no spans."""
+    if row.values.get(column) is not None:
+        return row
+    values = dict(row.values)
+    if values.get("label") == []:
+        del values["label"]
+        values[column] = []
+    elif values.get("answer") == "accept":
+        values[column] = []
+    return row._replace(values=values)
 
 
 def _name(record: Record | TokenRecord) -> str | int:
@@ -306,8 +223,6 @@ def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]
     apart = [_name(record) for record in records if record.discontinuous]
     read = "read from the first start to the last end"
     notes = list(counted(apart, "with discontinuous spans", read))
-    if skipped := sum(record.num_skipped_lines for record in records):
-        notes.append(f"{quantity(skipped, 'line')} of .ann files without text not read")
     examples, more = to_bio({"": records})
     more = [note for note in more if not note.startswith("nested")]
     return list(examples[""]), notes + more
@@ -340,9 +255,3 @@ def _is_prediction(values: Mapping[str, Any]) -> bool:
     scored = isinstance(spans, list) and any(isinstance(s, dict) and "score" in s for s in spans)
     known = "uncertainty" in values or ("gold" in values and "where" in values)
     return known or "scores" in values or (scored and "words" in values)
-
-
-def counted(names: Sequence[Any], which: str, what: str) -> Iterator[str]:
-    """Yield a line about rows, with their ids or lines; nothing if there are no rows."""
-    if names:
-        yield f"{quantity(len(names), 'row')} {which}: {what} ({abbreviated(map(str, names), 6)})"

@@ -2,36 +2,24 @@
 
 A line ``T1<TAB>LABEL START END<TAB>TEXT`` annotates characters. Several ``START END`` separated by
 ``;`` are the fragments of a discontinuous annotation. A line ``R1<TAB>LABEL Arg1:T1 Arg2:T2`` is a
-relation, read on request. Other lines (events E, attributes A and M, normalizations N, equivalences
+relation. Other lines (events E, attributes A and M, normalizations N, equivalences
 ``*``, notes ``#``) are counted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from finetune.annotation.rows import OTHER_COLUMNS, Omissions, WordRow, counted, with_text
 from finetune.data.dataset import DataError
-from finetune.data.files import (
-    IGNORED_NAMES,
-    DataFile,
-    ReadOptions,
-    Rows,
-    keep_error,
-    read_characters,
-    read_lines,
-)
-from finetune.data.tables import Table
-from finetune.data.token_records import (
-    TokenRecord,
-    covers,
-    read_relations,
-    with_spans,
-)
+from finetune.data.files import IGNORED_NAMES, read_characters, read_lines
+from finetune.data.token_records import TokenRecord, covers, read_relations, with_spans
 from finetune.data.word_splitting import split_words
-from finetune.types import Relation
+from finetune.types import Relation, quantity
 
 _TEXT_BOUND = re.compile(r"(T\S*)\t([^\t]+?) (\d+ \d+(?:;\d+ \d+)*) *(?:\t(.*))?")
 _RELATION = re.compile(r"R\S*\t(\S+) +[^\s:]+:(T\S*) +[^\s:]+:(T\S*)\s*")
@@ -55,6 +43,12 @@ class _Relation(NamedTuple):
     object: str
 
 
+class _Lines(NamedTuple):
+    annotations: list[Annotation]
+    relations: list[_Relation]
+    num_skipped: int
+
+
 def document_names(folder: Path) -> list[str]:
     """Return the sorted names, without suffix, of the .txt and .ann files of a folder.
 
@@ -66,50 +60,51 @@ def document_names(folder: Path) -> list[str]:
     return sorted(annotated | {name for name in texts if name.lower() not in IGNORED_NAMES})
 
 
-def read_brat(file: DataFile, options: ReadOptions) -> Table:
-    """Read the documents of a folder by name, or the document of an .ann file."""
-    for role, name in options.columns.items():
-        raise DataError(
-            f"{file.name}: --columns {role}={name}: standoff annotation has no columns."
-        )
-    path = Path(file.name)
-    names = document_names(path) if path.is_dir() else []
-    stems = [path / name for name in names] if path.is_dir() else [path.with_suffix("")]
-
-    def documents() -> Iterator[TokenRecord]:
-        for stem in stems:
-            try:
-                yield _document(stem, file.encoding, options.relations)
-            except DataError as error:
-                keep_error(error, options.errors)
-
-    return Table(file.name, [], Rows(documents()), sentences=True)
+def is_document(path: Path) -> bool:
+    """Whether a path is a folder of documents, or the .ann file of one."""
+    if path.is_dir():
+        return bool(document_names(path))
+    return path.suffix == ".ann" and path.with_suffix(".txt").is_file()
 
 
-def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
-    """Return the words of a document and its spans; ``spans`` is None without an .ann file.
+def read_documents(path: Path, encoding: str) -> tuple[list[TokenRecord], list[str]]:
+    """Read the documents of a folder by name, or the document of an .ann file, and notes.
 
-    With ``relations``, words are also split where spans begin or end.
+    If a document has relations, all have, and words are also split where spans begin or end. A
+    document without an .ann file has no gold.
     """
+    stems = (
+        [path / name for name in document_names(path)] if path.is_dir() else [path.with_suffix("")]
+    )
+    files = {stem: stem.parent / f"{stem.name}.ann" for stem in stems}
+    read = {
+        stem: _annotations(file, encoding) if file.is_file() else None
+        for stem, file in files.items()
+    }
+    related = any(each is not None and each.relations for each in read.values())
+    records = [_document(stem, encoding, lines, related) for stem, lines in read.items()]
+    notes: list[str] = []
+    if bare := [str(stem) for stem, lines in read.items() if lines is None]:
+        notes += counted(bare, "without .ann file", "without gold")
+    if skipped := sum(lines.num_skipped for lines in read.values() if lines is not None):
+        notes.append(
+            f"{quantity(skipped, 'line')} of .ann files not read: events, attributes and notes "
+            "annotate no text"
+        )
+    return records, notes
+
+
+def _document(stem: Path, encoding: str, lines: _Lines | None, related: bool) -> TokenRecord:
     text_path, ann_path = (stem.parent / f"{stem.name}{suffix}" for suffix in (".txt", ".ann"))
     if not text_path.is_file():
         raise DataError(f"{ann_path}: the file {text_path.name} is missing in its folder.")
-    annotated = ann_path.is_file()
-    annotations, related, num_skipped = (
-        _annotations(ann_path, encoding) if annotated else ([], [], 0)
-    )
+    annotations = [] if lines is None else lines.annotations
     text = _matching_text(read_characters(text_path, encoding), annotations)
     words, offsets = split_words(text)
     record = TokenRecord(
-        tuple(words),
-        str(text_path),
-        document=stem.name,
-        text=text,
-        offsets=tuple(offsets),
-        num_skipped_lines=num_skipped + len(() if relations else related),
-        unannotated=not annotated,
+        tuple(words), str(text_path), key=stem.name, text=text, offsets=tuple(offsets)
     )
-    if not annotated:
+    if lines is None:
         return record
     items: dict[str, Any] = {}
     for each in annotations:
@@ -117,12 +112,12 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
             raise DataError(f"{each.where}: {each.id} is twice in this file: give each an id.")
         items[each.id] = {"offsets": each.fragments, "label": each.label, "text": each.text}
     spans, places = list(items.values()), [each.where for each in annotations]
-    record = with_spans(record, spans, places, split=relations)
-    if not relations:
+    record = with_spans(record, spans, places, split=related)
+    if not related:
         return record
     indices = {id: number for number, id in enumerate(items)}
     between: set[Relation] = set()
-    for where, label, *ids in related:
+    for where, label, *ids in lines.relations:
         for id in ids:
             if id not in indices:
                 raise DataError(f"{where}: there is no {id} in this file: correct the relation.")
@@ -132,7 +127,7 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
     return record._replace(relations=tuple(sorted(between)))
 
 
-def _annotations(path: Path, encoding: str) -> tuple[list[Annotation], list[_Relation], int]:
+def _annotations(path: Path, encoding: str) -> _Lines:
     annotations, related, num_skipped = [], [], 0
     for number, line in read_lines(str(path), path, encoding):
         where = f"{path}:{number}"
@@ -147,7 +142,7 @@ def _annotations(path: Path, encoding: str) -> tuple[list[Annotation], list[_Rel
                 f"{where}: {line!r:.60} is not a line of standoff annotation: lines begin with T "
                 f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}."
             )
-    return annotations, related, num_skipped
+    return _Lines(annotations, related, num_skipped)
 
 
 def _annotation(line: str, where: str) -> Annotation:
@@ -175,3 +170,43 @@ def _matching_text(raw: str, annotations: Sequence[Annotation]) -> str:
         if all(covers(candidate, each.fragments, each.text) for each in annotations)
     )
     return next(fitting, text)
+
+
+def write_documents(rows: Sequence[WordRow], folder: Path, omitted: Omissions) -> None:
+    """Write a document for each row, named by its id."""
+    names: set[str] = set()
+    width = len(str(len(rows)))
+    for number, row in enumerate(rows, 1):
+        row = with_text(row, omitted)
+        name, given = f"{number:0{width}}", row.example.key
+        if given is not None and re.fullmatch(r"\w[\w.-]*", str(given)):
+            name = str(given)
+        if name in names or (given is not None and name != str(given)):
+            omitted["with ids that repeat or cannot name a file", "numbered"].append(row.name)
+            name = f"row-{number:0{width}}"
+        names.add(name)
+        if row.others or row.example.document not in (None, given):
+            omitted[OTHER_COLUMNS].append(row.name)
+        text = row.example.text or ""
+        # the reader, like others, drops a byte order mark
+        mark = "\ufeff" if text.startswith("\ufeff") else ""
+        (folder / f"{name}.txt").write_bytes((mark + text).encode())
+        if row.example.spans is not None:
+            lines = [
+                f"T{index}\t{label} {_fragments(text, start, end)}\t"
+                + re.sub("[\t\r\n]+", " ", text[start:end])
+                + "\n"
+                for index, (start, end, label) in enumerate(row.character_spans, 1)
+            ]
+            lines += [
+                f"R{index}\t{relation['label']} Arg1:T{relation['subject'] + 1} "
+                f"Arg2:T{relation['object'] + 1}\n"
+                for index, relation in enumerate(row.relations or (), 1)
+            ]
+            (folder / f"{name}.ann").write_bytes("".join(lines).encode())
+
+
+def _fragments(text: str, start: int, end: int) -> str:
+    inside = [start, *(p for p in range(start, end) if text[p] in "\r\n"), end]
+    ranges = [(left + (text[left] in "\r\n"), right) for left, right in pairwise(inside)]
+    return ";".join(f"{left} {right}" for left, right in ranges if left < right)

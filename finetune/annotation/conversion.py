@@ -1,0 +1,229 @@
+"""Convert annotated data to JSON Lines, columns, or the format of an annotation tool.
+
+What a format cannot hold is refused, or counted with the ids of its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.annotation import brat, doccano, label_studio, prodigy, spacy
+from finetune.annotation.reading import read_annotations
+from finetune.annotation.rows import (
+    LEFT_OUT,
+    OTHER_COLUMNS,
+    Annotations,
+    Omissions,
+    TextRow,
+    WordRow,
+    counted,
+    labeled,
+    merged,
+    omit_relations,
+    omit_votes,
+    outermost,
+    tokens_of,
+    with_text,
+)
+from finetune.cli.output import show
+from finetune.data.spans import overlapping, split_offsets
+from finetune.data.tag_schemes import spans_to_tags
+from finetune.data.tokens import split_at_gold
+from finetune.data.word_splitting import split_words
+from finetune.runtime.files import replace_file, replace_folder
+from finetune.runtime.records import write_records
+from finetune.types import TokenExample, UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.annotation.commands import Convert
+
+_WITH_RELATIONS = ("jsonl", "json", "brat", "label-studio")
+_TOOLS = ("prodigy", "doccano", "label-studio", "brat", "spacy")
+_OTHERS = {"text": "jsonl, prodigy, doccano or label-studio", "tags": "jsonl or conll"}
+
+
+def check_format(annotations: Annotations, to: str) -> None:
+    """Raise UserError if a format has no place for the labels of annotations."""
+    examples = [row.example for row in annotations.rows]
+    problem = legal = ""
+    if annotations.kind == "text":
+        legal = "jsonl or label-studio"
+        if to in ("conll", "brat", "spacy"):
+            problem, legal = "texts with labels, and this format annotates words", _OTHERS["text"]
+        elif to in ("prodigy", "doccano") and any(type(each.label) is float for each in examples):
+            problem = "numbers as labels, and this tool has names"
+    elif any(each.tags is not None and each.spans is None for each in examples):
+        legal = _OTHERS["tags"]
+        problem = "" if to not in _TOOLS else "tags that spell no spans"
+    if to in ("conll", "brat") and not problem:
+        names = {
+            span.label for each in examples for span in (*(each.spans or ()), *each.unreachable)
+        }
+        if odd := sorted(name for name in names if re.search(r"\s", name)):
+            problem, legal = f"a label with white space, {odd[0]!r}", _OTHERS["text"]
+    if problem:
+        raise UserError(f"--to {to}: the data have {problem}: choose {legal}.")
+
+
+def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[list[str], int]:
+    """Write the file of a format (for brat a folder); return lines about omissions.
+
+    The second value is the number of rows that are written.
+    """
+    omitted: Omissions = defaultdict(list)
+    rows = annotations.rows
+    if annotations.kind == "tokens" and to not in _WITH_RELATIONS:
+        omit_relations(rows, omitted)
+    if to == "brat":
+        with replace_folder(output) as folder:
+            brat.write_documents(rows, folder, omitted)
+    elif to in ("conll", "label-studio", "spacy"):
+        with replace_file(output, follow=True) as file:
+            file.write(_text(annotations, to, omitted))
+    else:
+        write_records(output, _json_rows(annotations, to, omitted))
+    notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
+    left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
+    return notes, len(rows) - left_out
+
+
+def _json_rows(annotations: Annotations, to: str, omitted: Omissions) -> list[dict[str, Any]]:
+    rows = annotations.rows
+    convert_row: Any
+    if annotations.kind == "tokens":
+        of_words = {"prodigy": prodigy.write_spans, "doccano": doccano.write_spans}
+        convert_row = of_words.get(to, _plain_words)
+        return [convert_row(row, omitted) for row in rows]
+    if to == "prodigy":
+        convert_row = partial(prodigy.write_choice, prodigy.labels_of(rows))
+    elif to == "doccano":
+        convert_row = doccano.write_label
+    else:
+        convert_row = partial(_plain_text, votes=any(row.example.votes for row in rows))
+    if to in ("prodigy", "doccano"):
+        omit_votes(rows, omitted)
+    return [convert_row(row) for row in rows]
+
+
+def _text(annotations: Annotations, to: str, omitted: Omissions) -> str:
+    rows = annotations.rows
+    if to == "conll":
+        return "".join(_conll(rows, omitted))
+    if to == "spacy":
+        pairs = spacy.write_pairs(rows, omitted)
+        lines = (json.dumps(pair, ensure_ascii=False) for pair in pairs)
+        return "[\n" + ",\n".join(lines) + "\n]\n"
+    if annotations.kind == "text":
+        omit_votes(rows, omitted)
+        tasks = label_studio.write_tasks(rows, label_studio.choice_result)
+    else:
+        with_texts = [with_text(row, omitted) for row in rows]
+        tasks = label_studio.write_tasks(with_texts, label_studio.span_result)
+    return json.dumps(list(tasks), ensure_ascii=False, default=str, indent=1) + "\n"
+
+
+def _plain_text(row: TextRow, votes: bool) -> dict[str, Any]:
+    if votes and (row.example.votes or row.gold is not None):
+        return merged(row, row.texts | {"label": dict(row.example.votes or ((row.gold, 1),))})
+    return merged(row, labeled(row))
+
+
+def _plain_words(row: WordRow, omitted: Omissions) -> dict[str, Any]:
+    example = row.example
+    values: dict[str, Any] = {}
+    if example.text is None:
+        values["tokens"] = list(example.words)
+        if example.tags is not None:
+            values["tags"] = list(example.tags)
+        spans = example.spans
+        if spans is not None and (_are_more_than_tags(example) or row.relations is not None):
+            values["spans"] = [span._asdict() for span in spans]
+    else:
+        values["text"] = example.text
+        if _has_words_of_its_own(row):
+            values["tokens"] = tokens_of(example)
+        if example.spans is not None:
+            row = with_text(row, omitted)
+            values["spans"] = [span._asdict() for span in row.character_spans]
+    if row.relations is not None:
+        values["relations"] = row.relations
+    return merged(row, values)
+
+
+def _has_words_of_its_own(row: WordRow) -> bool:
+    """Whether a reader of the text would find other words than the row has."""
+    example = row.example
+    if example.offsets is None or example.text is None:
+        return False
+    offsets = tuple(split_words(example.text)[1])
+    if row.relations is not None:
+        offsets = split_offsets(offsets, row.character_spans)
+    return tuple(example.offsets) != offsets
+
+
+def _are_more_than_tags(example: TokenExample) -> bool:
+    spans = sorted(example.spans or ())
+    return (
+        overlapping(spans) or tuple(spans_to_tags(spans, len(example.words), "BIO")) != example.tags
+    )
+
+
+_UNWRITABLE = re.compile(r"[\t\n\r]|\A(\ufeff|-DOCSTART|#)|\A\Z")
+_UNWRITABLE_ALONE = re.compile(rf"\s|{_UNWRITABLE.pattern}")
+
+
+def _conll(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[str]:
+    labeled = any(row.example.tags is not None or row.example.spans is not None for row in rows)
+    document = None
+    for row in rows:
+        example = split_at_gold(row.example)
+        if labeled and example.tags is None and example.spans is None:
+            omitted["without tags or spans", LEFT_OUT].append(row.name)
+            continue
+        if not example.words:
+            omitted["without words", LEFT_OUT].append(row.name)
+            continue
+        unwritable = _UNWRITABLE if labeled else _UNWRITABLE_ALONE
+        if any(map(unwritable.search, example.words)):
+            omitted["with words that columns cannot hold", LEFT_OUT].append(row.name)
+            continue
+        if row.others:
+            omitted[OTHER_COLUMNS].append(row.name)
+        if example.text is not None and example.text != " ".join(example.words):
+            omitted["with a text", "words are written, its white space is not"].append(row.name)
+        if example.document not in (None, document):
+            yield f"# newdoc id = {_one_line(example.document)}\n"
+        document = example.document
+        if example.key is not None:
+            yield f"# sent_id = {_one_line(example.key)}\n"
+        tags: Sequence[str] | None = example.tags
+        if example.spans is not None:
+            kept = outermost(example.spans)
+            if len(kept) < len(example.spans) or example.unreachable:
+                what = "the outermost are written"
+                omitted["with spans that overlap", what].append(row.name)
+            tags = spans_to_tags(kept, len(example.words), "BIO")
+        for index, word in enumerate(example.words):
+            yield f"{word}\t{tags[index]}\n" if tags is not None else f"{word}\n"
+        yield "\n"
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).split())
+
+
+def convert(command: Convert) -> None:
+    """Read annotations, write the output, and print its omissions."""
+    output = Path(command.out)
+    annotations = read_annotations(command.source, **command.reading)
+    check_format(annotations, command.to)
+    notes, number = write_annotations(annotations, command.to, output)
+    for note in [*annotations.notes, *notes]:
+        show(f"note: {note}", error=True)
+    show(f"wrote {quantity(number, 'row')}: {output}", error=True)

@@ -1,0 +1,143 @@
+"""Tasks of Label Studio (https://labelstud.io/guide/predictions).
+
+They hold choices, numbers, spans and relations.
+
+A task has all its annotations; each is a row with the fields of the task. Positions count the
+characters of a text as Python does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, TextRow, WordRow, merged
+from finetune.data.dataset import DataError
+from finetune.data.files import Record
+
+
+def is_task(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a task with its annotations."""
+    return isinstance(row.get("annotations"), list) and isinstance(row.get("data"), Mapping)
+
+
+def task_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
+    """Yield a row for each annotation of a task, and one without gold for a task without any."""
+    base = {"id": row.get("id"), **row["data"]}
+    for annotation in row["annotations"]:
+        yield Record(base | _annotation(annotation, where), where)
+    if not row["annotations"]:
+        yield Record(base, where)
+
+
+def _annotation(annotation: Any, where: str) -> dict[str, Any]:
+    results = annotation.get("result") if isinstance(annotation, Mapping) else None
+    if not isinstance(results, list) or not all(isinstance(each, Mapping) for each in results):
+        raise DataError(
+            f"{where}: {annotation!r:.60} is not an annotation of Label Studio: export as JSON."
+        )
+    found: dict[str, Any] = {"_annotator_id": annotation.get("completed_by")}
+    if annotation.get("was_cancelled"):
+        found["answer"] = "ignore"
+    regions = [each for each in results if isinstance(each.get("value"), Mapping)]
+    values = [region["value"] for region in regions]
+    chosen = [value["choices"] for value in values if isinstance(value.get("choices"), list)]
+    choices = [name for names in chosen for name in names]
+    numbers = [
+        float(value[kind])
+        for value in values
+        for kind in ("rating", "number")
+        if isinstance(value.get(kind), int | float)
+    ]
+    spans = [r for r in regions if "start" in r["value"] and r["value"].get("labels")]
+    if chosen or numbers:
+        found["label"] = choices if chosen and len(choices) != 1 else (choices or numbers)[0]
+    if spans or not (chosen or numbers):
+        found["spans"] = [region["value"] for region in spans]
+    links = [each for each in results if each.get("type") == "relation"]
+    if links:
+        found["relations"] = _relations(links, [region.get("id") for region in spans], where)
+    return found
+
+
+def _relations(
+    links: Sequence[Mapping[str, Any]], ids: Sequence[Any], where: str
+) -> list[dict[str, Any]]:
+    relations = []
+    for link in links:
+        ends = [link.get("from_id"), link.get("to_id")]
+        labels = link.get("labels")
+        if not all(end in ids for end in ends) or not isinstance(labels, list) or not labels:
+            raise DataError(
+                f"{where}: a relation needs labels and the ids of two regions (from_id, to_id): "
+                "correct it in Label Studio."
+            )
+        if link.get("direction") == "left":
+            ends.reverse()
+        subject, object = map(ids.index, ends)
+        relations += [{"subject": subject, "object": object, "label": name} for name in labels]
+    return relations
+
+
+def write_tasks(
+    rows: Sequence[AnnotatedRow], result_of: Callable[[Any], list[dict[str, Any]] | None]
+) -> Iterator[dict[str, Any]]:
+    """Yield a task for each text, with the annotations of all its rows.
+
+    ``result_of`` is ``choice_result`` or ``span_result``.
+    """
+    tasks: defaultdict[tuple[Any, ...], list[AnnotatedRow]] = defaultdict(list)
+    for row in rows:
+        alone = id(row) if row.annotator is None else None
+        tasks[alone, row.example.key, *row.texts.values(), row.words].append(row)
+    for group in tasks.values():
+        fields = merged(group[0], group[0].texts)
+        data = {name: value for name, value in fields.items() if name not in ANNOTATORS}
+        task: dict[str, Any] = {"data": data, "annotations": []}
+        for row in group:
+            if (result := result_of(row)) is None:
+                continue
+            if row.predicted:
+                predicted = {"model_version": "finetune", "result": result}
+                task.setdefault("predictions", []).append(predicted)
+            else:
+                who = {} if row.annotator is None else {"completed_by": row.annotator}
+                task["annotations"].append({"result": result, **who})
+        yield task
+
+
+def _region(number: int, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"id": f"r{number}", "from_name": "label", "to_name": "text"}
+    return {**names, "type": kind, "value": dict(value)}
+
+
+def choice_result(row: TextRow) -> list[dict[str, Any]] | None:
+    """The result of a text with labels or a number; None without gold."""
+    if row.kind is None:
+        return None
+    if row.kind == "number":
+        return [_region(0, "number", {"number": row.gold})]
+    chosen = list(row.gold) if row.kind == "labels" else [row.gold]
+    return [_region(0, "choices", {"choices": chosen})]
+
+
+def span_result(row: WordRow) -> list[dict[str, Any]] | None:
+    """The result of words with spans, and perhaps relations; None without gold."""
+    if row.example.spans is None:
+        return None
+    text, regions = row.example.text or "", []
+    for number, (start, end, label) in enumerate(row.character_spans):
+        value = {"start": start, "end": end, "labels": [label], "text": text[start:end]}
+        regions.append(_region(number, "labels", value))
+    links = [
+        {
+            "type": "relation",
+            "from_id": f"r{relation['subject']}",
+            "to_id": f"r{relation['object']}",
+            "direction": "right",
+            "labels": [relation["label"]],
+        }
+        for relation in row.relations or ()
+    ]
+    return [*regions, *links]

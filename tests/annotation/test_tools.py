@@ -1,0 +1,235 @@
+"""Exports of annotation tools."""
+
+import json
+
+import pytest
+
+from finetune.annotation.reading import read_annotations
+from finetune.annotation.rows import Annotations
+from finetune.data import DataError, read_text, read_tokens
+from finetune.types import Span
+
+TEXT = "Ann Lee ran"
+
+
+def span(start, end, label):
+    return {"start": start, "end": end, "labels": [label], "text": TEXT[start:end]}
+
+
+def task(number, *annotations, text=TEXT):
+    """One task of Label Studio's default export, with its annotations (result, annotator)."""
+    return {
+        "id": number,
+        "data": {"text": text},
+        "annotations": [
+            {"id": 1, "completed_by": who, "was_cancelled": False, "result": result}
+            for result, who in annotations
+        ],
+        "predictions": [],
+    }
+
+
+def spans(*values):
+    return [
+        {"value": value, "type": "labels", "from_name": "label", "to_name": "text"}
+        for value in values
+    ]
+
+
+def choices(*names):
+    return [{"value": {"choices": list(names)}, "type": "choices", "from_name": "x"}]
+
+
+def read(tmp_path, rows, name="a.json") -> Annotations:
+    path = tmp_path / name
+    text = json.dumps(rows) if name == "a.json" else "".join(json.dumps(r) + "\n" for r in rows)
+    path.write_text(text)
+    return read_annotations(str(path))
+
+
+def spans_of(annotations: Annotations):
+    return [row.example.spans for row in annotations.rows]
+
+
+def labels_of(annotations: Annotations):
+    return [row.example.label for row in annotations.rows]
+
+
+def test_spans_of_label_studio(tmp_path):
+    rows = [task(1, (spans(span(0, 7, "PER")), 1)), task(2, ([], 1)), task(3)]
+    found = read(tmp_path, rows)
+    assert spans_of(found) == [(Span(0, 2, "PER"),), (), None]
+    minimal = [{"id": 1, "text": TEXT, "label": [span(0, 7, "PER")], "annotator": 1}]
+    assert spans_of(read(tmp_path, minimal)) == [(Span(0, 2, "PER"),)]
+
+
+def test_labels_of_label_studio(tmp_path):
+    rows = [task(1, (choices("pos"), 1), text="a"), task(2, (choices("neg"), 1), text="b")]
+    assert labels_of(read(tmp_path, rows)) == ["pos", "neg"]
+    rows.append(task(3, (choices("pos", "neg"), 1), text="c"))
+    assert labels_of(read(tmp_path, rows))[2] == ("pos", "neg")
+    stars = [task(1, ([{"value": {"rating": 4}, "type": "rating"}], 1))]
+    assert labels_of(read(tmp_path, stars)) == [4.0]
+    rows[0]["annotations"][0]["was_cancelled"] = True
+    found = read(tmp_path, rows)
+    assert "1 row that annotators rejected or ignored: left out (1)" in found.notes
+    with pytest.raises(DataError, match=r"a.json:item 1: .* is not an annotation of Label Studio"):
+        read(tmp_path, [{"id": 1, "data": {"text": "a"}, "annotations": [3]}])
+
+
+@pytest.mark.parametrize("direction", ["right", "left"])
+def test_relations_of_label_studio(tmp_path, direction):
+    regions = [
+        each | {"id": f"r{n}"} for n, each in enumerate(spans(span(0, 3, "A"), span(4, 7, "B")))
+    ]
+    link = {"type": "relation", "from_id": "r0", "to_id": "r1", "labels": ["of"]}
+    (row,) = read(tmp_path, [task(1, ([*regions, link | {"direction": direction}], 1))]).rows
+    ends = (0, 1) if direction == "right" else (1, 0)
+    assert row.relations == [{"subject": ends[0], "object": ends[1], "label": "of"}]
+    with pytest.raises(DataError, match="the ids of two regions"):
+        read(tmp_path, [task(1, ([*regions, link | {"to_id": "r9"}], 1))])
+
+
+def test_choices_of_prodigy(tmp_path):
+    options = [{"id": "pos"}, {"id": "neg"}]
+    rows = [
+        {"text": "a", "options": options, "accept": ["pos"], "answer": "accept"},
+        {"text": "b", "options": options, "accept": ["neg"], "answer": "accept"},
+        {"text": "c", "options": options, "accept": [], "answer": "ignore"},
+    ]
+    assert labels_of(read(tmp_path, rows, "a.jsonl")) == ["pos", "neg"]
+    for config in (None, [], {}, {"choice_style": "single"}):
+        assert labels_of(read(tmp_path, [rows[0] | {"config": config}], "a.jsonl")) == ["pos"]
+    for row in rows:
+        row["config"] = {"choice_style": "multiple"}
+    assert labels_of(read(tmp_path, rows, "a.jsonl"))[0] == "pos"
+    rows[1]["accept"] = ["neg", "pos"]
+    assert labels_of(read(tmp_path, rows, "a.jsonl"))[0] == ("pos",)
+
+
+def test_spans_of_prodigy(tmp_path):
+    tokens = [{"text": TEXT[a:b], "start": a, "end": b} for a, b in ((0, 3), (4, 7), (8, 11))]
+    row = {"text": TEXT, "_task_hash": 2, "tokens": tokens, "answer": "accept"}
+    person = [{"start": 0, "end": 7, "token_start": 0, "token_end": 1, "label": "PER"}]
+    rows = [row | {"spans": person}, row, row | {"answer": "reject", "spans": person}]
+    found = read(tmp_path, rows, "a.jsonl")
+    assert spans_of(found) == [(Span(0, 2, "PER"),), ()], "accepted without spans: there are none"
+    assert found.rows[0].example.words == ("Ann", "Lee", "ran")
+    with pytest.raises(DataError, match="an export of Prodigy: finetune convert"):
+        read_tokens(str(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"text": TEXT, "label": [[0, 7, "PER"]], "Comments": []},
+        {"data": TEXT, "label": [[0, 7, "PER"]], "id": 4},
+        {
+            "text": TEXT,
+            "relations": [],
+            "entities": [{"id": 7, "label": "PER", "start_offset": 0, "end_offset": 7}],
+        },
+        [TEXT, {"entities": [[0, 7, "PER"]]}],
+    ],
+)
+def test_spans_of_doccano_and_spacy(tmp_path, row):
+    assert spans_of(read(tmp_path, [row])) == [(Span(0, 2, "PER"),)]
+
+
+@pytest.mark.parametrize("ends", [[[0], 3], [{}, 3], [True, 3], [0, None]])
+def test_positions_of_doccano_are_numbers(tmp_path, ends):
+    with pytest.raises(DataError, match="a span begins or ends"):
+        read(tmp_path, [{"text": TEXT, "label": [[*ends, "PER"]], "Comments": []}])
+
+
+def test_relations_of_doccano(tmp_path):
+    entities = [
+        {"id": 7, "label": "PER", "start_offset": 0, "end_offset": 3},
+        {"id": 9, "label": "ACT", "start_offset": 8, "end_offset": 11},
+    ]
+    relations = [{"id": 1, "from_id": 9, "to_id": 7, "type": "by"}]
+    row = {"text": TEXT, "entities": entities, "relations": relations, "Comments": []}
+    assert read(tmp_path, [row]).rows[0].relations == [{"subject": 1, "object": 0, "label": "by"}]
+    with pytest.raises(DataError, match="relations must have from_id"):
+        read(tmp_path, [row | {"relations": [{"from_id": 1, "to_id": 7, "type": "by"}]}])
+
+
+def test_each_annotation_is_a_row(tmp_path):
+    rows = [{"text": "a", "label": label, "annotator": n} for n, label in enumerate("xxy")]
+    assert labels_of(read(tmp_path, rows, "a.jsonl")) == ["x", "x", "y"]
+    same, other = spans(span(0, 7, "PER")), spans(span(0, 3, "PER"))
+    found = read(tmp_path, [task(1, (same, 1), (other, 2))])
+    assert spans_of(found) == [(Span(0, 2, "PER"),), (Span(0, 1, "PER"),)]
+
+
+DYGIE = {
+    "doc_key": "d1",
+    "sentences": [["Ann", "ran"], ["Bo", "Lee", "met", "Ann"], ["So"]],
+    "ner": [[[0, 0, "PER"]], [[2, 3, "PER"], [5, 5, "PER"]], []],
+    "relations": [[], [[2, 3, 5, 5, "met"]], []],
+}
+GLINER = {"tokenized_text": ["Bo", "Lee", "ran"], "ner": [[0, 1, "PER"]]}
+CLUENER = {"text": "Bo met Bo.", "label": {"PER": {"Bo": [[0, 1], [7, 8]]}}}
+
+
+def test_spans_with_inclusive_ends(tmp_path):
+    ann, lee = Span(3, 4, "PER"), Span(0, 2, "PER")
+    rows = read(tmp_path, [DYGIE, DYGIE], "a.jsonl").rows
+    assert [(row.words, row.example.spans, row.document) for row in rows[:3]] == [
+        (("Ann", "ran"), (Span(0, 1, "PER"),), "d1"),
+        (("Bo", "Lee", "met", "Ann"), (lee, ann), "d1"),
+        (("So",), (), "d1"),
+    ]
+    assert len(rows) == 6
+    met = [{"subject": 0, "object": 1, "label": "met"}]
+    assert [row.relations for row in rows[:3]] == [[], met, []]
+    (row,) = read(tmp_path, [GLINER]).rows
+    assert (row.words, row.example.spans) == (("Bo", "Lee", "ran"), (lee,))
+    nobody = {"text": "Nobody met.", "label": {}}
+    assert spans_of(read(tmp_path, [CLUENER, nobody])) == [
+        (Span(0, 1, "PER"), Span(2, 3, "PER")),
+        (),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (DYGIE | {"ner": [[]]}, "item 1: `ner` has 1 list for 3 sentences"),
+        (DYGIE | {"relations": [[], [], [], []]}, "item 1: `relations` has 4 lists for 3"),
+        (DYGIE | {"relations": [[], [[2, 2, 5, 5, "met"]], []]}, "words 2 to 2 .* are no span in"),
+        (
+            DYGIE | {"ner": [[], [[2, 3, "PER"], [2, 3, "X"], [5, 5, "PER"]], []]},
+            "sentence 2: relation 'met' names words 2 to 3 .* are spans of several types",
+        ),
+        (DYGIE | {"ner": [[[True, 1, "PER"]], [], []]}, "sentence 1: .* as in DyGIE"),
+        (DYGIE | {"relations": [[], [[2, 3, "met"]], []]}, "item 1, sentence 2: .* as in"),
+        (DYGIE | {"ner": [[[0, 0]], [], []]}, "item 1, sentence 1: .* as in"),
+        (GLINER | {"ner": [[0, 3, "PER"]]}, "span 0 to 4 .* outside the 3 words"),
+        (GLINER | {"ner": [["Bo", 0, 0, "PER"]]}, "item 1: `ner` must be as in GLiNER"),
+        (CLUENER | {"label": {"PER": {"Bo": [[0, 3]]}}}, "characters 0 to 4 are 'Bo m'"),
+        (CLUENER | {"label": {"PER": {"Bo": 1}}}, "item 1: `label` must be as in CLUENER"),
+    ],
+)
+def test_spans_that_do_not_fit_their_format(tmp_path, row, problem):
+    with pytest.raises(DataError, match=problem):
+        read(tmp_path, [row])
+
+
+FOREIGN = {
+    "an object of Label Studio": task(1, (choices("pos"), 1)),
+    "choices of Prodigy": {"text": "a", "options": [{"id": "x"}], "accept": ["x"], "_task_hash": 1},
+    "a pair of spaCy": [TEXT, {"entities": [[0, 7, "PER"]]}],
+    "sentences of DyGIE++": DYGIE,
+    "words of GLiNER": GLINER,
+    "entities of doccano": {"text": TEXT, "label": [[0, 3, "PER"]], "Comments": []},
+    "mentions of CLUENER": CLUENER,
+}
+
+
+@pytest.mark.parametrize("read_data", [read_text, read_tokens])
+@pytest.mark.parametrize("shape", FOREIGN)
+def test_the_door_for_data_names_convert(shape, read_data, tmp_path):
+    (tmp_path / "train.jsonl").write_text(json.dumps(FOREIGN[shape]) + "\n")
+    with pytest.raises(DataError, match="finetune convert"):
+        read_data(str(tmp_path))
