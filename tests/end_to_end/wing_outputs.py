@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
 TABLES = ("table", "csv", "latex", "markdown", "json")
-CONVERTED = "jsonl json csv tsv xlsx parquet conll prodigy doccano label-studio brat spacy".split()
+CONVERTED = "jsonl json conll prodigy doccano label-studio brat spacy".split()
 SUFFIXES = {"prodigy": "jsonl", "doccano": "jsonl", "label-studio": "json", "spacy": "json"}
 TEXTS = EXAMPLES / "text" / "train.txt"
 VECTORS = {
