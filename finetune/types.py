@@ -953,7 +953,6 @@ OPTIONAL_PACKAGES = {
     "openpyxl": "openpyxl>=3.1",
     "optuna": "optuna>=5.0",
     "peft": "peft>=0.18",
-    "prometheus_client": "prometheus-client>=0.21",
     "tensorboard": "tensorboard>=2.17",
     "uvicorn": "uvicorn>=0.34",
 }

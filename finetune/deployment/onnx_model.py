@@ -40,6 +40,11 @@ TOKENS = 512
 """Tokens of a batch, padding included: larger batches leave the cache of a CPU."""
 
 
+def is_export(folder: str | Path) -> bool:
+    """Return whether a folder is one of ``finetune export``."""
+    return (Path(folder) / SETTINGS).is_file()
+
+
 class TextOutput:
     """The inputs of a model of labels or numbers, and the predictions from its logits.
 
@@ -253,6 +258,20 @@ class OnnxModel:
         """True if inputs are words, or texts to split into words."""
         return self.output.reads_words
 
+    @property
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server."""
+        if self.reads_words:
+            return ("text", "words")
+        return ("text",) if self.settings["pairs"] is False else ("text", "text_pair")
+
+    reads_rows = False
+
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return an input as an example; raise UserError if that is impossible."""
+        words, pairs = self.reads_words, self.settings["pairs"]
+        return as_example(index, item, words=words, pairs=pairs, where=where)
+
     def _output(self, values: Mapping[str, Any]) -> TextOutput:
         names = values.keys()
         kind = next(kind for kind in OUTPUTS if names == {*kind.decoder_class.attributes()})
@@ -272,9 +291,7 @@ class OnnxModel:
 
     def stream(self, inputs: Iterable[Input]) -> Iterator[Prediction]:
         """Predict a stream of inputs, in order and in bounded memory."""
-        words, pairs = self.reads_words, self.settings["pairs"]
-        numbered = enumerate(inputs)
-        examples = (as_example(index, item, words=words, pairs=pairs) for index, item in numbered)
+        examples = (self.example(index, item) for index, item in enumerate(inputs))
         while chunk := list(islice(examples, CHUNK)):
             yield from self.predict_examples(chunk)
 

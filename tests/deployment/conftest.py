@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from finetune.deployment.batcher import Limits
-from finetune.deployment.served_model import Engine, ServedModel
-from finetune.inference.predictor import Predictor
 from tests.laboratory import trained
 
 TASKS = {
@@ -27,15 +21,6 @@ TASKS = {
 @pytest.fixture(scope="session")
 def runs() -> dict[str, Path]:
     return {name: trained(task) for name, task in TASKS.items()}
-
-
-@contextlib.contextmanager
-def served(runs: dict[str, Path], names: Sequence[str], limits: Limits) -> Iterator[list[Any]]:
-    """The models of some runs, ready to answer."""
-    with contextlib.ExitStack() as stack:
-        engines = [(name, Engine.of(Predictor(runs[name]))) for name in names]
-        models = [ServedModel(name, engine, limits) for name, engine in engines]
-        yield [stack.enter_context(model) for model in models]
 
 
 def blocking(*packages: str) -> str:

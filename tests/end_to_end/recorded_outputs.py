@@ -307,10 +307,8 @@ def of_server(recorder: Recorder, runs: dict[str, Path]) -> None:
     """Record what the server answers."""
     from fastapi.testclient import TestClient
 
-    from finetune.deployment.batcher import Limits
-    from finetune.deployment.served_model import Engine, ServedModel
-    from finetune.deployment.server import make_app
-    from finetune.inference.predictor import Predictor
+    from finetune.deployment.serve import Serve
+    from finetune.deployment.server import ServedModel, make_app
 
     bodies: list[Any] = [
         {"text": "a lovely bright room"},
@@ -327,21 +325,17 @@ def of_server(recorder: Recorder, runs: dict[str, Path]) -> None:
         None,
     ]
     for kind in ("label", "labels", "number", "pair", "tags", "spans", "answers", "choice"):
-        engine = Engine.of(Predictor(runs[kind]))
-        with ServedModel(kind, engine, Limits()) as model:
-            app = make_app([model], hosts=frozenset({"testserver"}))
-            with TestClient(app, headers={"X-Request-ID": "id"}) as client:
-                for number, body in enumerate(bodies):
-                    answer = client.post("/predict", json=body)
-                    said = [answer.status_code, recorder.text(answer.text)]
-                    recorder.entries[f"serve/{kind}/{number}"] = said
-                answer = client.post(
-                    "/predict", content=b"{", headers={"content-type": "text/plain"}
-                )
-                recorder.entries[f"serve/{kind}/no JSON"] = [answer.status_code, answer.text]
-                models = json.loads(client.get("/models").text)["models"]
-                kept = [{k: v for k, v in each.items() if k != "sha256"} for each in models]
-                recorder.entries[f"serve/{kind}/models"] = recorder.text(json.dumps(kept))
+        model = ServedModel(kind, str(runs[kind]), Serve(runs=()))
+        with TestClient(make_app([model])) as client:
+            for number, body in enumerate(bodies):
+                answer = client.post("/predict", json=body)
+                said = [answer.status_code, recorder.text(answer.text)]
+                recorder.entries[f"serve/{kind}/{number}"] = said
+            answer = client.post("/predict", content=b"{")
+            recorder.entries[f"serve/{kind}/no JSON"] = [answer.status_code, answer.text]
+            models = json.loads(client.get("/health").text)
+            kept = [{k: v for k, v in each.items() if k != "sha256"} for each in models]
+            recorder.entries[f"serve/{kind}/models"] = recorder.text(json.dumps(kept))
 
 
 def of_vectors(recorder: Recorder, model: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import finetune
-from finetune.deployment.batcher import Limits
-from finetune.deployment.served_model import load_served
+from finetune.deployment.serve import Serve
+from finetune.deployment.server import ServedModel
 from finetune.runtime.hub import forget_repositories
 from tests import laboratory as lab
 from tests.command import run
@@ -117,9 +117,7 @@ def test_commands(hub: Hub, tmp_path: Path) -> None:
     assert run("predict", "lab/classify", "--file", gold).out == (
         run("predict", own, "--file", gold).out
     )
-    limits = Limits()
-    with load_served("x", "lab/classify", limits) as served:
-        assert served.sha256
+    assert ServedModel("x", "lab/classify", Serve(runs=())).facts["sha256"]
     missing = run("predict", "lab/nothing", "--text", "x")
     assert missing.code == 2
     assert "lab/nothing: no such folder, and on the hub: model 'lab/nothing'" in missing.err

@@ -1,0 +1,53 @@
+"""`finetune export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from finetune.cli.options import Command
+from finetune.cli.output import quiet_libraries, show
+from finetune.config.options import DATA, Help, argument
+from finetune.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Command):
+    """Write a trained model (classify, nli, tag, ner, qa) as an ONNX graph, checked against torch.
+
+    The folder predicts without torch by its package `predictor`.
+
+    Examples:
+        finetune export runs/nli --out exported
+        finetune export runs/nli --out exported --int8 --max-loss 1
+    """
+
+    folder: Annotated[str, argument("RUN")]
+    """Folder of a run or of a model in it."""
+    out: Annotated[str, Help("FOLDER", "output")]
+    """New folder for the graph, the program that predicts, tokenizer and labels. It appears when it
+    is complete."""
+    int8: bool = False
+    """Store weights in 8 bits: smaller, and faster on most processors. The score on validation is
+    measured before and after."""
+    max_loss: float | None = None
+    """Most points of that score that int8 may cost; a larger loss is an error. Unset is 0.5."""
+    data: Annotated[str | None, DATA] = None
+    """Data with the validation split for --int8; unset is the data of the run."""
+
+    def run(self) -> None:
+        """Write the graph; print its distance from torch, its size and the loss of int8."""
+        for option, value in (("--max-loss", self.max_loss), ("--data", self.data)):
+            if value is not None and not self.int8:
+                raise UserError(f"{option} applies to --int8: add --int8, or leave it out.")
+        if self.max_loss is not None and not self.max_loss >= 0:
+            raise UserError(f"--max-loss must be 0 or more, not {self.max_loss:g}.")
+        quiet_libraries()
+        from finetune.deployment.onnx import MAX_LOSS, export_onnx
+
+        max_loss = MAX_LOSS if self.max_loss is None else self.max_loss
+        found = export_onnx(
+            Path(self.folder), self.out, int8=self.int8, max_loss=max_loss, data=self.data
+        )
+        show("\n".join(found.lines))

@@ -1,0 +1,97 @@
+"""`finetune serve`."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from finetune.cli.options import Command
+from finetune.cli.output import quiet_libraries, show
+from finetune.config.options import argument
+from finetune.config.tasks import flag
+from finetune.deployment.onnx_model import is_export
+from finetune.types import UserError, install_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(Command):
+    """Serve trained models over HTTP; concurrent requests are predicted in batches.
+
+    Examples:
+        finetune serve runs/nli
+        finetune serve nli=runs/nli topics=exported --port 8080
+    """
+
+    runs: Annotated[tuple[str, ...], argument("RUN …")]
+    """Folders of runs, of models or of exports (which need no torch), or hub ids (OWNER/NAME,
+    OWNER/NAME@REVISION), each with the name of the model before it if you like: name=RUN."""
+    host: str = "127.0.0.1"
+    """Address to listen on; any other opens the server, without passwords, to the network."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    max_bytes: int = 1_000_000
+    """Largest body of a request, in bytes."""
+    max_examples: int = 256
+    """Largest number of examples in a request."""
+    max_characters: int = 20_000
+    """Largest number of characters of an example."""
+    max_waiting: int = 512
+    """Largest number of waiting requests of a model; further ones get status 503."""
+    batch_size: int = 64
+    """Largest number of examples to predict together, if a request has not more."""
+
+    def run(self) -> None:
+        """Serve until SIGTERM or Ctrl-C, then finish the requests under way."""
+        for name in ("max_bytes", "max_examples", "max_characters", "max_waiting", "batch_size"):
+            if (value := getattr(self, name)) < 1:
+                raise UserError(f"{flag(name)} {value}: must be at least 1.")
+        if missing := [name for name in ("fastapi", "uvicorn") if not find_spec(name)]:
+            raise UserError(f"serve needs {' and '.join(missing)}: {install_command(*missing)}.")
+        folders = named_runs(self.runs)
+        if not all(map(is_export, folders.values())):  # which need torch
+            quiet_libraries()
+        from finetune.deployment.server import ServedModel, make_app, run_server
+
+        with _listen(self.host, self.port) as listener:
+            models = [ServedModel(name, folder, self) for name, folder in folders.items()]
+            address, port = listener.getsockname()[:2]
+            url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+            if not ipaddress.ip_address(address).is_loopback:
+                show(f"note: {url} is open to the network, without passwords.", error=True)
+            show(f"serving {', '.join(folders)} at {url}/docs (Ctrl-C stops); try")
+            show(f"curl -s {url}/predict -d '{json.dumps(models[0].sample)}'")
+            run_server(make_app(models), listener)
+
+
+def named_runs(runs: Sequence[str]) -> dict[str, str]:
+    """Return the folders of models by their names in addresses."""
+    folders: dict[str, str] = {}
+    if not runs:
+        raise UserError("serve needs at least one folder of a run.")
+    for run in runs:
+        name, equals, folder = run.partition("=")
+        if not equals or Path(run).exists():
+            path, folder = Path(run).resolve(), run
+            name = path.parent.name if path.name == "best" else path.name.partition("@")[0]
+        if not re.fullmatch(r"[\w.-]+", name, re.ASCII) or name in folders:
+            raise UserError(f"{run}: {name!r} is no name or that of two models: write name=RUN.")
+        folders[name] = folder
+    return folders
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--host {host} --port {port}: {error}.") from None
+    # Connections inherit it. Without it a body waits about 40 ms for the receipt of its headers.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
