@@ -266,10 +266,10 @@ def test_a_server(runs: dict[str, Path]):
     """Documented requests, a client that goes, and a stop that answers what is under way."""
     page = (ROOT / "docs" / "serving.md").read_text("utf-8")
     (program,) = re.findall(r"^```\n(import json.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-    (curl,) = re.findall(r"^curl .*$", page, flags=re.MULTILINE)
+    curls = re.findall(r"^curl .*$", page, flags=re.MULTILINE)
     with serving(runs["texts"]) as (server, port, hint):
         assert f"curl -s http://127.0.0.1:{port}/predict -d " in hint
-        for line in (curl, hint):
+        for line in (*curls, hint):
             assert post(port, shlex.split(line)[-1].encode())[0] == 200
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
