@@ -81,7 +81,7 @@ class ServedModel:
         if not self.reader.input_keys:
             raise UserError(f"{folder}: its inputs are more than texts and words: use predict.")
         texts = (key for key in self.reader.input_keys if key not in ("words", "choices"))
-        self.sample = dict.fromkeys(texts, "A text.")
+        self.sample: dict[str, Any] = dict.fromkeys(texts, "A text.")
         if "choices" in self.reader.input_keys:
             self.sample["choices"] = ["yes", "no"]
         digest = hashlib.sha256()
