@@ -27,31 +27,28 @@ LINES = ["anna saw a big red dog in the garden", "the man is playing <b>the guit
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two maps, and a page of geometry."""
+    """A map, and a page of geometry."""
     place, model = tmp_path_factory.mktemp("pages"), lab.checkpoint()
     data = place / "data.jsonl"
     data.write_text(
         "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in SENTENCES)
     )
-    words = {"labels": (data, "die"), "words": ("examples/data/words/senses.jsonl", "die,bank")}
-    for name, (file, word) in words.items():
-        output = place / f"{name}.html"
-        run("map", model, "--file", file, "--word", word, "--out", output).ok()
+    run("map", model, "--file", data, "--word", "die", "--out", place / "map.html").ok()
     (place / "text.txt").write_text("\n".join(LINES))
     files = ("--out", place / "geometry.html", "--out", place / "geometry.json")
     arguments = ("--data", place / "text.txt", "--sentence", "anna saw a dog")
     run("geometry", model, *arguments, *files).ok()
-    return {name: place / f"{name}.html" for name in (*words, "geometry")}
+    return {name: place / f"{name}.html" for name in ("map", "geometry")}
 
 
-@pytest.mark.parametrize("name", ["labels", "words", "geometry"])
+@pytest.mark.parametrize("name", ["map", "geometry"])
 def test_phone_and_contrast(open_page: Any, pages: dict[str, Path], name: str):
     page = open_page(pages[name], viewport=PHONE, has_touch=True)
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert_readable(page)
         screenshot(page, f"{name}-{scheme}")
-    if name == "labels":
+    if name == "map":
         assert page.locator(".chart .point").count() == 12 * (LAYERS + 1)
         assert "[die] </script><script>alert('x')</script>" in page.locator("main").inner_text()
 

@@ -33,7 +33,7 @@ TEXTS = [
     "anna saw a big red dog",
 ]
 SHORT = ["the late train", "a guitar", "great story", "children in the rain", "anna and a dog"]
-SETTINGS: dict[str, Any] = {"steps": 3, "lr": 1e-3, "batch_size": 32}
+SETTINGS: dict[str, Any] = {"steps": 2, "lr": 1e-3, "batch_size": 32}
 
 
 @pytest.fixture(scope="module")
@@ -177,17 +177,16 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
 
 def test_splits_without_gold(place: Path, tmp_path: Path) -> None:
     """The test split of STS-B has no numbers: it is predicted, and has no score."""
-    for objective in ("cosine", "mirror"):
-        config = config_of(place, objective, "numbers.jsonl", steps=1, out=tmp_path / objective)
-        result = lab.fit(replace(config, data=f"{config.data},test={place / 'pairs.jsonl'}"))
-        assert list(result.metrics) == ["validation"]
-        assert len(read_jsonl(tmp_path / objective / "predictions.test.jsonl")) == len(TEXTS)
+    config = config_of(place, "mirror", "numbers.jsonl", steps=1, out=tmp_path / "run")
+    result = lab.fit(replace(config, data=f"{config.data},test={place / 'pairs.jsonl'}"))
+    assert list(result.metrics) == ["validation"]
+    assert len(read_jsonl(tmp_path / "run" / "predictions.test.jsonl")) == len(TEXTS)
     with pytest.raises(UserError, match="needs pairs of texts with a number; validation has pairs"):
         loaded(place, "cosine", "numbers.jsonl", "pairs.jsonl")
 
 
 def test_a_frozen_encoder_and_a_tokenizer_without_mask(place: Path, tmp_path: Path) -> None:
-    settings = {"freeze": "all", "out": tmp_path / "run", "max_tokens": 40}
+    settings = {"freeze": "all", "out": tmp_path / "run", "max_tokens": 40, "steps": 1}
     lab.fit(config_of(place, "softmax", "nli.jsonl", **settings))
     tokenizer = AutoTokenizer.from_pretrained(lab.checkpoint())
     tokenizer.mask_token = None
@@ -303,7 +302,7 @@ def trained(place: Path) -> dict[str, Path]:
     return runs
 
 
-@pytest.mark.parametrize("name", ["mean", "cls", "softmax", "cmlm"])
+@pytest.mark.parametrize("name", ["cls", "softmax", "cmlm"])
 def test_sentence_transformers_has_the_same_vectors(trained: dict[str, Path], name: str) -> None:
     library = pytest.importorskip("sentence_transformers")
     texts = [*TEXTS, "guitar " * 99]  # cut
@@ -314,8 +313,6 @@ def test_sentence_transformers_has_the_same_vectors(trained: dict[str, Path], na
     found = np.concatenate([each.vectors for each in embedder.encode(texts)])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert embedder.num_cut == 1
-    predicted = finetune.load(trained[name]).predict(texts)
-    np.testing.assert_allclose([p.vectors[0] for p in predicted], expected, rtol=0, atol=1e-5)
 
 
 def test_transformers_has_the_same_vectors(trained: dict[str, Path]) -> None:

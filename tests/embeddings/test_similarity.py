@@ -214,11 +214,11 @@ PREDICTED = GOLD + RANDOM.normal(size=60) * 2
 
 
 def test_correlations_and_their_intervals() -> None:
-    found = correlations(GOLD.tolist(), PREDICTED.tolist(), num_resamples=1000)
+    found = correlations(GOLD.tolist(), PREDICTED.tolist(), num_resamples=500)
     random = np.random.default_rng(5)
     for name, oracle in (("spearman", spearmanr), ("pearson", pearsonr)):
         np.testing.assert_allclose(found[name].value, oracle(GOLD, PREDICTED)[0])
-        drawn = random.integers(0, 60, (700, 60))
+        drawn = random.integers(0, 60, (400, 60))
         scores = [oracle(GOLD[rows], PREDICTED[rows])[0] for rows in drawn]
         expected = np.quantile(scores, [0.025, 0.975])
-        np.testing.assert_allclose(found[name][1:], expected, atol=0.05)
+        np.testing.assert_allclose(found[name][1:], expected, atol=0.06)

@@ -51,14 +51,14 @@ def test_layers_are_aligned(method: Any):
 
 
 def test_maps_are_the_same_for_a_seed_and_keep_groups():
-    vectors = clusters()
+    vectors = clusters(2)
     points = project_layers(vectors)
     np.testing.assert_array_equal(points, project_layers(vectors))
     labels = np.repeat([0, 1, 2], 12)
     assert all(silhouette_score(each, labels) > 0.5 for each in points)
 
 
-@pytest.mark.parametrize("count", [3, 4, 7])
+@pytest.mark.parametrize("count", [3, 7])
 @pytest.mark.parametrize("method", ["tsne", "pca"])
 def test_few_points(count: int, method: Any):
     points = project_layers(clusters()[:, :count], method=method)

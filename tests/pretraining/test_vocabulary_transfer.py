@@ -35,9 +35,7 @@ LINES = [
     "a big red dog runs across the street because it rains",
     "ጠቅላይ ሚኒስትሩ በአዲስ አበባ ተናገሩ።",
 ] * 5
-FAMILIES = (
-    "bert roberta xlm-roberta albert electra distilbert modernbert deberta-v2 mpnet eurobert"
-).split()
+FAMILIES = ("bert roberta albert distilbert modernbert deberta-v2 mpnet").split()
 
 
 def new_tokenizer(old: SubwordTokenizer, kind: str | None = None, size: int = 420):
