@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config.recipes import MultitaskRecipe, RecipeRun
+from finetune.config.recipes import SMOKE_EVALUATION, MultitaskRecipe, RecipeRun
 from finetune.config.tasks import CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
 from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.registry import TASKS
@@ -281,6 +281,7 @@ def train_once(
         task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
             recipe_run.check_splits(dataset.scored_splits)
+            dataset = _shortened(dataset) if recipe_run.recipe.is_smoke else dataset
         _describe(task, dataset, reporter)
         result = fit(
             task,
@@ -297,6 +298,15 @@ def train_once(
         return _finished(
             task, dataset, config, result, folder, command, report, recipe_run, repeatable
         )
+
+
+def _shortened(dataset: Dataset) -> Dataset:
+    splits = {
+        split: rows if split == "train" else rows[:SMOKE_EVALUATION]
+        for split, rows in dataset.splits.items()
+    }
+    note = f"--smoke scores the first {SMOKE_EVALUATION} examples of each split"
+    return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, note])
 
 
 @contextlib.contextmanager

@@ -108,7 +108,6 @@ class TaskCommand(RunOptions, TrainingCommand):
             "--folds": {
                 "--seeds": self.seeds is not None,
                 "--resume": config.resume,
-                "--test-share": config.test_share is not None,
                 "--test-sets": bool(config.test_sets),
             },
             "--sizes": {

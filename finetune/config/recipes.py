@@ -95,7 +95,7 @@ class Recipe:
                 f"{self.path} has no `smoke` settings for a quick check: add some, such as "
                 "`smoke: {steps: 3}`, or leave --smoke out."
             )
-        settings = {**self.settings, "limit_eval": SMOKE_EVALUATION, **self.smoke}
+        settings = {**self.settings, **self.smoke}
         return dataclasses.replace(self, settings=settings, is_smoke=True)
 
 

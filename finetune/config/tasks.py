@@ -32,7 +32,6 @@ from finetune.config.description import CALIBRATION, PROBLEMS, TaskDescription
 from finetune.config.options import (
     COMMON,
     FACTOR,
-    FRACTION,
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
@@ -192,16 +191,11 @@ class DataSettings:
     that is held out, such as `0.2` (`auto` is 0.1, or about 10,000 examples if that is less); or
     `none`: train on every row and keep the last model. Equal texts, and with 20 documents or more
     whole documents, stay together; labels are stratified."""
-    test_share: Annotated[float | None, FRACTION] = None
-    """Fraction of train to hold out as a test split, in the same way, if the data have none; unset
-    is 0."""
     test_sets: Annotated[tuple[str, ...], Help("NAME=DATA …")] = ()
     """Further test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. Of data
     with several splits it is the test split."""
     limit: Annotated[int | None, COMMON, POSITIVE, Changes(weights=True, shared=False)] = None
     """Train on the first N training examples."""
-    limit_eval: Annotated[int | None, POSITIVE, Changes(scores=True, shared=False)] = None
-    """Score only the first N examples of each other split; unset is all, and 200 with --smoke."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,8 +258,6 @@ class TrainingSettings:
     returns the sum of its losses and the number to divide it by. The file is executed."""
     eval_every: Annotated[int | None, POSITIVE, OWN_COURSE] = None
     """Steps between evaluations on the validation split; unset is once an epoch."""
-    patience: Annotated[int | None, POSITIVE, COURSE] = None
-    """Stop after this many evaluations without a better score; unset never stops early."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
     supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
@@ -421,7 +413,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
             )
         if self.validation == "none":
             self._refuse(
-                ("metric", "patience", "calibrate"),
+                ("metric", "calibrate"),
                 "needs validation data: leave it out, or leave out --validation none.",
             )
         if self.tuning != "lora" and self.lora != TrainConfig.lora:
@@ -461,9 +453,6 @@ class LabelConfig(TrainConfig):
     """Spread this share of the probability of gold evenly over all classes in the loss (Szegedy et
     al., 2016); 0.1 is usual. With several labels for a text, half of it goes to each of yes and
     no."""
-    labels_case: Literal["keep", "fold"] = "keep"
-    """`fold` reads labels that differ only in case, blanks or invisible characters as one, in the
-    most frequent spelling."""
     sampling: Annotated[str, SAMPLING, Changes(data=True, weights=True, inherited=False)] = "none"
     """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
     `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""
@@ -517,9 +506,7 @@ class TextConfig(LabelConfig):
     pair_encoder: Literal["cross", "bi", "poly"] = "cross"
     """Read a pair of texts as one sequence (`cross`), or each text alone, and compare their vectors
     (`bi`, `poly`): less accurate, but the vectors of candidates can be computed once and ranked for
-    any query. `poly` compares several vectors of the first text (--poly-codes)."""
-    poly_codes: Annotated[int | None, POSITIVE] = None
-    """Number of vectors of the first text with `--pair-encoder poly`; unset is 16."""
+    any query. `poly` compares 16 vectors of the first text."""
     per_class: Annotated[int | None, POSITIVE] = None
     """Train on N examples of each label, drawn by --seed. A larger N adds to the examples of a
     smaller N."""
@@ -603,8 +590,6 @@ class ClassifyConfig(TextConfig):
     problem: Annotated[Literal["auto", "single", "multi", "regression"], COMMON] = "auto"
     """Predict one of several labels, any number of labels, or a number; `auto` decides by the
     training labels."""
-    threshold: Annotated[float, FRACTION] = 0.5
-    """Lowest probability (after --calibrate) of a predicted label, with `--problem multi`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -649,7 +649,7 @@ def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
             ", ".join(f"{name!a} ({total[name]:,})" for name in names) for names in groups
         )
         message = f"labels that differ only in case, blanks or invisible characters: {listed}"
-        advice = "if they mean one class, read them as one with --labels-case fold"
+        advice = "if they mean one class, spell them alike"
         yield Finding("warning", "labels", f"{message}: {advice}")
 
 

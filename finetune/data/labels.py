@@ -376,32 +376,6 @@ def variants(labels: Iterable[str]) -> list[list[str]]:
     return [names for names in groups.values() if len(names) > 1]
 
 
-def folded(data: Dataset) -> Dataset:
-    """Return the data with one spelling of labels that differ only in case, and a note on them.
-
-    The spelling is the most frequent one. ``data`` has texts with names as labels, or words with
-    tags or spans.
-    """
-    counts = Counter(
-        _type(name) if tagged else name
-        for rows in data.splits.values()
-        for tagged in [rows.are_words and rows[0].spans is None]
-        for names in rows.golds()
-        for name in names or ()
-    )
-    counts.update(dict.fromkeys(voted_names(data.splits.values()), 0))
-    mapping = {
-        name: max(names, key=lambda each: (counts[each], each))
-        for names in variants(counts)
-        for name in names
-    }
-    if not mapping:
-        return data
-    note = f"--labels-case fold: one spelling each of {abbreviated(sorted({*mapping.values()}))}"
-    renamed = _renamed(data, mapping, note)
-    return renamed.with_splits(renamed.splits)
-
-
 def _renamed(data: Dataset, mapping: Mapping[str, str], note: str) -> Dataset:
     splits = {
         split: rows.map(lambda _, row: with_names(row, mapping))

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from finetune.config.tasks import TrainConfig
 from finetune.data.dataset import DataError, Dataset
@@ -45,12 +45,7 @@ NUM_BINS, MIN_BIN = 10, 20
 def with_held_out_splits(
     dataset: Dataset, config: TrainConfig, default: float = DEFAULT_SHARE
 ) -> Dataset:
-    """Return the data set with the splits that the settings hold out of train.
-
-    These are a test split (``test_share``), then a validation split if there is none.
-    """
-    if config.test_share is not None:
-        dataset = hold_out(dataset, config.test_share, split="test")
+    """Return the data set with a validation split, which the settings hold out of train."""
     if config.validation != "none":
         dataset = hold_out(dataset, config.validation_share, default)
     return dataset
@@ -60,21 +55,19 @@ def hold_out(
     dataset: Dataset,
     share: float | None = None,
     default: float = DEFAULT_SHARE,
-    *,
-    split: Literal["validation", "test"] = "validation",
 ) -> Dataset:
-    """Return the data set with a validation (or test) split, held out of train if there is none.
+    """Return the data set with a validation split, held out of train if there is none.
 
     Without a ``share``, ``default`` is the fraction, up to ``MOST_HELD_OUT`` examples. The choice
     uses no seed, so that runs with different seeds are scored on the same examples. It keeps groups
     together (documents if there are ``MIN_DOCUMENTS``) and the fraction of each label; a label of
     two groups or more is on both sides (up to ``MOST_RARE``).
     """
+    split = "validation"
     if any(name.split("_")[0] == split for name in dataset.splits):
         if share is not None:
-            option = "--validation" if split == "validation" else "--test-share"
             raise DataError(
-                f"{option} {share}: {dataset.name} has a {split} split, so nothing is held "
+                f"--validation {share}: {dataset.name} has a validation split, so nothing is held "
                 "out: leave it out."
             )
         return dataset
@@ -87,11 +80,10 @@ def hold_out(
     number = int(groups.max(initial=-1)) + 1
     unit = "document" if by_document else "different text"
     if number < 2:
-        without = "--validation none" if split == "validation" else "no --test-share"
         raise DataError(
             f"{dataset.name} has no {split} split and train has only "
             f"{quantity(number, unit)}, so none can be held out: add a file {split}.jsonl, or "
-            f"write {without}."
+            "write --validation none."
         )
     share = share or min(default, MOST_HELD_OUT / len(train))
     held = _held_out(train, groups, share)[groups]

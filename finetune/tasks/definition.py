@@ -10,7 +10,6 @@ from typing import Any
 
 from finetune.config.tasks import (
     IN_MEMORY,
-    LabelConfig,
     TrainConfig,
     changes_of,
     named_test_sets,
@@ -26,7 +25,6 @@ from finetune.data import (
 from finetune.data import examples as holder
 from finetune.data.dataset import WARNING
 from finetune.data.json_files import read_object
-from finetune.data.labels import folded
 from finetune.data.mixing import with_replay
 from finetune.data.snapshots import Inputs, Prepared, large_inputs
 from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
@@ -154,9 +152,7 @@ def run_data(
     config = replace(config, data=saved.get("data_used") or config.data)
     definition = task_class(task.name)
     if data is not None:
-        return definition.prepare(
-            config, with_new_names(config, read_data(definition, config, data))
-        )
+        return definition.prepare(config, read_data(definition, config, data))
     if config.data == IN_MEMORY:
         raise UserError(f"{model}: was trained on data in memory, and {need}: {otherwise}.")
     found = limited(_prepared(definition, config, None).data, config)
@@ -166,12 +162,6 @@ def run_data(
             f"them, or {otherwise}."
         )
     return found
-
-
-def with_new_names(config: TrainConfig, data: Dataset) -> Dataset:
-    """Rename labels by --labels-case."""
-    fold = isinstance(config, LabelConfig) and config.labels_case == "fold"
-    return folded(data) if fold else data
 
 
 def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str, ...]) -> Prepared:
@@ -184,7 +174,7 @@ def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str,
     for split, rows in data.splits.items():
         if rows:
             config.description.require_examples(rows.kind, f"{data.name}: the examples of {split}")
-    data = task.prepare(config, with_new_names(config, data))
+    data = task.prepare(config, data)
     if "train" not in data.splits:
         raise UserError(
             f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
@@ -260,21 +250,16 @@ def starting_commit(config: TrainConfig) -> str | None:
 
 
 def limited(data: Dataset, config: TrainConfig) -> Dataset:
-    """Keep the first ``limit`` training examples, and the first ``limit_eval`` of other splits."""
-    splits, notes = dict(data.splits), list(data.notes)
-    for split, examples in data.splits.items():
-        option, limit = "--limit", config.limit
-        if split != "train":
-            option, limit = "--limit-eval", config.limit_eval
-        if limit is None or limit >= len(examples):
-            continue
-        splits[split] = examples[:limit]
-        note = f"{option}: the first {limit:,} of {quantity(len(examples), 'example')} of {split}"
-        labels = set() if examples.are_words else set(splits[split].column("label"))
-        if len(labels) == 1 and None not in labels:
-            note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
-        notes.append(note)
-    return replace(data, splits=splits, notes=notes)
+    """Keep the first ``limit`` training examples."""
+    examples, limit = data.splits.get("train"), config.limit
+    if examples is None or limit is None or limit >= len(examples):
+        return data
+    train = examples[:limit]
+    note = f"--limit: the first {limit:,} of {quantity(len(examples), 'example')} of train"
+    labels = set() if examples.are_words else set(train.column("label"))
+    if len(labels) == 1 and None not in labels:
+        note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
+    return replace(data, splits={**data.splits, "train": train}, notes=[*data.notes, note])
 
 
 def _saved_labels(config: TrainConfig) -> tuple[str, ...]:

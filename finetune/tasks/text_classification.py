@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import ClassifyConfig, TextConfig
+from finetune.config.tasks import TextConfig
 from finetune.data import Dataset
 from finetune.data.labels import with_standard_names
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
@@ -104,7 +104,7 @@ class TextRecord(TaskRecord, TextDecoder):
     @property
     def threshold(self) -> float:  # type: ignore[override]  # an attribute of what is restored
         """Lowest probability of a predicted label (several labels)."""
-        return self.config.threshold if isinstance(self.config, ClassifyConfig) else 0.5
+        return 0.5
 
 
 class TextClassificationTask(Task):
@@ -236,7 +236,7 @@ class TextClassificationTask(Task):
             PairClassifier.from_pretrained,
             folder,
             kind=config.pair_encoder,
-            num_codes=config.poly_codes or NUM_CODES,
+            num_codes=NUM_CODES,
             dropout=config.classifier_dropout or 0.0,
         )
 

@@ -120,16 +120,10 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
         (numbers, "the predictions are numbers, not classes", ("loss", "label_smoothing")),
         (numbers, "the predictions are numbers and have no probabilities", ("calibrate",)),
         (
-            problem != "multi",
-            "it applies to several labels for a text (--problem multi)",
-            ("threshold",),
-        ),
-        (
             not single or len(labels) != 2,
             "it applies to texts with one of two labels",
             ("positive",),
         ),
-        (encoder != "poly", "it applies to --pair-encoder poly", ("poly_codes",)),
         (not window, "it applies to --long-text window", ("overlap",)),
         (window and encoder != "cross", one_sequence, ("long_text",)),
         (not single, one_label, ("few_shot",)),

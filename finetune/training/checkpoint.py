@@ -39,7 +39,6 @@ class TrainerState:
     best_step: int = 0
     num_best: int = 0
     """The number of evaluations with the best score."""
-    bad_evaluations: int = 0
     finished: bool = False
     loss_scale: dict[str, Any] = field(default_factory=dict)
     """State of the loss scaler; empty without fp16."""

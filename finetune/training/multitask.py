@@ -86,7 +86,6 @@ def require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
                 )
     wrong = {
         "--tuning": config.tuning != "full",
-        "--patience": config.patience is not None,
         "--track": config.track != "none",
         "--sparse-embeddings on": config.sparse_embeddings == "on",
     }

@@ -337,7 +337,7 @@ def train_sizes(
     if config.validation != "none" or "test" not in raw.splits:
         raw = with_held_out_splits(raw, config)
         validation = "none" if config.validation == "none" else "auto"
-        config = replace(config, validation=validation, test_share=None)
+        config = replace(config, validation=validation)
     if not raw.scored_splits:
         raise UserError(
             "--sizes: --validation none leaves no split to score: leave it out, or name a test "

@@ -164,7 +164,6 @@ def evaluate_and_keep(part: Part) -> None:
     # of equal scores the later, which has a lower learning rate
     is_best = better or found.score == state.best_score
     state.num_best = 1 if better else state.num_best + is_best
-    state.bad_evaluations = 0 if better else state.bad_evaluations + 1
     if is_best:
         state.best_score, state.best_step = found.score, state.step
         folder.save_best(part.task, part.head)
@@ -176,9 +175,6 @@ def evaluate_and_keep(part: Part) -> None:
         state.step, split, found.metrics, is_best, found.examples, found.predicted
     )
     tell(part.callbacks, event)
-    if part.config.patience and state.bad_evaluations >= part.config.patience:
-        state.finished = True
-        part.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
 
 
 def tell_saved(part: Part, folder: Path, *, at_once: bool = False) -> None:

@@ -232,8 +232,6 @@ def search_folder(config: TrainConfig, task: str, trials: int, minutes: float | 
         raise UserError(f"--minutes must be above 0, not {minutes}.")
     if config.validation == "none":
         raise UserError("search: --validation none leaves no score to search by: leave it out.")
-    if config.test_share is not None:
-        raise UserError("search: --test-share does not apply: trials read no test split.")
     folder = runs_folder(config, task, "search")
     require_writable(folder)
     require_own(folder, is_free(folder) or DATABASE in entries(folder))

@@ -116,8 +116,8 @@ def test_a_quick_check_of_a_recipe(calls: list[tuple], recipe: Path):
     ((_, task, config, recipe_run),) = calls
     name = recipe_run.recipe.name
     assert (task, name) == ("tag", "tag-r-smoke"), "its runs are not taken for the recipe's"
-    assert config == TagConfig(steps=2, limit=9, limit_eval=200, lr=1e-3, overlap=8)
-    assert recipe_run.differing == ("limit", "limit_eval", "steps")
+    assert config == TagConfig(steps=2, limit=9, lr=1e-3, overlap=8)
+    assert recipe_run.differing == ("limit", "steps")
     assert "--smoke needs a recipe" in run("run", "--smoke").err
 
 
@@ -303,7 +303,7 @@ def test_options_of_one_run_are_refused_for_several(tmp_path: Path):
     (tmp_path / "two.yaml").write_text(
         "task: multitask\ntasks:\n  a: {task: tag}\n  b: {task: tag}\n"
     )
-    for option in ("--dry-run", "--seeds=2", "--patience=2"):
+    for option in ("--dry-run", "--seeds=2", "--clip=2"):
         name = option.partition("=")[0]
         message = f"error: {name} does not apply to several tasks: leave it out."
         assert run("run", tmp_path / "two.yaml", option).err.startswith(message)

@@ -101,7 +101,6 @@ WRONG = [
     (ClassifyConfig, {"columns": ("text",)}, "--columns must be role=column, .* not 'text'"),
     (NliConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
     (TagConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
-    (ClassifyConfig, {"threshold": 1.5}, "--threshold must be between 0 and 1, not 1.5"),
     (TagConfig, {"max_length": 10, "max_tokens": 5}, "--max-length 10 exceeds --max-tokens 5"),
 ] + [
     (NliConfig, {name: 0}, f"{flag(name)} must be above 0, not 0")
@@ -113,7 +112,6 @@ WRONG = [
         "head_lr",
         "eval_every",
         "save_every",
-        "patience",
     )
 ]
 

@@ -114,7 +114,6 @@ def test_whatever_changes_the_data_is_read(
     assert not reads(other_run, monkeypatch)
     for changed in (
         {"test_sets": (f"more={config.data}",)},
-        {"labels_case": "fold"},
         {"columns": ("text=text",)},
     ):
         assert reads(replace(config, **changed), monkeypatch), changed

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from finetune.config.tasks import ClassifyConfig
 from finetune.data import (
     DataError,
     Dataset,
@@ -15,7 +14,6 @@ from finetune.data import (
     hold_out,
     leaked,
     unmeasured_labels,
-    with_held_out_splits,
 )
 from finetune.data.examples import normalized_texts
 from finetune.types import Span, TextExample, TokenExample
@@ -160,20 +158,6 @@ def test_small_and_given_splits():
     assert hold_out(given) is given
     with pytest.raises(DataError, match=r"--validation 0\.2: m has a validation split"):
         hold_out(given, 0.2)
-
-
-def test_a_test_split_is_held_out_in_the_same_way():
-    rows = texts(*[(f"text {i // 2}", "rare" if i % 20 < 2 else "common") for i in range(200)])
-    config = ClassifyConfig(test_share=0.2, validation=0.25)
-    data = with_held_out_splits(Dataset("x", {"train": rows}), config)
-    sizes = {split: counts(examples) for split, examples in data.splits.items()}
-    assert list(sizes) == ["train", "validation", "test"]
-    assert sizes["test"] == {"common": 36, "rare": 4}
-    assert sizes["validation"] == {"common": 36, "rare": 4}
-    assert not leaked(data), "equal texts stay together"
-    assert "no test split: held out 40 of 200 examples of train" in data.notes[0]
-    with pytest.raises(DataError, match=r"--test-share 0\.2: x has a test split"):
-        with_held_out_splits(data, config)
 
 
 def test_the_default_share_has_a_most(monkeypatch: pytest.MonkeyPatch):

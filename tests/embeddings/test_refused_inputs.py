@@ -60,8 +60,6 @@ REFUSED = {
     },
     "nli --model MODEL --data NLI --dry-run": {
         "--pair-encoder bi --long-text window": "one sequence of each text",
-        "--pair-encoder bi --poly-codes 4": "applies to --pair-encoder poly",
-        "--pair-encoder poly --poly-codes 0": "above 0",
     },
     "classify --model MODEL --dry-run": {"--data SINGLE --pair-encoder bi": "needs pairs of texts"},
     "wsd --model MODEL --out new": {

@@ -20,7 +20,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("classify", {}),
     ("classify", {"model": "modernbert"}),
     ("nli", {}),
-    ("nli", {"pair_encoder": "poly", "poly_codes": 3}),
+    ("nli", {"pair_encoder": "poly"}),
     ("classify", {"few_shot": True}),
     ("choice", {}),
     ("tag", {}),

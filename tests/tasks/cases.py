@@ -172,7 +172,7 @@ CASES = {
     "poly": Case(
         "classify",
         texts([0.5, 1.5, 2.0, -1.0, 0.0, 3.25, -2.5, 1.0], pairs=True),
-        {"pair_encoder": "poly", "poly_codes": 3},
+        {"pair_encoder": "poly"},
     ),
     "choice": Case("choice", _CHOICES, {}),
     "choice calibrated": Case(

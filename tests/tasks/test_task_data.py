@@ -17,7 +17,7 @@ from finetune.data import check_data, read_text, read_tokens
 from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
 from finetune.runtime.launch import make_accelerator
-from finetune.tasks import load_task, save_task, saved_task
+from finetune.tasks import load_task
 from finetune.tasks.text_data import with_problem
 from finetune.training.data import training_data
 from finetune.training.trainer import fit
@@ -99,7 +99,6 @@ def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path)
         ("single", {"class_weights": "pos"}, "'pos' is not LABEL=NUMBER"),
         ("single", {"class_weights": "pos=much"}, "'pos=much' is not LABEL=NUMBER"),
         ("single", {"class_weights": "neg=-1"}, "0 or more"),
-        ("single", {"threshold": 0.7}, "--threshold 0.7: it applies to several labels"),
         ("single", {"overlap": 8}, "--overlap 8: it applies to --long-text window"),
         ("multi", {"positive": "joy"}, "--positive joy: it applies to texts with one of two"),
         ("regression", {"class_weights": "auto"}, "--class-weights auto: the labels of .* are num"),
@@ -221,17 +220,6 @@ def test_nli_labels_are_mapped_by_name(runs: Runs, tmp_path: Path) -> None:
     other = [{**row, "label": row["label"][:3]} for row in CASES["nli 3"].rows]
     kept, _ = runs.task("nli 3", data=splits(tmp_path / "b", train=other, validation=other))
     assert list(kept.record.labels) == ["con", "ent", "neu"]
-
-
-def test_threshold_survives_saving(runs: Runs, tmp_path: Path) -> None:
-    task, dataset = runs.task("multi", threshold=0.9)
-    head = task.head().eval()
-    head.save_pretrained(tmp_path)
-    save_task(task, tmp_path)
-    again = saved_task(tmp_path)
-    assert again.record.threshold == 0.9
-    for answer in predict(again, again.head(tmp_path), dataset.splits["validation"]):
-        assert set(answer.label) == {n for n, score in answer.scores.items() if score >= 0.9}
 
 
 @pytest.mark.parametrize("name", ["tag", "ner"])

@@ -293,7 +293,6 @@ def test_settings_of_training_are_defaults_and_those_of_the_task_the_teachers() 
         "data": str(lab.data("sentiment")),
         "validation": "0.2",
         "limit": 20,
-        "limit_eval": 5,
         "max_length": 32,
         "max_tokens": 77,
         "precision": "fp32",

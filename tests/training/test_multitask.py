@@ -115,7 +115,6 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_again(
     ("more", "own", "message"),
     [
         ("", ", lr: 1e-4", "--lr belongs to the encoder that tasks share"),
-        ("patience: 2", "", "--patience does not work with several tasks"),
         ("alpha: 2", "", "--alpha must be from 0 to 1, not 2"),
         ("alpha: much", "", r"bad.yaml:7: alpha must be a number"),
         ("epochz: 2", "", r"bad.yaml:7: unknown setting 'epochz'"),

@@ -28,7 +28,7 @@ DATA = "sentiment numbers pairs documents relations questions choices windows sh
 COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 6 --eval-every 4"
 SLOW = "slow"
 ONE_RUN = f"""
-classify --data sentiment --sampling balanced:0.5 --patience 9 --precision bf16
+classify --data sentiment --sampling balanced:0.5 --precision bf16
 classify --data sentiment --custom-loss own.py:doubled --validation none
 classify --data sentiment --few-shot --per-class 6 --validation none --save-every 2
 classify --data numbers --tuning lora

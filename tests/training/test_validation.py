@@ -65,15 +65,12 @@ def test_test_splits_without_labels_are_predicted_only_on_request(task: str, tmp
     assert any(line.startswith(note) for line in dataset.notes)
 
 
-def test_evaluation_can_be_limited_and_shows_its_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_evaluation_shows_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     folders = {"data": lab.data("sentiment"), "out": str(tmp_path / "run")}
-    config = config_of("classify", **folders, limit=20, limit_eval=5, validation="auto")
+    config = config_of("classify", **folders, limit=20, validation="auto")
     task, dataset = lab.load(config)
-    assert [len(examples) for examples in dataset.splits.values()] == [20, 5, 5]
-    assert "--limit-eval: the first 5 of 12 examples of test" in dataset.notes
+    assert [len(examples) for examples in dataset.splits.values()] == [20, 12, 12]
     lines = io.StringIO()
     finetune.fit(task, dataset, config, reporter=Reporter(stream=lines))
     assert "validation: batch 1/1" in lines.getvalue()
@@ -88,7 +85,8 @@ def test_a_score_of_the_split_that_selected_the_model_is_named(tmp_path: Path):
     texts = [tmp_path / "run" / name for name in ("README.md", "report.html", "best/README.md")]
     assert note in done.out and all(note in path.read_text() for path in texts)
     assert "no influence" not in texts[0].read_text()
-    held_out = lab.train("classify", tmp_path / "other", data=data, test_share=0.2).ok()
+    shutil.copy(data / "validation.jsonl", data / "test.jsonl")
+    held_out = lab.train("classify", tmp_path / "other", data=data).ok()
     assert note not in held_out.out, held_out.err
     assert "test accuracy" in held_out.out and "95% interval" in held_out.out
     assert "F1 by label (examples): neg " in held_out.out
@@ -115,9 +113,7 @@ def test_a_given_validation_split_is_scored_only_at_the_end(tmp_path: Path):
     assert "validation" not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
-@pytest.mark.parametrize(
-    "setting", [{"patience": 2}, {"metric": "macro_f1"}, {"calibrate": "temperature"}]
-)
+@pytest.mark.parametrize("setting", [{"metric": "macro_f1"}, {"calibrate": "temperature"}])
 def test_settings_that_need_validation_are_refused(setting: dict):
     with pytest.raises(UserError, match=r"needs validation data: leave it out"):
         ClassifyConfig(validation="none", **setting)
