@@ -83,7 +83,7 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     if not isinstance(prediction, MaskedPrediction):
         assert kind.gold(read) == kind.gold(example) and kind.asked(read) == kind.asked(example)
     if prediction != TextPrediction(0, None):
-        file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)], "jsonl", True)
+        file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)])
         scored = kind.align(file, Gold("p.jsonl", [read]))
         facts = {"schemes": scored.schemes, "positive": scored.positive, "labels": scored.labels}
         expected = scored.kind.scored([example], [prediction], **facts)
@@ -127,6 +127,7 @@ NAMES = {*KINDS} | {kind.key for kind in KINDS.values()} - {""}
 PREDICTIONS = {each.__name__ for each in map(type, (p for _, p in WRITTEN.values()))}
 REASONS = {
     "annotation/": "kinds of labels of people, of items of the page and of formats of tools",
+    "cli/readable.py": "lines for people",
     "deployment/onnx.py": "whether a model can predict the gold of a file",
     "embeddings/rank.py": "whether a model has a number for a pair of texts",
     "evaluation/predictions.py": "masked subwords hold their own gold",
