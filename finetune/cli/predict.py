@@ -247,13 +247,19 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                     columns.pop(example.id, None)
                 yield example
 
+        from finetune.evaluation.kinds import KINDS
+
         predictions = model.stream(examples(), skip=skip)
+        uncertainty = KINDS[model.task.record.kind].uncertainty
+        tells_uncertainty = self.out is not None and not as_table
 
         def rows() -> Iterator[dict[str, Any]]:
             for prediction in predictions:
                 example = noted.pop(prediction.id)
                 id = example.id if example.key is None else example.key
                 row = prediction.record() | {"id": id}
+                if tells_uncertainty and (value := uncertainty(prediction)) is not None:
+                    row["uncertainty"] = round(value, 6)
                 for name, (reasons,) in self.reasons(model, [example]).items():
                     row[name] = [reason.record() for reason in reasons]
                 yield with_columns(row, columns.pop(prediction.id, {}))

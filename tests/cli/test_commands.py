@@ -173,7 +173,10 @@ def test_files_have_one_answer_for_each_row(task: str, name: str, place: Path, t
     assert [record["id"] for record in records(outcome.out)] == [0, 1, 2, 3]
     output = tmp_path / "out.jsonl"
     assert run("predict", place / task, "--file", path, "--out", output).out == ""
-    assert output.read_text(encoding="utf-8") == outcome.out
+    written = records(output.read_text(encoding="utf-8"))
+    uncertain = [row.pop("uncertainty", None) for row in written]
+    assert written == records(outcome.out)
+    assert all(value is None or 0 <= value <= 1 for value in uncertain) and any(uncertain)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "out.jsonl"])
 
 

@@ -140,11 +140,11 @@ def test_a_threshold_keeps_the_risk_and_gives_no_fewer_answers_than_it_must() ->
 def test_the_guarantee_holds_over_draws() -> None:
     world, rng = Answers.of(labeled(20_000, sharp=3.0)), np.random.default_rng(1)
     broken = 0
-    for _ in range(100):
+    for _ in range(60):
         drawn = world.take(rng.integers(len(world), size=600))
         chosen = at_risk(answers(drawn.confidence, drawn.right), 0.1, delta=0.1)
         broken += world.above(chosen.confidence).risk > 0.1
-    assert binomtest(broken, 100, 0.1, alternative="greater").pvalue > 0.01
+    assert binomtest(broken, 60, 0.1, alternative="greater").pvalue > 0.01
 
 
 def test_the_area_is_the_mean_risk() -> None:
@@ -178,11 +178,11 @@ def test_sets_hold_gold_at_the_level(how: str, per_class: bool) -> None:
     coverages = []
     for seed in range(20):
         rule = fit_sets(labeled(300, seed=seed), 0.8, how, per_class)
-        rows = table_of_sets(labeled(1000, seed=100 + seed), rule)
+        rows = table_of_sets(labeled(500, seed=100 + seed), rule)
         coverages.append([row["coverage"] for row in rows])
-    limit = 0.05 if how == "cumulative" else 0.015
+    limit = 0.05 if how == "cumulative" else 0.02
     for found in np.mean(coverages, axis=0)[: None if per_class else 1]:
-        assert 0.8 - 0.015 < found < 0.8 + limit
+        assert 0.8 - 0.02 < found < 0.8 + limit
 
 
 def test_the_quantile_by_hand() -> None:

@@ -263,7 +263,7 @@ LEAST_COVERAGE = {1: 0.92, 2: 0.85, 3: 0.92, 5: 0.92}
 @pytest.mark.parametrize(("num_runs", "spread"), [(1, 0.0), (2, 0.3), (3, 0.3), (5, 0.6)])
 def test_coverage_of_intervals_quickly(num_runs: int, spread: float):
     least = LEAST_COVERAGE[num_runs]
-    assert coverage(150, num_runs, spread) >= least - 3 * math.sqrt(least * (1 - least) / 150)
+    assert coverage(80, num_runs, spread) >= least - 3 * math.sqrt(least * (1 - least) / 80)
 
 
 @pytest.mark.slow

@@ -264,10 +264,7 @@ class Kind(ABC):
         """Return the content of an example without its gold."""
 
     def uncertainty(self, prediction: Any) -> float | None:
-        """Return the uncertainty of a prediction from 0 to 1 (``finetune suggest``).
-
-        None if it has no measure.
-        """
+        """Return the uncertainty of a prediction (``predict --out``); None without a measure."""
         return None
 
     def align(self, file: PredictionFile, gold: Gold) -> Scored:

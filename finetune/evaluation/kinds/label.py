@@ -415,7 +415,7 @@ class Label(_OfLabels):
 
     def uncertainty(self, prediction: TextPrediction) -> float | None:
         """Return 1 less the margin between the two best labels (Scheffer et al. 2001)."""
-        if prediction.scores is None:
+        if prediction.scores is None or prediction.label is None:
             return None
         values = sorted(prediction.scores.values(), reverse=True)
         return 1 - (values[0] - values[1]) if len(values) > 1 else 0.0
