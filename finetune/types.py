@@ -953,6 +953,7 @@ OPTIONAL_PACKAGES = {
     "openpyxl": "openpyxl>=3.1",
     "optuna": "optuna>=5.0",
     "peft": "peft>=0.18",
+    "shtab": "shtab>=1.7",
     "tensorboard": "tensorboard>=2.17",
     "uvicorn": "uvicorn>=0.34",
 }

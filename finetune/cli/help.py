@@ -32,7 +32,7 @@ usage: finetune COMMAND [INPUT …] [--option value …]   (fine-tune pretrained
 FOOT = """\
 options
   --help      this help, or the options of a command (--help-all: every option); --version
-  --quiet     results and errors only; --verbose: more; --print-completion {bash,zsh,fish}
+  --quiet     results and errors only; --verbose: more; --print-completion {bash,zsh,tcsh}
 First run, without a download: finetune nli --model minilm --data examples/data/nli"""
 COMMANDS_BY_GROUP: dict[str, dict[str, str]] = {
     "train": {

@@ -241,9 +241,14 @@ def _information(name: str, rest: list[str]) -> str | None:
 
 
 def _completion(shell: str) -> str:
-    from finetune.cli.completion import completed_options, completion
+    from finetune.cli.completion import completion
 
-    return completion(shell, {n: completed_options(command_class(n), n) for n in COMMANDS})
+    options = {name: options_of(command_class(name)) for name in COMMANDS}
+    for name in ("run", "search"):  # they take the options of a task
+        own = {option.name for option in options[name]}
+        of_task = [each for each in options_of(CONFIGS["classify"]) if each.group != "task"]
+        options[name] += [each for each in of_task if each.name not in own]
+    return completion(shell, options)
 
 
 def _require_command(name: str) -> None:

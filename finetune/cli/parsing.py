@@ -1,7 +1,8 @@
 """Parsing: the arguments of a command become an instance of its dataclass.
 
-argparse splits the arguments. The fields give each option its name, type, default and group
-(``finetune.config.options``), and each value becomes an instance of the type of its field.
+One argparse parser for each command splits the arguments, prints the help, and completes words in
+shells. The fields give each option its name, type, default and group (``finetune.config.options``),
+and each value becomes an instance of the type of its field.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, get_origin, get_type_hints
 
-from finetune.cli.help import Option, options_of, values_of
-from finetune.config.tasks import OTHER_NAMES, flag
+from finetune.cli.help import Option, first_sentence, options_of, values_of
+from finetune.config.tasks import CONFIGS, OTHER_NAMES, flag
 from finetune.config.values import converted
 from finetune.types import UserError, did_you_mean
 
@@ -21,6 +22,8 @@ ALIASES = {flag(name): flag(other) for other, name in OTHER_NAMES.items()}
 """Names of options in the training scripts of transformers, which are accepted too."""
 ONE_WORD = {"--data": "--file", "--file": "--data"}
 """Options that both name what a command reads: a command that has one also takes the other."""
+NO_OPTION = "\0"
+"""Begins an argument after `--` for argparse, which loses the dashes before several arguments."""
 OTHER_MEANING = {
     "--per-device-train-batch-size": "here a batch has the same examples on any number of devices: "
     "write --batch-size for the examples per step over all devices (--max-tokens bounds memory)",
@@ -106,32 +109,53 @@ def parsed_known(
     name: str, options: Sequence[Option], arguments: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the values of options, by field, and the arguments that are none of theirs."""
-    own = {option.name for option in options}
-    parser = _Parser(prog=f"finetune {name}", add_help=False, allow_abbrev=False)
-    for option in options:
-        other = ONE_WORD.get(option.name)
-        aliases = [ALIASES.get(option.name), None if other in own else other]
-        if not option.positional:
-            _add(parser, option, [each for each in aliases if each is not None])
-    before, after = before_dashes(arguments)
+    words, after = before_dashes(arguments)
     for option in filter(lambda option: option.switch, options):  # its value may be left out
         legal = {"true", "false", *values_of(option.kind)}
-        for place, word in enumerate(before):
-            if word == option.name and not legal & {*before[place + 1 : place + 2]}:
-                before[place] = f"{word}=true"
-    found, unknown = parser.parse_known_args(before)
-    given = vars(found)
-    left = [*((each, is_option(each)) for each in unknown), *((each, False) for each in after)]
-    for option in options:
-        words = [each for each in left if not each[1]]
-        if option.positional and words:
-            taken_words = words if option.item else words[:1]
-            given[option.field] = [word for word, _ in words] if option.item else words[0][0]
-            for taken in taken_words:
-                left.remove(taken)
+        for place, word in enumerate(words):
+            if word == option.name and not legal & {*words[place + 1 : place + 2]}:
+                words[place] = f"{word}=true"
+    words += [NO_OPTION + word for word in after]
+    parser = _Parser(prog=f"finetune {name}", add_help=False, allow_abbrev=False)
+    add_options(parser, options)
+    found, unknown = parser.parse_known_intermixed_args(words)
     fields = {option.field: option for option in options}
-    values = {field: _typed(fields[field], value) for field, value in given.items()}
-    return values, [word for word, _ in left]
+    values = dict[str, Any]()
+    for field, value in vars(found).items():
+        if isinstance(value, str):
+            value = value.removeprefix(NO_OPTION)
+        elif fields[field].positional:
+            value = [word.removeprefix(NO_OPTION) for word in value]
+        values[field] = _typed(fields[field], value)
+    return values, [word.removeprefix(NO_OPTION) for word in unknown]
+
+
+def add_options(
+    parser: argparse.ArgumentParser, options: Sequence[Option], *, complete: Any = None
+) -> None:
+    """Add the options and positional arguments of a command to a parser.
+
+    ``complete`` is what completes values that cannot be listed; None lists no values.
+    """
+    names = {option.name for option in options}
+    for option in options:
+        if option.positional:
+            number: Any = "*" if option.item else "?"
+            added = parser.add_argument(
+                option.field, metavar=option.name, nargs=number, default=argparse.SUPPRESS
+            )
+        else:
+            other = ONE_WORD.get(option.name)
+            aliases = [ALIASES.get(option.name), None if other in names else other]
+            added = _add(parser, option, [each for each in aliases if each is not None])
+        if complete is None:
+            continue
+        added.help = first_sentence(option.text).replace("%", "%%")
+        if added.nargs != 0:
+            added.choices = tuple(CONFIGS) if option.name == "TASK" else values_of(option.kind)
+            added.choices = added.choices or None
+            if added.choices is None:
+                vars(added)["complete"] = complete
 
 
 def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
@@ -149,22 +173,24 @@ def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
     return kind(**arguments)
 
 
-def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]) -> None:
+def _add(
+    parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]
+) -> argparse.Action:
     names = [option.name, *aliases]
     names += [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     settings: dict[str, Any] = {"dest": option.field, "default": argparse.SUPPRESS}
     if option.kind is bool:
-        parser.add_argument(*names, action=argparse.BooleanOptionalAction, **settings)
-        return
+        return parser.add_argument(*names, action=argparse.BooleanOptionalAction, **settings)
     if option.switch:
         negative = [f"--no-{name[2:]}" for name in names]
         parser.add_argument(*negative, action="store_const", const="false", **settings)
     elif option.item and (not option.mark.append or get_origin(option.item) is tuple):
         settings["nargs"] = "*"
     action = "append" if option.mark.append else "extend" if option.item else "store"
-    parser.add_argument(*names, action=action, **settings)
+    added = parser.add_argument(*names, action=action, **settings)
     if option.name == "--format" and "json" in values_of(option.kind):
         parser.add_argument("--json", action="store_const", const="json", **settings)
+    return added
 
 
 def _typed(option: Option, value: Any) -> Any:
