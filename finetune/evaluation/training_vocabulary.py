@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from finetune.data.examples import Examples
@@ -68,24 +68,14 @@ class TrainingVocabulary:
         return cls(content["entity_types"], content["word_tags"])
 
     def save(self, folder: Path) -> None:
-        """Write the file that ``load`` reads, form by form: there may be millions."""
+        """Write the file that ``load`` reads."""
+        tables = {
+            name: {form: sorted(kinds) for form, kinds in table.items()}
+            for name, table in vars(self).items()
+        }
         with replace_file(folder / VOCABULARY_FILE) as file:
-            file.writelines(self._json())
-
-    def _json(self) -> Iterator[str]:
-        before_table = "{"
-        written = cache(lambda kinds: _encode(sorted(kinds)))  # forms share a few sets
-        for name, table in vars(self).items():
-            yield f'{before_table}"{name}": {{'
-            before_table, before = ", ", ""
-            for form, kinds in table.items():
-                yield f"{before}{_encode(form)}: {written(frozenset(kinds))}"
-                before = ", "
-            yield "}"
-        yield "}\n"
-
-
-_encode = json.JSONEncoder(ensure_ascii=False).encode
+            json.dump(tables, file, ensure_ascii=False)
+            file.write("\n")
 
 
 def _forms_of_spans(

@@ -189,7 +189,6 @@ TEXT = "Ann  Lee of Oslo"
             "text": TEXT,
             "spans": [{"start": 0, "end": 2, "start_char": 0, "end_char": 8, "label": "PER"}],
         },
-        {"text": TEXT, "tokens": [{"text": "Ann", "start": 0, "end": 3}], "spans": [[0, 8, "PER"]]},
     ],
 )
 def test_spans_in_words_and_characters(tmp_path: Path, answer: dict):

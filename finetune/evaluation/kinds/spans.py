@@ -341,13 +341,11 @@ class Spans(OfSpans):
 
 def _parsed_spans(row: Mapping[str, Any], where: str, example: TokenExample) -> ParsedSpans:
     words, text = row.get("words", row.get("tokens")), row.get("text")
-    if isinstance(words, list) and words and all(isinstance(word, dict) for word in words):
-        words = None  # tokens as objects, with the characters of the text
     if words is not None:
         check_words(where, words, example)
     spans = row["spans"]
     in_characters = (words is None and text is not None) or any(
-        isinstance(span, dict) and "start" not in span and {"start_char", "start_offset"} & {*span}
+        isinstance(span, dict) and "start" not in span and "start_char" in span
         for span in (spans if isinstance(spans, list) else ())
     )
     if not in_characters:
