@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas
 
-from finetune import BatchPredictor, ClassifyConfig, fit, load, load_task
+from finetune import BatchPredictor, ClassifyConfig, fit, load_task
 from finetune.cli.main import main
 
 
@@ -56,16 +56,15 @@ def predict_with_dask(file: Path, run: Path) -> pandas.DataFrame:
 
 
 def predict_with_datasets(file: Path, run: Path) -> pandas.DataFrame:
-    from datasets import Dataset, Features, Value
+    from datasets import Dataset
 
     rows = Dataset.from_parquet(str(file))
-    number = Value("float64")
-    scores = dict.fromkeys(load(run).labels, number)
-    # Without features, a column that is empty in the first batch cannot have values in a later one.
-    predicted = {"label": Value("string"), "score": number, "scores": scores}
-    features = Features(rows.features | predicted)
     predict = BatchPredictor(run)
-    return rows.map(predict, batched=True, batch_size=32, num_proc=2, features=features).to_pandas()
+    # The types of filled columns: without features, a column that is empty in the first batch of a
+    # process (withheld labels) has no type, and the first value ends the command.
+    features = Dataset.from_dict(predict(rows[:32])).features
+    mapped = rows.map(predict, batched=True, batch_size=32, num_proc=2, features=features)
+    return mapped.to_pandas()
 
 
 if __name__ == "__main__":
