@@ -23,7 +23,6 @@ from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.registry import TASKS
 from finetune.reporting.html import write_report, write_run_report
 from finetune.reporting.model_card import write_run_readme
-from finetune.runtime.processes import num_processes
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def train(
             folder, which is otherwise a new one in ``runs``.
 
     Returns:
-        The run, with its folder, scores and predictor.
+        The run, with its folder, scores and predictor, on every process.
 
     Raises:
         UserError: A setting is unknown or illegal, or data, settings and model do not fit.
@@ -135,14 +134,14 @@ def train(
         0.91
         >>> run = finetune.train("tag", "conll2003", "roberta-base", epochs=3)  # doctest: +SKIP
     """
+    from finetune.runtime.launch import on_main_process
     from finetune.runtime.progress import Reporter
     from finetune.training.run_folder import with_run_folder
 
-    if num_processes() > 1:
-        raise UserError("finetune.train runs in one process: use the command line for several.")
     name, config, given, data = _config(task, data, {"model": model, **settings})
     if config.out is not None and not config.resume:
-        _require_new(Path(config.out), overwrite)
+        out = Path(config.out)
+        on_main_process(lambda: _require_new(out, overwrite))
     config = with_run_folder(config, name)
     run = train_once(
         name,
@@ -154,13 +153,13 @@ def train(
         metrics=metrics,
         loss=loss,
     )
-    assert run is not None
-    return run
+    finished: TrainedRun = on_main_process(lambda: run)
+    return finished
 
 
 def _require_new(out: Path, overwrite: bool) -> None:
     from finetune.evaluation.runs import RunFolder
-    from finetune.training.run_folder import hold
+    from finetune.runtime.files import lock_folder
 
     models = [out / name for name in ("best", "last", "checkpoints") if (out / name).exists()]
     if not models or not RunFolder.open(out).is_run:
@@ -170,7 +169,7 @@ def _require_new(out: Path, overwrite: bool) -> None:
             f"out={str(out)!r} holds a run already: add overwrite=True to replace it, or "
             "resume=True to continue it. Without out, each call makes a new folder."
         )
-    with hold(out):
+    with lock_folder(out):
         for folder in models:
             shutil.rmtree(folder)
 
@@ -671,7 +670,7 @@ def _finished(
 
 def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:
     for line in (*describe(task, data), *data.notes):
-        reporter.say(line)
+        reporter.say_once(line)
 
 
 def describe(task: Task, data: Dataset) -> list[str]:

@@ -128,8 +128,8 @@ class TextOptions:
 
     group: ClassVar[str] = "data"
 
-    text: Annotated[tuple[str, ...], Help("TEXT", append=True)] = ()
-    """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
+    text: Annotated[tuple[str, ...], Help("TEXT …")] = ()
+    """Texts. Write --text=TEXT if one begins with a dash."""
     file: str | None = None
     """Texts or words in any format; `-` is standard input. Formats are JSON Lines, CSV, TSV, plain
     lines, CoNLL columns and more. A folder or a pattern such as 'new/*.jsonl' names several."""

@@ -123,10 +123,13 @@ class TaskCommand(RunOptions, TrainingCommand):
 
     def _train_several(self, recipe_run: RecipeRun | None, folds: Folds | None) -> None:
         from finetune.reporting.environment import command_line
+        from finetune.runtime.launch import is_main_process
+        from finetune.runtime.progress import Reporter
         from finetune.training import repeated_runs
 
         begin, task, config = time.monotonic(), self.task, self.config
-        train_one = partial(train_once, task, command_line)
+        reporter = Reporter(quiet=not is_main_process())
+        train_one = partial(train_once, task, command_line, reporter=reporter)
         if folds is not None:
             folder = repeated_runs.runs_folder(config, task, "folds")
             results = repeated_runs.train_folds(
@@ -310,6 +313,7 @@ def train_once(
     *,
     recipe_run: RecipeRun | None = None,
     repeatable: bool | None = None,
+    reporter: Reporter | None = None,
 ) -> TrainedRun | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
@@ -321,7 +325,7 @@ def train_once(
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import Reporter
 
-    reporter = Reporter(quiet=not is_main_process())
+    reporter = reporter or Reporter(quiet=not is_main_process())
     summary: list[str] = []
     with resumable(reporter, resume_command, Path(config.out or "")):
         run = api.train_once(

@@ -1,1 +1,1 @@
-"""Inference: the prediction loop, the predictor, pipelines and export."""
+"""Inference: the prediction loop, the predictor, explanations, vectors and pipelines."""

@@ -276,6 +276,10 @@ class PredictionStream(Iterator[Prediction]):
         """The prediction for the next example."""
         return next(self._predictions)
 
+    def close(self) -> None:
+        """End the thread that reads and encodes the next examples."""
+        self._predictions.close()
+
     def _count_documents(self, examples: Iterable[Any]) -> Iterator[Any]:
         for example in examples:
             self.num_without_document += example.document is None
@@ -288,7 +292,7 @@ class PredictionStream(Iterator[Prediction]):
         examples: Iterator[Any],
         accelerator: Any,
         chunk: int,
-    ) -> Iterator[Prediction]:
+    ) -> Generator[Prediction]:
         accelerator = accelerator or make_accelerator()
         device, num_processes = accelerator.device, accelerator.num_processes
         index = accelerator.process_index
@@ -296,17 +300,18 @@ class PredictionStream(Iterator[Prediction]):
         shards: Iterator[list[Any]] = (part[index::num_processes] for part in parts)
         read = ((part, *without_blank(task, part)) for part in shards)
         ready = ((part, filled, blank, task.encode(filled)) for part, filled, blank in read)
-        for part, filled, blank, encoded in ahead(ready, most=1):
-            found = predict(
-                task, head, filled, encoded=encoded, device=device, reporter=self.reporter
-            )
-            by_id = {prediction.id: prediction for prediction in found} | blank
-            predicted = list(self._decide(part, [by_id[example.id] for example in part]))
-            parts_of_all = gather_object([(predicted, encoded.num_cut, len(blank))])
-            self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)
-            self.num_blank += sum(num_blank for *_, num_blank in parts_of_all)
-            for turn in zip_longest(*(predictions for predictions, *_ in parts_of_all)):
-                yield from (prediction for prediction in turn if prediction is not None)
+        with contextlib.closing(ahead(ready, most=1)) as prepared:
+            for part, filled, blank, encoded in prepared:
+                found = predict(
+                    task, head, filled, encoded=encoded, device=device, reporter=self.reporter
+                )
+                by_id = {prediction.id: prediction for prediction in found} | blank
+                predicted = list(self._decide(part, [by_id[example.id] for example in part]))
+                parts_of_all = gather_object([(predicted, encoded.num_cut, len(blank))])
+                self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)
+                self.num_blank += sum(num_blank for *_, num_blank in parts_of_all)
+                for turn in zip_longest(*(predictions for predictions, *_ in parts_of_all)):
+                    yield from (prediction for prediction in turn if prediction is not None)
 
 
 def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:

@@ -375,6 +375,8 @@ def load_weights(
             trust_remote_code=trust_remote_code,
             key_mapping=key_mapping,
         )
+        if of_toolkit and hasattr(model, "_weight_conversions"):
+            del model._weight_conversions  # else saving would try to undo the mapping of names
         new_layers = load_bilstm(model.base_model, folder)
     missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     prefix = "" if model.base_model is model else model.base_model_prefix + "."

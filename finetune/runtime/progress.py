@@ -101,6 +101,7 @@ class Reporter:
         file = cast("TextIO", _LossyStream(stream or sys.stderr))
         self.console = terminal(file=file, soft_wrap=True)
         self._stages: list[_Stage] = []
+        self._said: set[str] = set()
         self._progress: Progress | None = None
         self._last_line = 0.0
 
@@ -113,6 +114,12 @@ class Reporter:
         """Print one message."""
         if not self.quiet:
             self.console.print(printable(text), markup=False)
+
+    def say_once(self, text: str) -> None:
+        """Print a message unless it was printed before, such as a warning about the data."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
 
     def start(self, title: str, total: int | None, done: int = 0, unit: str = "step") -> None:
         """Begin a stage of ``total`` units (None: unknown); ``done`` units are done already."""

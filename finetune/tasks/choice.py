@@ -168,9 +168,9 @@ class ChoiceTask(Task):
         room = self._text_sequences.room
         number = sum(
             any(
-                len(subwords[both[1] or both[0], both[1] is not None])
-                > room(pair=both[1] is not None)
-                for both in texts_of_choices(example)
+                len(subwords[first if second is None else second, second is not None])
+                > room(pair=second is not None)
+                for first, second in texts_of_choices(example)
             )
             for example in long
         )

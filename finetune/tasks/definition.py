@@ -23,7 +23,7 @@ from finetune.data import (
     with_test_sets,
 )
 from finetune.data import examples as holder
-from finetune.data.dataset import WARNING
+from finetune.data.dataset import WARNING, DataError
 from finetune.data.json_files import read_object
 from finetune.data.mixing import with_replay
 from finetune.data.snapshots import Inputs, Prepared, large_inputs
@@ -59,6 +59,7 @@ def most_rows(config: TrainConfig) -> int | None:
 
 def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
+    config = _with_columns_of_replayed(config)
     data, derived, _ = _prepared(task, config, data)
     warm_start, tokenizer = load_tokenizer(config, task, derived["labels"], derived.get("problem"))
     limit = sequence_limit(config, tokenizer, warm_start)
@@ -155,7 +156,13 @@ def run_data(
         return definition.prepare(config, read_data(definition, config, data))
     if config.data == IN_MEMORY:
         raise UserError(f"{model}: was trained on data in memory, and {need}: {otherwise}.")
-    found = limited(_prepared(definition, config, None).data, config)
+    try:
+        found = limited(_prepared(definition, config, None).data, config)
+    except DataError as error:
+        raise UserError(
+            f"{model.parent}: was trained on {config.data}, and {need}: {error} Restore them, or "
+            f"run the command in the folder where they are, or {otherwise}."
+        ) from error
     if saved.get("fingerprint", found.fingerprint) != found.fingerprint:
         raise UserError(
             f"{found.name}: changed since the training of {model.parent}, and {need}: restore "
@@ -190,6 +197,13 @@ def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str,
     if replayed is None:
         data = with_held_out_splits(data, config)
     return Prepared(data, derived, data.is_large)
+
+
+def _with_columns_of_replayed(config: TrainConfig) -> TrainConfig:
+    if config.columns or config.replayed is None:
+        return config
+    columns = RunFolder.open(Path(config.replayed[0])).config.get("columns") or ()
+    return replace(config, columns=tuple(columns))
 
 
 def _data_of_run(config: TrainConfig, name: str) -> Dataset:

@@ -44,6 +44,8 @@ class TrainerState:
     """State of the loss scaler; empty without fp16."""
     num_threads: int | None = None
     """Threads of an operation on a CPU; None on other devices."""
+    start_note: str = ""
+    """The scores before training, of a run with ``--replay``."""
 
 
 def save_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
@@ -101,6 +103,8 @@ def load_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
     for part in parts:
         folder = last / part.name
         part.state = TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+        if part.state.start_note:
+            part.notes.append(part.state.start_note)
         if part.state.loss_scale:  # there is none before the first step
             part.step.scaler.load_state_dict(part.state.loss_scale)
     load_random_state(last, parts[0].folder.accelerator.process_index)

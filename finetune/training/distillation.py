@@ -36,7 +36,7 @@ def require_distillable(task: Task, folder: str | Path) -> None:
     if task.soft_loss is None:
         raise UserError(
             f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
-            "classify, nli, tag, ner or qa, trained without --few-shot."
+            "classify, nli, tag, ner, qa or choice, trained without --few-shot."
         )
 
 

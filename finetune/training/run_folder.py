@@ -137,8 +137,8 @@ def require_same_run(
         same_data = name == "data" and fingerprint in (None, saved["fingerprint"])
         if not same_data and not _same_path(name, before[name], now[name]):
             raise UserError(
-                f"{folder}: was started with {name} = {before[name]!r}, now {now[name]!r}: "
-                "continue with the same settings, or use another --out."
+                f"{folder}: was started with {name} = {_shown(before[name])}, now "
+                f"{_shown(now[name])}: continue with the same settings, or use another --out."
             )
     if fingerprint not in (None, saved["fingerprint"]):
         used = f", --data {saved['data_used']}" if saved.get("data_used") else ""
@@ -146,6 +146,10 @@ def require_same_run(
             f"{folder}: was started with other data than {config.data} has now: continue with the "
             f"same data{used}, or use another --out."
         )
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else repr(value)
 
 
 def pin_model(run: RunFolder, config: TrainConfig) -> None:

@@ -8,6 +8,7 @@ and a resumed run gives the same weights as one that was not interrupted.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +63,8 @@ from finetune.training.scoring import (
 )
 from finetune.training.step import LossFunction, begin_step
 from finetune.types import UserError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -386,7 +389,7 @@ def _sparse_embeddings(parts: Sequence[Part]) -> SparseEmbeddings:
         part.task.added_ids(),
     )
     if sparse.note:
-        part.reporter.say(sparse.note)
+        log.info(sparse.note)  # with --verbose
     return sparse
 
 

@@ -266,7 +266,7 @@ def test_labels_of_texts_to_predict_are_not_looked_at(place: Path, tmp_path: Pat
 
 
 def test_several_texts(place: Path):
-    outcome = run("predict", place / "classify", "--text", "one", "--text", "two")
+    outcome = run("predict", place / "classify", "--text", "one", "two")
     separate = [run("predict", place / "classify", "--text", text) for text in ("one", "two")]
     alone = [records(each.out)[0]["scores"] for each in separate]
     assert [row["id"] for row in records(outcome.out)] == [0, 1]

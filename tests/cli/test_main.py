@@ -327,17 +327,5 @@ def test_names_of_transformers_in_python(tmp_path: Path) -> None:
         finetune.train("classify", "sst2", lr=1e-3, learning_rate=1e-3)
 
 
-def test_python_under_a_launcher_is_refused_before_anything_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "best").mkdir()
-    (tmp_path / "log.jsonl").touch()
-    (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="runs in one process"):
-        finetune.train("classify", "sst2", out=str(tmp_path), overwrite=True)
-    assert (tmp_path / "best").is_dir()
-
-
 def test_help_of_a_command() -> None:
     assert run("help", "tag").out == run("tag", "--help").out

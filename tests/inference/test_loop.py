@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -111,6 +112,16 @@ def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
     task, head, _ = asked
     assert predict(task, head, []) == []
     assert list(PredictionStream(task, head, iter([]))) == []
+
+
+def test_a_stream_that_is_left_ends_its_thread() -> None:
+    task, dataset = load_task(lab.config("classify"), "classify")
+    examples = [replace(e, id=n) for n, e in enumerate(3 * list(dataset.splits["test"]))]
+    stream = PredictionStream(task, task.head(), examples, chunk=2)
+    next(stream)
+    assert any(thread.name == "ahead" for thread in threading.enumerate())
+    stream.close()
+    assert not any(thread.name == "ahead" for thread in threading.enumerate())
 
 
 def test_a_model_trained_in_float16_predicts_in_float32_on_a_cpu(

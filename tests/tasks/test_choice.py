@@ -67,6 +67,12 @@ def test_texts_of_a_choice(context: str, question: str | None, expected: Any) ->
     assert first == expected and second != first
 
 
+def test_an_empty_choice_beside_a_context_that_is_cut() -> None:
+    task, _ = load_task(config(max_length=12), "choice")
+    example = ChoiceQuestion(0, "a room " * 20, None, 0, choices=("", "warm"))
+    assert len(list(task.encode([example]))) == 1
+
+
 def test_contexts_are_cut_at_either_end_and_counted() -> None:
     words = " ".join(f"{letter} dog" for letter in "abcdefghijklmnop")
     short = ChoiceQuestion(0, "the dog", "it", choices=("saw", "and"))

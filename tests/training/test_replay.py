@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest
 import finetune
 from finetune.data import Dataset, read_text
 from finetune.data.mixing import with_replay
-from finetune.types import TextExample
+from finetune.types import TextExample, UserError
 from tests import laboratory as lab
 from tests.command import Outcome
 from tests.small_data import keep_on_disk, write_jsonl, write_splits
+from tests.training.stopping import interrupted
 
 
 def rows(labels: str, number: int, name: str) -> list[dict]:
@@ -62,6 +65,39 @@ def test_a_model_learns_a_new_label_and_keeps_the_old_ones(place: Path, tmp_path
     assert {json.loads(line)["gold"] for line in file.splitlines()} == {"a", "b"}
     again = tmp_path / "chain"
     trained(new, again, replay=after, steps=1).ok()
+
+
+def test_the_old_columns_are_known_and_a_kill_loses_no_line(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new data have the columns that training of the old run named."""
+    for name in ("old", "new"):
+        for split in ("train", "validation", "test"):
+            lines = (place / name / f"{split}.jsonl").read_text()
+            lines = lines.replace('"text"', '"Ticket"').replace('"label"', '"Team"')
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{split}.jsonl").write_text(lines)
+    columns, run = ("text=Ticket", "label=Team"), tmp_path / "before"
+    trained(tmp_path / "old", run, columns=columns).ok()
+    config = lab.config(
+        "classify",
+        data=tmp_path / "new",
+        model=None,
+        init_from=run,
+        replay=f"{run}:0.5",
+        save_every=1,
+        out=tmp_path / "after",
+    )
+    with interrupted(2):
+        finetune.train(config, quiet=True)
+    again = finetune.train(replace(config, resume=True), quiet=True)
+    assert "accuracy before training:" in (again.folder / "README.md").read_text()
+    # elsewhere, the old data are not found
+    monkeypatch.chdir(tmp_path)
+    shutil.move(tmp_path / "old", tmp_path / "moved")
+    model = finetune.load(run)
+    with pytest.raises(UserError, match=r"before: was trained on .*old, and --nearest .*folder wh"):
+        model.nearest(["x"])
 
 
 def test_a_new_head_has_no_scores_before_training(tmp_path: Path) -> None:

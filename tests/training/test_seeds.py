@@ -41,6 +41,7 @@ def content(folder: Path) -> dict:
 def test_seeds_are_trained_kept_and_resumed(recipe: Path, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outcome = run("run", recipe, "--seeds", "2").ok()
+    assert outcome.err.count("data: ") == 1, "what seeds share is said once"
     folder = Path("runs/classify-small-seeds")
     found = content(folder)
     metrics = [json.loads((folder / f"seed-{n}/metrics.json").read_text()) for n in (1, 2)]
@@ -70,7 +71,7 @@ def test_seeds_are_trained_kept_and_resumed(recipe: Path, tmp_path: Path, monkey
     assert content(folder)["seeds"] == [1, 2, 3]
 
     # other settings: not comparable, and not in the same folder
-    said = "seed-1: was started with lr = None, now 0.5: continue with the same"
+    said = "seed-1: was started with lr = unset, now 0.5: continue with the same"
     run("run", recipe, "--seeds", "2", "--lr", "0.5").refused(said)
     outcome = run("run", recipe, "--seeds", "1", "--steps", "2", "--out", "other")
     assert "not comparable (steps changed)" in outcome.out

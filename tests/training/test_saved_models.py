@@ -1,0 +1,71 @@
+"""A model can be loaded from what a run saves, whatever it began with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.models.heads.pretrained import PretrainedHead
+from finetune.training import scoring
+from finetune.training.scoring import check_saved_model
+from finetune.types import UserError
+from tests import laboratory as lab
+
+BEGUN_WITH = {
+    "classify": {},
+    "several labels": {},
+    "numbers": {},
+    "nli": {},
+    "crf": {},
+    "ner": {},
+    "relations": {},
+    "qa": {},
+    "choice": {},
+    "pretrain": {},
+    "cosine": {},
+    "few": {"few_shot": True},
+}
+TASKS = ("classify", "several labels", "numbers", "nli", "tag", "crf", "ner", "relations", "qa")
+TASKS += ("choice", "bi", "simcse")
+
+
+@pytest.mark.parametrize("begun_with", BEGUN_WITH)
+def test_every_task_saves_what_it_can_load(begun_with: str) -> None:
+    kind = "classify" if begun_with == "few" else begun_with
+    run = lab.trained(kind, **BEGUN_WITH[begun_with])
+    for task in TASKS:
+        made, _ = lab.load(lab.config(task, model=None, init_from=run))
+        check_saved_model(made, made.head())
+
+
+def test_a_model_that_could_not_be_loaded_ends_a_run_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = PretrainedHead.save_pretrained
+
+    def damaged(head: Any, folder: Any, **options: Any) -> None:
+        save(head, folder, **options)
+        (Path(folder) / "config.json").unlink()
+
+    monkeypatch.setattr(PretrainedHead, "save_pretrained", damaged)
+    settings = {"model": None, "init_from": lab.trained("nli"), "out": str(tmp_path / "run")}
+    with pytest.raises(UserError, match=r"config\.json"):
+        lab.fit(lab.config("classify", **settings))
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_another_score_of_the_saved_model_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = scoring.selection_score
+    calls: list[float] = []
+
+    def other(*arguments: Any) -> float:
+        calls.append(score(*arguments))
+        return calls[-1] + 0.5 * (len(calls) == 2)
+
+    monkeypatch.setattr(scoring, "selection_score", other)
+    result = lab.fit(lab.config("classify", out=str(tmp_path / "run")))
+    assert len(calls) == 2 and any("near ties" in note for note in result.notes)
