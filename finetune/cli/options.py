@@ -128,7 +128,7 @@ class TextOptions:
 
     group: ClassVar[str] = "data"
 
-    text: Annotated[tuple[str, ...], Help("TEXT …")] = ()
+    text: Annotated[tuple[str, ...], Help("TEXT …", append=True)] = ()
     """Texts. Write --text=TEXT if one begins with a dash."""
     file: str | None = None
     """Texts or words in any format; `-` is standard input. Formats are JSON Lines, CSV, TSV, plain

@@ -119,6 +119,9 @@ def parsed_known(
     parser = _Parser(prog=f"finetune {name}", add_help=False, allow_abbrev=False)
     add_options(parser, options)
     found, unknown = parser.parse_known_intermixed_args(words)
+    if isinstance(texts := vars(found).get("text"), list):  # `RUN --text A B`
+        texts += [word for word in unknown if not is_option(word)]
+        unknown = [word for word in unknown if is_option(word)]
     fields = {option.field: option for option in options}
     values = dict[str, Any]()
     for field, value in vars(found).items():
