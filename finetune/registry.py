@@ -177,8 +177,6 @@ class ListPaths(NamedTuple):
     """A function from the file and the other arguments to the command."""
     lines: str
     """A function from the file to the lines on it in `finetune run`."""
-    file: str
-    """A file in the folder of its runs, which `finetune run` takes, too."""
 
 
 LISTS = {
@@ -186,7 +184,6 @@ LISTS = {
         "finetune.suites.commands:SuiteRun",
         "finetune.suites.commands:parse_suite",
         "finetune.suites.definition:suite_lines",
-        "suite.json",
     )
 }
 """Files of a wing that list recipes, by the key that only they have."""

@@ -201,9 +201,6 @@ def _yaml_files(folder: str | Path) -> list[Path]:
 
 def listed_recipes(path: str | Path) -> str | None:
     """Return the key under which a file lists recipes, one of ``LISTS``; None for a recipe."""
-    for key, row in LISTS.items():
-        if (Path(path) / row.file).is_file():  # the folder of its runs
-            return key
     _, content, _ = open_recipe(path)
     return next((key for key in content if key in LISTS), None)
 

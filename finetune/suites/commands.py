@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +14,9 @@ from finetune.cli.parsing import made, parsed, parsed_known
 from finetune.cli.run import recipe_command
 from finetune.cli.train import TaskCommand, task_command
 from finetune.config.options import Help, argument
+from finetune.config.tasks import flag
 from finetune.config.values import require_count
-from finetune.suites.definition import Member, Suite, load_suite
+from finetune.suites.definition import Suite, load_suite
 from finetune.types import UserError, abbreviated, did_you_mean
 
 
@@ -38,7 +39,7 @@ class SuiteOptions(FormatOption):
     data: Annotated[tuple[str, ...], Help("NAME=DATA …", group="data", common=True)] = ()
     """Data for single data sets of the suite: `genia=my-genia rte=data/rte`."""
     dry_run: bool = False
-    """Show the runs in their order (data, steps, state) and train nothing."""
+    """Show the runs in their order (data, steps, finished runs) and train nothing."""
     smoke: bool = False
     """Run a quick check of all recipes with their `smoke` settings."""
     submit: Annotated[str | None, Help("FILE.zip", group="output")] = None
@@ -59,25 +60,7 @@ class SuiteRun(SuiteOptions, TrainingCommand):
     """
 
     suite: Annotated[str, argument("SUITE")]
-    """File, or name of a packaged suite (`finetune run` lists suites); with --submit also the
-    folder of its runs."""
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the suite."""
-        return Path(self.suite)
-
-    def run(self) -> None:
-        """Write the files of --submit from a folder of runs; ``parse_suite`` loads other suites."""
-        if self.submit is None:
-            raise UserError(
-                f"{self.suite} is the folder of a suite: name the suite to continue it, with --out "
-                f"{self.suite}, or add --submit FILE.zip."
-            )
-        quiet_libraries()
-        from finetune.suites.submission import submit
-
-        submit(self.folder, self.submit, self.seed)
+    """File, or name of a packaged suite (`finetune run` lists suites)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +68,7 @@ class LoadedSuite(SuiteRun):
     """The run of a suite with the command of each member."""
 
     loaded: Suite
-    commands: Mapping[str, TaskCommand] = field(default_factory=dict)
+    commands: Mapping[str, TaskCommand]
     """The command of each member to run, in order, as `finetune run RECIPE` parses it."""
 
     @property
@@ -93,23 +76,23 @@ class LoadedSuite(SuiteRun):
         """The folder of the suite."""
         from finetune.training.run_folder import RUNS
 
-        if self.out is not None:
-            return Path(self.out)
         last = (self.model or "").rstrip("/").split("/")[-1]
-        name = "-".join(filter(None, (self.loaded.name, last, "smoke" if self.smoke else "")))
-        return RUNS / name
+        parts = (self.loaded.path.stem, last, "smoke" if self.smoke else "")
+        return Path(self.out or RUNS / "-".join(filter(None, parts)))
 
     def run(self) -> None:
-        """Train the members, print the table, and write it; UserError if a member failed."""
-        if self.submit is not None:
-            return super().run()
+        """Train the members and print the table, or write the files of --submit."""
         quiet_libraries()
+        if self.submit is not None:
+            from finetune.suites.submission import submit
+
+            return submit(self.loaded, self.folder, self.submit, self.seed)
         from finetune.suites.running import run_suite
 
         return run_suite(self)
 
 
-def parse_suite(path: str, rest: Sequence[str]) -> SuiteRun:
+def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
     """Return the command that runs a suite.
 
     Args:
@@ -121,54 +104,25 @@ def parse_suite(path: str, rest: Sequence[str]) -> SuiteRun:
     """
     values, others = parsed_known("run", options_of(SuiteOptions), rest)
     options: SuiteOptions = made(SuiteOptions, values)
-    if Path(path).is_dir():
-        return SuiteRun(suite=path, **vars(options))
     require_count("--seeds", options.seeds)
     suite = load_suite(path, options.model)
-    data = _data(suite, options.data)
+    data = dict(text.partition("=")[::2] for text in options.data)
+    for name, value in data.items():
+        if name not in suite.members or not value:
+            names, hint = abbreviated(suite.members, 30), did_you_mean(name, suite.members)
+            raise UserError(f"--data {name}: write NAME=DATA, with a name of {names}.{hint}")
     commands = {}
-    for member in suite.order(member_names(options.only)):
+    for member in suite.order([name.strip() for name in (options.only or "").split(",") if name]):
         task = member.recipe.task
+        given = {"model": options.model, "seed": options.seed, "data": data.get(member.name)}
         try:
-            own = parsed(task, task_command(task), others)
-            own |= {} if options.model is None else {"model": options.model}
-            own |= {} if options.seed is None else {"seed": options.seed}
-            own |= {"data": data[member.name]} if member.name in data else {}
-            given = recipe_command(str(member.recipe.path), smoke=options.smoke)
-            command = made(type(given), own, given)
+            settings = parsed(task, task_command(task), others)
+            settings |= {name: value for name, value in given.items() if value is not None}
+            command = recipe_command(str(member.recipe.path), smoke=options.smoke)
+            commands[member.name] = made(type(command), settings, command)
         except UserError as error:
             raise UserError(f"{member.name}: {error}") from error
-        _check(member, command)
-        commands[member.name] = command
+        for name in ("sizes", "folds", "resume", "init_from", "columns"):
+            if name in settings:
+                raise UserError(f"{flag(name)} does not apply to a suite: leave it out.")
     return LoadedSuite(suite=path, loaded=suite, commands=commands, **vars(options))
-
-
-def member_names(text: str | None) -> list[str]:
-    """Return the names of --only."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
-def _data(suite: Suite, given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in given:
-        name, _, value = text.partition("=")
-        if name not in suite.members or not value:
-            raise UserError(
-                f"--data {text}: for a suite write NAME=DATA, with a name of "
-                f"{abbreviated(suite.members, 30)}.{did_you_mean(name, suite.members)}"
-            )
-        found[name] = value
-    return found
-
-
-def _check(member: Member, command: TaskCommand) -> None:
-    config, recipe = command.config, member.recipe.config()
-    for option, given in (
-        ("--sizes", command.sizes is not None),
-        ("--folds", command.folds is not None),
-        ("--resume", config.resume),
-        ("--init-from", config.init_from != recipe.init_from),
-        ("--columns", config.columns != recipe.columns),
-    ):
-        if given:
-            raise UserError(f"{option} does not apply to a suite: leave it out.")

@@ -1,19 +1,6 @@
 """Suites: YAML files that list recipes, how they depend on each other, and their average.
 
-```yaml
-title: GLUE
-source: "Wang et al. (2019), GLUE: a multi-task benchmark …"
-models: [roberta-base, roberta-large]      # {model} in the names of recipes; the first is usual
-average: members                           # or scores, or none
-members:
-  mnli:
-    recipe: nli/mnli-{model}
-    scores: [validation_matched accuracy, validation_mismatched accuracy]
-  rte:
-    recipe: nli/rte-{model}-from-mnli
-    from: mnli                             # starts from the run of mnli with the same seed
-    scores: [validation accuracy]
-```
+docs/suites.md describes the keys. `{model}` in the name of a recipe stands for one of `models`.
 """
 
 from __future__ import annotations
@@ -22,36 +9,40 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, NamedTuple
 
 from finetune.config.expected_scores import is_split, metrics_of
 from finetune.config.recipes import Recipe, load_recipe, open_recipe
 from finetune.config.values import typed_values
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
-Format = Literal["glue", "squad"]
-"""The formats of submissions."""
+SUITE_KEYS: Mapping[str, Any] = {
+    **dict.fromkeys(("title", "description", "source"), str),
+    "models": tuple[str, ...],
+    "average": Literal["members", "scores", "none"],
+}
+"""The keys of a suite file besides ``members`` and ``submission``, with their types."""
 MEMBER_KEYS: Mapping[str, Any] = {
-    "recipe": str,
-    "from": str,
+    **dict.fromkeys(("recipe", "from", "published", "note"), str),
     "scores": tuple[str, ...],
     "weight": float,
-    "published": str,
-    "note": str,
 }
-"""The keys of a member with their types."""
-_NAME = r"\w[\w.-]*"
-"""A name without folders."""
+FILE_KEYS: Mapping[str, Any] = {"member": str, "split": str, "data": str}
 AVERAGES = {
     "members": "mean over the data sets; a data set with several scores counts with their mean",
     "scores": "mean over the scores",
 }
 """The definitions of the average in words."""
+RESULTS_FILE = "suite.json"
+"""File in the folder of a suite with the suite and its scores."""
+RESULT_FILES = ("suite.md", "suite.tex", RESULTS_FILE)
+
+Where = Callable[..., str]
+"""Returns the file and line of a key by its path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A score that a suite reports: a metric on a split."""
+class Score(NamedTuple):
+    """A score that a suite reports."""
 
     split: str
     metric: str
@@ -61,7 +52,7 @@ class Score:
         return f"{self.split} {self.metric}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Member:
     """A recipe of a suite."""
 
@@ -70,7 +61,7 @@ class Member:
     recipe: Recipe
     start: str | None = None
     """The member whose run with the same seed is the start of training."""
-    scores: tuple[Score, ...] = ()
+    scores: Sequence[Score]
     weight: float = 1.0
     """Weight in the average; 0 leaves the member out."""
     published: Recipe | None = None
@@ -78,8 +69,7 @@ class Member:
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SubmissionFile:
+class SubmissionFile(NamedTuple):
     """A file of a submission: the predictions of a member on a split without labels."""
 
     name: str
@@ -88,67 +78,39 @@ class SubmissionFile:
     data: str | None = None
     """The data of the split; None are the data of the member's run."""
 
-    def __post_init__(self) -> None:
-        """Raise UserError for a name that would be written elsewhere."""
-        if not re.fullmatch(_NAME, self.name):
-            raise UserError(
-                f"{self.name!r} is no plain name of a file: use letters, digits, -, . and _."
-            )
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Heading:
-    """The keys of a suite file besides ``members`` and ``submission``."""
-
-    title: str
-    description: str = ""
-    source: str = ""
-    models: tuple[str, ...] = ()
-    """The models with recipes of their own."""
-    average: Literal["members", "scores", "none"] = "members"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Suite(Heading):
+@dataclass(frozen=True, kw_only=True)
+class Suite:
     """The content of a suite file, with the recipes of one model."""
 
     path: Path
+    title: str
+    description: str = ""
+    source: str = ""
+    models: Sequence[str] = ()
+    """The models with recipes of their own."""
+    average: str = "members"
     members: Mapping[str, Member]
     """The members in the order of the file."""
-    submission: Format | None = None
-    """The format of a submission; None if the suite has none."""
-    files: tuple[SubmissionFile, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return self.path.stem
+    submission: Sequence[SubmissionFile] = ()
 
     def order(self, only: Sequence[str] = ()) -> list[Member]:
-        """Return members so that each follows the member that it starts from.
-
-        ``only`` selects members, to which those that they start from are added. Raises UserError
-        for an unknown name.
-        """
+        """Return the members, or some of them, each after the member that it starts from."""
         for name in only:
             if name not in self.members:
-                raise UserError(
-                    f"--only {name}: {self.name} has {abbreviated(self.members, 30)}."
-                    f"{did_you_mean(name, self.members)}"
-                )
-        found: dict[str, Member] = {}
+                hint = did_you_mean(name, self.members)
+                names = abbreviated(self.members, 30)
+                raise UserError(f"--only {name}: {self.path.stem} has {names}.{hint}")
+        ordered: dict[str, Member] = {}
         for name in only or self.members:
-            before: list[str] = []
-            following: str | None = name
-            while following is not None and following not in found:
-                before.append(following)
-                following = self.members[following].start
-            found |= {each: self.members[each] for each in reversed(before)}
-        return list(found.values())
-
-
-Where = Callable[..., str]
-"""Returns the file and line of a key by its path."""
+            chain = [name]
+            while (start := self.members[chain[-1]].start) is not None:
+                if start not in self.members or start in chain:
+                    problem = "which is no member, or starts from it"
+                    raise UserError(f"{self.path}: {chain[-1]} starts from {start}, {problem}.")
+                chain.append(start)
+            ordered |= {each: self.members[each] for each in reversed(chain) if each not in ordered}
+        return list(ordered.values())
 
 
 def load_suite(path: str | Path, model: str | None = None) -> Suite:
@@ -164,23 +126,20 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
             each other.
     """
     path, content, where = open_recipe(path)
-    own = {key: value for key, value in content.items() if key not in ("members", "submission")}
-    values = _typed(where, "a suite", get_type_hints(Heading), own)
-    if "title" not in values:
-        raise UserError(f"{path}: a suite needs a `title`.")
+    others = {key: value for key, value in content.items() if key not in ("members", "submission")}
+    values = _typed(where, "a suite", SUITE_KEYS, others)
     models = values.get("models", ())
     last = (model or "").rstrip("/").split("/")[-1]
     chosen = last if last in models else next(iter(models), "")
     listed = content.get("members")
-    if not isinstance(listed, dict) or not listed:
-        raise UserError(
-            f"{where('members')}: `members` must have one or more names, each with a recipe, such "
-            "as `rte: {recipe: nli/rte-minilm}`."
-        )
+    if not isinstance(listed, dict) or not listed or "title" not in values:
+        raise UserError(f"{path}: a suite needs a `title`, and `members`, each with a `recipe`.")
     members = {name: _member(path, where, name, listed[name], chosen) for name in listed}
-    _check_starts(where, members)
-    kind, files = _submission(where, content.get("submission"), members)
-    return Suite(path=path, members=members, submission=kind, files=files, **values)
+    files = content.get("submission") or {}
+    submission = [_file(where, name, files[name], members) for name in files]
+    suite = Suite(path=path, members=members, submission=submission, **values)
+    suite.order()
+    return suite
 
 
 def _typed(
@@ -188,129 +147,64 @@ def _typed(
 ) -> dict[str, Any]:
     typed: dict[str, Any] = {}
     for key, value in (entry if isinstance(entry, dict) else {}).items():
-        place = where(*above, key)
-        typed |= typed_values(place, f"key {{!r}} of {what}", hints, {key: value})
+        typed |= typed_values(where(*above, key), f"key {{!r}} of {what}", hints, {key: value})
     return typed
+
+
+def _check_name(at: str, name: str) -> None:
+    if not re.fullmatch(r"\w[\w.-]*", name) or name in RESULT_FILES:
+        raise UserError(f"{at}: {name!r} is no plain name: use letters, digits, -, . and _.")
 
 
 def _member(path: Path, where: Where, name: str, entry: Any, model: str) -> Member:
     at = where("members", name)
-    if not re.fullmatch(_NAME, name):
-        raise UserError(f"{at}: {name!r} names a folder: use letters, digits, -, . and _.")
+    _check_name(at, name)
     values = _typed(where, "a member", MEMBER_KEYS, entry, "members", name)
     if "recipe" not in values:
-        raise UserError(
-            f"{at}: {name} has no recipe: write its file or name, such as "
-            f"`{name}: {{recipe: nli/rte-minilm}}`."
-        )
-    recipes = {
-        key: _recipe(path, where("members", name, key), values[key], model)
-        for key in ("recipe", "published")
-        if key in values
-    }
-    recipe = recipes["recipe"]
-    weight = values.get("weight", 1.0)
-    if not 0 <= weight < float("inf"):
-        raise UserError(f"{where('members', name, 'weight')}: weight must be 0 or more.")
-    if weight == 0 and not values.get("note"):
+        raise UserError(f"{at}: {name} has no recipe: write `{name}: {{recipe: nli/rte-minilm}}`.")
+    for key in ("recipe", "published"):
+        if key in values:
+            values[key] = _recipe(path, where("members", name, key), values[key], model)
+    recipe = values["recipe"]
+    if not 0 <= values.get("weight", 1.0) < float("inf"):
+        raise UserError(f"{at}: weight must be 0 or more.")
+    if values.get("weight") == 0 and not values.get("note"):
         raise UserError(f"{at}: {name} is left out of the average: say why in its `note`.")
-    if not values.get("scores"):
-        scores = tuple(dict.fromkeys(Score(e.split, e.metric) for e in recipe.expected))
-        if not scores:
-            raise UserError(
-                f"{at}: {name} has no scores, and its recipe expects none: list some, such as "
-                "`scores: [test accuracy]`."
-            )
-    else:
-        line = where("members", name, "scores")
-        scores = tuple(_score(line, recipe, text) for text in values["scores"])
-    return Member(
-        name=name,
-        recipe=recipe,
-        start=values.get("from"),
-        scores=scores,
-        weight=weight,
-        published=recipes.get("published"),
-        note=values.get("note", ""),
-    )
+    scores = [_score(where("members", name, "scores"), recipe, t) for t in values.get("scores", ())]
+    values["scores"] = scores or [*dict.fromkeys(Score(e.split, e.metric) for e in recipe.expected)]
+    if not values["scores"]:
+        raise UserError(f"{at}: {name} has no scores: list some as `scores: [test accuracy]`.")
+    return Member(name=name, start=values.pop("from", None), **values)
 
 
 def _recipe(path: Path, where: str, named: str, model: str) -> Recipe:
     if "{model}" in named and not model:
         raise UserError(f"{where}: {named!r} names a model: list the `models` of the suite.")
     name = named.replace("{model}", model)
-    own = path.parent / name
+    beside = path.parent / name
     try:
-        return load_recipe(own if own.is_file() else name)
+        return load_recipe(beside if beside.is_file() else name)
     except UserError as error:
-        if str(error).startswith(f"{name}: no such"):
-            raise UserError(
-                f"{where}: there is no recipe {name!r}. `finetune run` lists the recipes."
-            ) from error
         raise UserError(f"{where}: {error}") from error
 
 
 def _score(where: str, recipe: Recipe, text: str) -> Score:
     split, _, metric = text.partition(" ")
     legal = metrics_of(recipe.task)
-    if not is_split(split):
-        raise UserError(
-            f"{where}: {text!r}: unknown split {split!r}: write SPLIT METRIC, as in `test "
-            "accuracy`."
-        )
-    if metric.partition(":")[0] not in legal:
-        raise UserError(
-            f"{where}: {text!r}: {recipe.task} has no metric {metric!r}."
-            f"{did_you_mean(metric, legal)} Legal are {abbreviated(legal, 20)}."
-        )
+    if not is_split(split) or metric.partition(":")[0] not in legal:
+        hint = f"{did_you_mean(metric, legal)} Metrics are {abbreviated(legal, 20)}."
+        raise UserError(f"{where}: {text!r} must be SPLIT METRIC, as `test accuracy`.{hint}")
     return Score(split, metric)
 
 
-def _check_starts(where: Where, members: Mapping[str, Member]) -> None:
-    for name in members:
-        chain = [name]
-        while (start := members[chain[-1]].start) is not None:
-            line = where("members", chain[-1], "from")
-            if start not in members:
-                raise UserError(
-                    f"{line}: {chain[-1]} starts from {start!r}, which is no member."
-                    f"{did_you_mean(start, members)}"
-                )
-            if start in chain:
-                cycle = " from ".join([*chain[chain.index(start) :], start])
-                raise UserError(f"{line}: members start from each other: {cycle}.")
-            chain.append(start)
-
-
-def _submission(
-    where: Where, entry: Any, members: Mapping[str, Member]
-) -> tuple[Format | None, tuple[SubmissionFile, ...]]:
-    if entry is None:
-        return None, ()
-    listed = entry.get("files") if isinstance(entry, dict) else None
-    if not isinstance(listed, dict) or not listed:
-        raise UserError(
-            f"{where('submission')}: a submission has a `format` and `files`, such as "
-            "`RTE.tsv: {member: rte, split: test}`."
-        )
-    own = {key: value for key, value in entry.items() if key != "files"}
-    values = _typed(where, "a submission", {"format": Format}, own, "submission")
-    if "format" not in values:
-        raise UserError(f"{where('submission')}: a submission needs a `format`.")
-    files = []
-    for name, own in listed.items():
-        at = where("submission", "files", name)
-        keys = {key: hint for key, hint in get_type_hints(SubmissionFile).items() if key != "name"}
-        given = _typed(where, "a file", keys, own, "submission", "files", name)
-        if given.get("member") not in members or "split" not in given:
-            raise UserError(
-                f"{at}: {name} needs a `member` (one of {abbreviated(members, 20)}) and a `split`."
-            )
-        try:
-            files.append(SubmissionFile(name=name, **given))
-        except UserError as error:
-            raise UserError(f"{at}: {error}") from error
-    return values["format"], tuple(files)
+def _file(where: Where, name: str, entry: Any, members: Mapping[str, Member]) -> SubmissionFile:
+    at = where("submission", name)
+    _check_name(at, name)
+    values = _typed(where, "a file", FILE_KEYS, entry, "submission", name)
+    if values.get("member") not in members or "split" not in values:
+        names = abbreviated(members, 20)
+        raise UserError(f"{at}: {name} needs a `member` (one of {names}) and a `split`.")
+    return SubmissionFile(name, **values)
 
 
 def suite_lines(path: Path) -> Iterator[str]:

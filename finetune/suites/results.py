@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.cli.output import ScoreCell, table_text
-from finetune.data.json_files import read_object
+from finetune.cli.output import ScoreCell, print_table, print_tables, table_text
 from finetune.evaluation.kinds import score_limits
 from finetune.evaluation.reproduction import (
     ScoreVerdict,
@@ -20,362 +18,148 @@ from finetune.evaluation.reproduction import (
     recipe_verdicts,
     standard_deviation,
 )
-from finetune.evaluation.runs import RunFolder
-from finetune.reporting.html import REPORT_FILE
-from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.files import write_text
-from finetune.suites.definition import AVERAGES, Member, Score, SubmissionFile, Suite
-from finetune.types import UserError, abbreviated
+from finetune.suites.commands import LoadedSuite
+from finetune.suites.definition import (
+    AVERAGES,
+    RESULT_FILES,
+    RESULTS_FILE,
+    Member,
+    Score,
+    Suite,
+)
+from finetune.types import abbreviated
 
-RESULTS_FILE = "suite.json"
-"""File in the folder of a suite with its scores."""
-RESULT_FILES = ("suite.md", "suite.tex", RESULTS_FILE, "suite.html")
-"""The files with the table."""
-
-
-@dataclass(frozen=True)
-class SavedSuite:
-    """The folder of a suite, without the file and the recipes of the suite."""
-
-    folder: Path
-    name: str
-    scores: Mapping[str, Sequence[Score]]
-    """The scores by member."""
-    submission: str | None
-    """The format of a submission; None if the suite has none."""
-    files: Sequence[SubmissionFile]
-
-    def runs(self, member: str) -> list[int]:
-        """Return the seeds of a member whose runs are finished."""
-        seeds: list[int] = list(read_run(self.folder / member).seeds.get("seeds", ()))
-        return [seed for seed in seeds if RunFolder.open(self.run(member, seed)).is_finished]
-
-    def run(self, member: str, seed: int) -> Path:
-        """Return the folder of a run."""
-        return self.folder / member / f"seed-{seed}"
+COLUMNS = ("data set", "split", "metric", "score", "seeds", "published", "verdict")
 
 
-_TYPES: Mapping[str, Any] = {
-    "suite": str,
-    "title": str,
-    "members": dict[str, dict[str, Any]],
-    "submission": dict | None,
-}
-
-
-def open_suite(folder: Path) -> SavedSuite:
-    """Read the folder of `finetune run SUITE`; UserError for another folder."""
-    path = folder / RESULTS_FILE
-    if not path.is_file():
-        raise UserError(
-            f"{folder}: no {RESULTS_FILE} in it: give a folder of `finetune run SUITE`."
-        )
-    content = read_object(path, _TYPES)
-    try:
-        scores = {
-            name: [Score(str(each["split"]), str(each["metric"])) for each in member["scores"]]
-            for name, member in content["members"].items()
-        }
-        submission = content.get("submission") or {"format": None, "files": []}
-        files = [SubmissionFile(**each) for each in submission["files"]]
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is damaged: restore it, or write it again with the command of the suite."
-        ) from error
-    return SavedSuite(folder, content["suite"], scores, submission["format"], files)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SeedScores:
-    """A score by seed, empty if there is none; for example an average over members."""
-
-    seeds: Mapping[str, float]
-
-    @property
-    def mean(self) -> float | None:
-        """The mean over the seeds; None without seeds."""
-        return statistics.fmean(self.seeds.values()) if self.seeds else None
-
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation over the seeds (n - 1); None for fewer than two."""
-        return standard_deviation(list(self.seeds.values()))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MemberScore(SeedScores):
-    """A score of a member over its seeds, and the published score."""
+@dataclass(frozen=True, eq=False)
+class MemberScore:
+    """A score of a member by seed, empty if there is none yet, with the published score."""
 
     member: Member
     score: Score
-    verdict: ScoreVerdict | None = None
-    """The published score with the verdict; None if there is none."""
-
-    def record(self) -> dict[str, Any]:
-        """Return the score as JSON values."""
-        found = self.verdict.record() if self.verdict else None
-        names = ("tolerance", "statistic", "source")
-        published = found and {"value": found["expected"], **{name: found[name] for name in names}}
-        return {
-            "split": self.score.split,
-            "metric": self.score.metric,
-            "mean": self.mean,
-            "standard_deviation": self.deviation,
-            "seeds": dict(self.seeds),
-            "published": published,
-            "verdict": found and found["verdict"],
-        }
+    seeds: Mapping[str, float]
+    verdict: ScoreVerdict | None
 
 
-@dataclass(frozen=True)
 class SuiteResults:
-    """The scores of the members of a suite in a folder."""
+    """The scores of all finished runs in the folder of a suite."""
 
-    suite: Suite
-    folder: Path
-    scores: Sequence[MemberScore]
-    degenerate: Mapping[str, Mapping[str, Sequence[str]]]
-    """The reasons why seeds are degenerate, by member and seed."""
-    failures: Mapping[str, str]
-    """The messages of failed members, by name."""
-    chosen: Collection[str]
-    """The members to run."""
+    def __init__(self, suite: Suite, folder: Path, failures: Mapping[str, str]) -> None:
+        """``failures`` are the messages of failed members, by name."""
+        self.suite, self.folder, self.failures = suite, folder, failures
+        members = suite.members.values()
+        self.scores = [score for member in members for score in self._read(member)]
+        verdicts = [score.verdict for score in self.scores if score.verdict is not None]
+        self.sources = list(dict.fromkeys(verdict.expected.cited for verdict in verdicts))
 
-    @property
-    def shown(self) -> list[MemberScore]:
-        """The scores in the table: of members to run, and of members with a finished run."""
-        return [each for each in self.scores if each.seeds or each.member.name in self.chosen]
-
-    @property
-    def _counted(self) -> dict[str, list[MemberScore]]:
-        return {
-            name: [score for score in self.scores if score.member.name == name]
-            for name, member in self.suite.members.items()
-            if member.weight
-        }
-
-    @property
-    def missing(self) -> list[str]:
-        """The members without scores, for which there is no average."""
-        return [name for name, own in self._counted.items() if not all(each.seeds for each in own)]
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """The members that the average leaves out, with the reason."""
-        return {m.name: m.note for m in self.suite.members.values() if not m.weight}
-
-    @property
-    def average(self) -> SeedScores | None:
-        """The average over the seeds that all members have; None if the suite defines none."""
-        if self.suite.average not in AVERAGES:
-            return None
-        counted = [score for own in self._counted.values() for score in own]
-        shared = {*counted[0].seeds} if counted and not self.missing else set()
-        for score in counted:
-            shared &= {*score.seeds}
-        seeds = {
-            seed: self._average({score: score.seeds[seed] for score in counted})
-            for seed in sorted(shared, key=lambda seed: (len(seed), seed))
-        }
-        return SeedScores(seeds=seeds)
-
-    @property
-    def published_average(self) -> float | None:
-        """The average of the published scores; None unless all scores have one."""
-        counted = [score for own in self._counted.values() for score in own]
-        expected = {
-            score: score.verdict.expected.value for score in counted if score.verdict is not None
-        }
-        return self._average(expected) if len(expected) == len(counted) > 0 else None
-
-    def _average(self, values: Mapping[MemberScore, float]) -> float:
-        if self.suite.average == "scores":
-            return statistics.fmean(values.values(), [each.member.weight for each in values])
-        members = self._counted
-        means = [statistics.fmean(values[each] for each in own) for own in members.values()]
-        return statistics.fmean(means, [self.suite.members[name].weight for name in members])
-
-    def record(self) -> dict[str, Any]:
-        """Return the results as JSON values."""
-        members = {}
-        for name, member in self.suite.members.items():
-            members[name] = {
-                "recipe": member.recipe.name,
-                "task": member.recipe.task,
-                "from": member.start,
-                "weight": member.weight,
-                "note": member.note,
-                "degenerate": dict(self.degenerate.get(name, {})),
-                "failure": self.failures.get(name),
-                "scores": [each.record() for each in self.scores if each.member.name == name],
-            }
-        average = self.average
-        found = None
-        if average is not None:
-            found = {
-                "definition": AVERAGES[self.suite.average],
-                "mean": average.mean,
-                "standard_deviation": average.deviation,
-                "seeds": dict(average.seeds),
-                "published": self.published_average,
-                "left_out": self.left_out,
-                "missing": self.missing,
-            }
-        return {
-            "suite": self.suite.name,
-            "title": self.suite.title,
-            "source": self.suite.source,
-            "members": members,
-            "average": found,
-            "submission": self.suite.submission
-            and {
-                "format": self.suite.submission,
-                "files": [dataclasses.asdict(file) for file in self.suite.files],
-            },
-        }
-
-    @property
-    def sources(self) -> list[str]:
-        """The sources of the published scores, in the order of the table."""
-        cited = (score.verdict.expected.cited for score in self.shown if score.verdict)
-        return list(dict.fromkeys(cited))
-
-    def notes(self) -> list[str]:
-        """Return the lines below the table."""
-        lines = [f"[{number}] {source}" for number, source in enumerate(self.sources, 1)]
-        average, missing = self.average, self.missing
-        if average is not None and missing:
-            have = "has" if len(missing) == 1 else "have"
-            lines.append(f"No average: {abbreviated(missing, 30)} {have} no scores yet.")
-        elif average is not None:
-            lines.append(f"Average: {AVERAGES[self.suite.average]}.")
-            if not average.seeds:
-                lines.append("No average: the members have no seed in common.")
-        if average is not None:
-            for name, note in self.left_out.items():
-                lines.append(f"Left out of the average: {name}: {note}.")
-        for member in self.suite.members.values():
-            if member.note and member.weight:
-                lines.append(f"{member.name}: {member.note}.")
-        for name, seeds in self.degenerate.items():
-            listed = f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}"
-            are = "is" if len(seeds) == 1 else "are"
-            lines.append(f"{name}: {listed} {are} degenerate; {RESULTS_FILE} has the reasons.")
-        lines += [f"{name} failed: {reason}" for name, reason in self.failures.items()]
-        return lines
-
-
-def read_results(
-    suite: Suite,
-    folder: Path,
-    failures: Mapping[str, str] | None = None,
-    chosen: Collection[str] | None = None,
-) -> SuiteResults:
-    """Read the scores of all finished runs in the folder of a suite.
-
-    ``chosen`` are the members to run, by default all.
-    """
-    scores: list[MemberScore] = []
-    degenerate = {}
-    for name, member in suite.members.items():
-        run = read_run(folder / name)
+    def _read(self, member: Member) -> list[MemberScore]:
+        run, reference = read_run(self.folder / member.name), member.published or member.recipe
         free = () if member.start is None or member.published else ("init_from",)
-        reference = member.published or member.recipe
-        found = (
-            recipe_verdicts(run, reference, *free)
-            if run.seeds
-            else [ScoreVerdict(each, None, "not measured") for each in reference.expected]
-        )
-        verdicts = {Score(each.expected.split, each.expected.metric): each for each in found}
-        seeds = run.seeds.get("degenerate", ())
-        if reasons := {str(seed["seed"]): list(seed.get("reasons", ())) for seed in seeds}:
-            degenerate[name] = reasons
+        verdicts = recipe_verdicts(run, reference, *free) if run.seeds else []
+        by_score = {Score(v.expected.split, v.expected.metric): v for v in verdicts}
+        scores = []
         for score in member.scores:
             summary = run.metrics.get(score.split, {}).get(score.metric, {}) if run.seeds else {}
-            values = {
+            seeds = {
                 str(seed): float(value)
                 for seed, value in summary.get("seeds", {}).items()
                 if isinstance(value, int | float) and math.isfinite(value)
             }
-            verdict = verdicts.get(score)
-            scores.append(MemberScore(seeds=values, member=member, score=score, verdict=verdict))
-    chosen = suite.members if chosen is None else chosen
-    return SuiteResults(suite, folder, scores, degenerate, dict(failures or {}), chosen)
+            scores.append(MemberScore(member, score, seeds, by_score.get(score)))
+        return scores
+
+    def average(self) -> dict[str, float]:
+        """Return the average by seed, over the seeds that all members have."""
+        counted = [score for score in self.scores if score.member.weight]
+        if self.suite.average not in AVERAGES or not counted:
+            return {}
+        shared = set.intersection(*({*score.seeds} for score in counted))
+        averages = {}
+        for seed in sorted(shared, key=lambda seed: (len(seed), seed)):
+            values: dict[Any, list[float]] = {}
+            weights = {}
+            for score in counted:
+                key = score.member.name if self.suite.average == "members" else score
+                values.setdefault(key, []).append(score.seeds[seed])
+                weights[key] = score.member.weight
+            means = map(statistics.fmean, values.values())
+            averages[seed] = statistics.fmean(means, weights.values())
+        return averages
+
+    def rows(self) -> list[list[Any]]:
+        """Return the table: the members with scores, and the average."""
+        rows: list[list[Any]] = []
+        for each in self.scores:
+            if not each.seeds:
+                continue
+            row = [each.member.name, *each.score, _cell(each.seeds, each.score.metric)]
+            row += [len(each.seeds), "", ""]
+            if each.verdict is not None:
+                expected = each.verdict.expected
+                published = _number(expected.value, expected.metric)
+                row[-2] = f"{published} [{self.sources.index(expected.cited) + 1}]"
+                row[-1] = each.verdict.verdict
+            rows.append(row)
+        if average := self.average():
+            rows.append(["average", "", "", _cell(average), len(average), "", ""])
+        return rows
+
+    def notes(self) -> list[str]:
+        """Return the lines below the table."""
+        lines = [f"[{number}] {source}" for number, source in enumerate(self.sources, 1)]
+        if self.suite.average in AVERAGES:
+            missing = {s.member.name: 0 for s in self.scores if s.member.weight and not s.seeds}
+            none = f"none yet, as {abbreviated(missing, 30)} lacks scores"
+            lines.append(f"Average: {none if missing else AVERAGES[self.suite.average]}.")
+        for member in self.suite.members.values():
+            left_out = "" if member.weight else "Left out of the average: "
+            lines += [f"{left_out}{member.name}: {member.note}."] if member.note else []
+        return lines + [f"{name} failed: {reason}" for name, reason in self.failures.items()]
+
+    def show(self, command: LoadedSuite) -> None:
+        """Print the table and its notes."""
+        rows = self.rows()
+        if command.format == "table":
+            print_table(COLUMNS, rows, self.suite.title)
+        else:
+            print_tables(command.format, ("", COLUMNS, rows))
+        for line in self.notes():
+            command.note(line)
+        command.note(f"Everything is in {self.folder}: {', '.join(RESULT_FILES)} have the table.")
+
+    def write(self) -> None:
+        """Write the table to the folder as Markdown, LaTeX and JSON."""
+        rows, title, notes = self.rows(), self.suite.title, self.notes()
+        markdown = table_text("markdown", "", COLUMNS, rows)
+        latex = table_text("latex", title, COLUMNS, rows)
+        scores = [
+            {
+                "member": each.member.name,
+                "split": each.score.split,
+                "metric": each.score.metric,
+                "seeds": each.seeds,
+                "verdict": each.verdict and each.verdict.verdict,
+            }
+            for each in self.scores
+        ]
+        content = {"suite": str(self.suite.path), "scores": scores, "average": self.average()}
+        texts = {
+            "suite.md": f"# {title}\n\n{markdown}\n\n" + "".join(f"- {line}\n" for line in notes),
+            "suite.tex": f"{latex}\n" + "".join(f"% {line}\n" for line in notes),
+            RESULTS_FILE: json.dumps(content, indent=2, ensure_ascii=False) + "\n",
+        }
+        for name, text in texts.items():
+            write_text(self.folder / name, text)
 
 
-def number(value: float | None, metric: str | None = None) -> str:
-    """Return a score as papers print it: in percent unless the metric has no limits."""
-    if value is None:
-        return ""
+def _number(value: float, metric: str | None = None) -> str:
     percent = metric is None or math.isfinite(score_limits(metric)[1])
     return f"{100 * value:.2f}" if percent else f"{value:.4f}"
 
 
-def score_table(results: SuiteResults) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows of the scores of a suite, the average last."""
-    columns = ["data set", "split", "metric", "score", "seeds", "published", "verdict"]
-    rows = [
-        [
-            score.member.name,
-            score.score.split,
-            score.score.metric,
-            _cell(score, score.score.metric),
-            len(score.seeds),
-            _published(score, results.sources),
-            score.verdict.verdict if score.verdict and score.seeds else "",
-        ]
-        for score in results.shown
-    ]
-    average = results.average
-    if average is not None and average.seeds:
-        published = number(results.published_average)
-        rows.append(["average", "", "", _cell(average), len(average.seeds), published, ""])
-    return columns, rows
-
-
-def _cell(scores: SeedScores, metric: str | None = None) -> ScoreCell:
-    deviation = scores.deviation
-    shown = None if deviation is None else number(deviation, metric)
-    return ScoreCell(number(scores.mean, metric), shown)
-
-
-def _published(score: MemberScore, sources: Sequence[str]) -> str:
-    if score.verdict is None:
-        return ""
-    expected = score.verdict.expected
-    value = number(expected.value, expected.metric)
-    return f"{value} [{sources.index(expected.cited) + 1}]"
-
-
-def write_results(results: SuiteResults) -> None:
-    """Write the table of a suite to its folder in all formats."""
-    columns, rows = score_table(results)
-    title, notes = results.suite.title, results.notes()
-    markdown = [f"# {title}", table_text("markdown", "", columns, rows)]
-    markdown.append("\n".join(f"- {line}" for line in notes))
-    comments = "".join(f"% {line}\n" for line in notes)
-    texts = {
-        "suite.md": "\n\n".join(markdown) + "\n",
-        "suite.tex": f"{table_text('latex', title, columns, rows)}\n{comments}",
-        RESULTS_FILE: json.dumps(results.record(), indent=2, ensure_ascii=False) + "\n",
-        "suite.html": _page(results, columns, rows),
-    }
-    for name, text in texts.items():
-        write_text(results.folder / name, text)
-
-
-def _page(results: SuiteResults, columns: list[str], rows: Sequence[Sequence[Any]]) -> str:
-    suite = results.suite
-    reports = [(name, f"{name}/{REPORT_FILE}") for name in suite.members]
-    reports = [(name, path) for name, path in reports if (results.folder / path).is_file()]
-    cells = [[str(cell) if isinstance(cell, ScoreCell) else cell for cell in row] for row in rows]
-    percent = "Mean ± standard deviation over seeds, in percent unless a metric has no limits."
-    table = Table(f"Scores of {suite.title}", columns, cells)
-    sections = [
-        Section("Scores", [percent, *results.notes()], tables=[table]),
-        Section("Reports", links=reports),
-    ]
-    about = suite.description or str(suite.source)
-    return page_of("suite", suite.title, sections, about=about, command="finetune run")
+def _cell(seeds: Mapping[str, float], metric: str | None = None) -> ScoreCell:
+    deviation = standard_deviation(list(seeds.values()))
+    shown = None if deviation is None else _number(deviation, metric)
+    return ScoreCell(_number(statistics.fmean(seeds.values()), metric), shown)
