@@ -25,6 +25,7 @@ from finetune.annotation.rows import (
     counted,
     labeled,
     merged,
+    omit_invisible,
     omit_relations,
     omit_votes,
     outermost,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from finetune.annotation.commands import Convert
 
 _WITH_RELATIONS = ("jsonl", "json", "brat", "label-studio")
+_WITHOUT_WORDS = ("doccano", "label-studio", "brat", "spacy")
 _TOOLS = ("prodigy", "doccano", "label-studio", "brat", "spacy")
 _OTHERS = {"text": "jsonl, prodigy, doccano or label-studio", "tags": "jsonl or conll"}
 
@@ -80,6 +82,8 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     rows = annotations.rows
     if annotations.kind == "tokens" and to not in _WITH_RELATIONS:
         omit_relations(rows, omitted)
+    if annotations.kind == "tokens" and to in _WITHOUT_WORDS:
+        omit_invisible(rows, omitted)
     if to == "brat":
         with replace_folder(output) as folder:
             brat.write_documents(rows, folder, omitted)

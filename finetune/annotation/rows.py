@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from finetune.data.spans import words_to_chars
+from finetune.data.word_splitting import split_words
 from finetune.types import Span, TextExample, TokenExample, abbreviated, quantity
 
 ANNOTATORS = ("_annotator_id", "annotator", "_session_id")
@@ -189,6 +190,19 @@ def omit_relations(rows: Sequence[WordRow], omitted: Omissions) -> None:
     names = [row.name for row in rows if row.example.relations]
     if names:
         omitted["with relations between spans", "the relations are not written"] = names
+
+
+def omit_invisible(rows: Sequence[WordRow], omitted: Omissions) -> None:
+    """Count rows with words that begin or end with a character that no reader of a text sees."""
+    names = [row.name for row in rows if not all(map(_is_visible, row.words))]
+    if names:
+        what = "a reader of their text leaves these characters out of its words"
+        omitted["with words that begin or end with invisible characters", what] = names
+
+
+def _is_visible(word: str) -> bool:
+    offsets = split_words(word)[1]
+    return not word or (bool(offsets) and (offsets[0][0], offsets[-1][1]) == (0, len(word)))
 
 
 def tokens_of(example: TokenExample) -> list[dict[str, Any]]:

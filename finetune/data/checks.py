@@ -671,6 +671,7 @@ def _unseen(
             effect = f"correct them, or remove their rows; train has {abbreviated(train)}.{near}"
         message = f"{split}: labels that train does not have: {listed}: {effect}"
         yield from located("error" if refused else "warning", "labels", message, rows)
-        if absent := [name for name in train if found and name not in found]:
+        voted = voted_names([splits[split]])
+        if absent := [name for name in train if found and name not in {*found, *voted}]:
             message = f"{split}: never has {abbreviated(absent)}, which train has"
             yield Finding("info", "labels", message)

@@ -349,16 +349,16 @@ class _Spilled(Examples):
             return list(itertools.starmap(change, own)), None
 
         starts = range(0, len(self), CHUNK)
-        workers = min(num_workers(), len(starts))
+        workers = max(1, min(num_workers(), len(starts)))
         with stage(title, len(self)) as show:
             found = gathered(changed, starts, lambda number, _: show(number), workers)
-        return (
-            found if self.ids is None else _Spilled(cast("_Spilled", found).written, ids=self.ids)
-        )
+        if self.ids is None or not len(self):
+            return found
+        return _Spilled(cast("_Spilled", found).written, ids=self.ids)
 
     def each_chunk(self, compute: Callable[[Examples], R]) -> Iterator[R]:
         starts = range(0, len(self), CHUNK)
-        workers = min(num_workers(), len(starts))
+        workers = max(1, min(num_workers(), len(starts)))
         yield from forked_map(lambda start: compute(self[start : start + CHUNK]), starts, workers)
 
     def digest(self) -> str:

@@ -343,11 +343,13 @@ def _recoded(name: str, pieces: Iterable[bytes], encoding: str) -> Iterator[byte
             text = decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
             pending = len(error.object) - len(raw)  # bytes of an unfinished character before raw
-            before = decoder.decode(raw[: max(error.start - pending, 0)])
+            before = ""
+            with contextlib.suppress(UnicodeError):  # bytes of UTF-32 without its mark
+                before = decoder.decode(raw[: max(error.start - pending, 0)])
             raise _bad_byte(name, number + before.count("\n"), error, encoding) from error
         except UnicodeError as error:
             raise DataError(
-                f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need none."
+                f"{name}: not {encoding} ({error}): {encoding}-le and {encoding}-be need none."
             ) from error
         number += text.count("\n")
         yield text.encode(errors="surrogatepass")
@@ -469,14 +471,16 @@ def _bad_byte(name: str, line: int, error: UnicodeDecodeError, encoding: str = U
     if encoding != UTF_8:
         return DataError(f"{where} {encoding}: name the encoding that the file was saved in.")
     # cp1252 is latin1 with the euro sign and quotes in place of control characters
-    likely = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"
-    if likely == "cp1252" and b"\0" in raw:
-        likely = _utf_16(raw.index(b"\0"))
+    likely = _wide_encoding(raw) if b"\0" in raw else "cp1252"
     return DataError(f"{where} UTF-8: {_add_encoding(name, likely)}")
 
 
-def _utf_16(zero: int) -> str:
-    return "utf-16-le" if zero % 2 else "utf-16-be"
+def _wide_encoding(raw: bytes) -> str:
+    name = "utf-32" if b"\0\0" in raw[:8] else "utf-16"
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        return name
+    is_little = raw[0] != 0 if name == "utf-32" else raw.index(b"\0") % 2 == 1
+    return f"{name}-le" if is_little else f"{name}-be"
 
 
 def _add_encoding(name: str, likely: str) -> str:
@@ -488,17 +492,17 @@ def _add_encoding(name: str, likely: str) -> str:
 
 
 def check_characters(name: str, line: Line, is_last: bool) -> None:
-    """Raise DataError if the first line shows UTF-16 without a mark, or other line ends.
+    """Raise DataError if the first line shows UTF-16 or UTF-32 without a mark, or other line ends.
 
     A carriage return inside of the only line of a file is a line end, as on old systems.
     """
-    text, zeros = line.text, []
-    if "\0" in text:  # a whole file may be one line
-        zeros = [index for index, byte in enumerate(text.encode()) if byte == 0]
-    if len(zeros) > 1 and len({index % 2 for index in zeros}) == 1:
+    text, raw = line.text, line.text.encode(errors="surrogatepass")
+    zeros = {index % 2 for index, byte in enumerate(raw) if byte == 0} if "\0" in text else set()
+    if raw.count(0) > 1 and (len(zeros) == 1 or b"\0\0\0" in raw):
+        encoding = _wide_encoding(raw)
         raise DataError(
-            f"{name}: bytes of 0 among its letters, so this is UTF-16 without a byte order mark: "
-            f"{_add_encoding(name, _utf_16(zeros[0]))}"
+            f"{name}: bytes of 0 among its letters, so this is {encoding[:6].upper()} without a "
+            f"byte order mark: {_add_encoding(name, encoding)}"
         )
     if is_last and "\r" in text:
         path = Path(uncompressed_name(Path(name)))

@@ -160,7 +160,9 @@ def convert_labels(
             split: rows.replace("label", map(_only, rows.column("label")))
             for split, rows in own.items()
         }
-        return convert_labels(single, typed)[0], SINGLE
+        converted, note = convert_labels(single, typed)
+        return converted, f"{SINGLE}; {note}" if note else SINGLE
+    _refuse_votes(own if lists else {})
     numbers = not lists and _are_numbers(kinds, typed)
     if not lists:
         _check_spelling(kinds, numbers, first_of)
@@ -197,6 +199,16 @@ def convert_labels(
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     note = "labels have decimal points: read as numbers" if numbers else note
     return own, note if numbers or is_class else None
+
+
+def _refuse_votes(splits: Mapping[str, Examples]) -> None:
+    for rows in splits.values():
+        for votes, where in rows.columns("votes", "where"):
+            if votes is not None:
+                raise DataError(
+                    f"{where}: votes for labels where other rows have lists of labels: write votes "
+                    'or one label for each text, such as "label": "a".'
+                )
 
 
 def _first_of(
@@ -288,25 +300,6 @@ def object_of(value: Any) -> Mapping[Any, Any] | None:
     """Return a value that is an object, or a cell that holds one as JSON; None for any other."""
     value = json_cell(value)
     return value if isinstance(value, Mapping) else None
-
-
-def counted_votes(labels: Iterable[Any], where: str) -> Votes | None:
-    """Return the votes of annotators, a label of each; None if none of them has a label.
-
-    Raises:
-        DataError: A label is a list, or a number that is not whole.
-    """
-    votes = Counter[str]()
-    for label in labels:
-        fraction = isinstance(label, float) and not label.is_integer()
-        if fraction or isinstance(label, tuple):
-            raise DataError(
-                f"{where}: the label of one of several columns must be a name, not {label!r:.40}: "
-                "correct it, or name one column, --columns label=NAME."
-            )
-        if label is not None:  # a column of whole numbers with empty cells may hold 1.0
-            votes[str(int(label) if isinstance(label, float) else label)] += 1
-    return tuple(sorted(votes.items())) or None
 
 
 def majority(votes: Votes) -> str:

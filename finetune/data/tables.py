@@ -407,7 +407,7 @@ def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
 def _delimited_rows(file: DataFile, errors: list[str] | None) -> Rows[_Row]:
     """Return rows with the number of the line where each begins.
 
-    A CSV file may separate by tabs or semicolons, if its first line has them instead of commas.
+    A CSV file may separate by tabs or semicolons, if its first line has more of them than commas.
     """
     delimiter = separator(file)
     if delimiter == "\t":
@@ -421,7 +421,7 @@ def separator(file: DataFile) -> str:
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
     if file.format != "csv" or tabs > commas:
         return "\t"
-    return ";" if semicolons and not commas else ","
+    return ";" if semicolons > commas else ","
 
 
 def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:
@@ -436,12 +436,13 @@ def _count_tab_separated(block: Any) -> int | None:
 
 
 def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Row]:
-    csv.field_size_limit(MAX_LINE)  # the default refuses fields over 131,072 characters
     blocks = (decoded_block(file.name, block, keep_returns=True) for block in file.lines.blocks)
     lines = (line.text + "\n" for line in chain.from_iterable(blocks))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begin, row = 1, list[str]()
     while True:
+        # the limit of all readers of the process, which refuses fields over 131,072 characters
+        limit = csv.field_size_limit(MAX_LINE)
         try:
             row = next(reader)
         except StopIteration:
@@ -451,6 +452,8 @@ def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> It
             advice = 'field as two (""), or save as .tsv, where quotes are ordinary characters.'
             keep_error(DataError(f"{file.where(begin)}: {problem} {advice}"), errors)
             row = []
+        finally:
+            csv.field_size_limit(limit)
         if row:
             yield begin, row
         begin = reader.line_num + 1

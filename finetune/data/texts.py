@@ -15,7 +15,6 @@ from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.labels import (
     convert_labels,
-    counted_votes,
     majority,
     object_of,
     raw_label,
@@ -100,8 +99,7 @@ HEADER_NAMES = frozenset(
 class TextColumns(NamedTuple):
     """The columns by role; ``other_labels`` could hold the label too.
 
-    ``targets`` name the compared words, see ``target_columns``. ``annotators`` are the columns of
-    the label if it is of several, joined by ``+``.
+    ``targets`` name the compared words, see ``target_columns``.
     """
 
     text: str
@@ -110,7 +108,6 @@ class TextColumns(NamedTuple):
     other_labels: tuple[str, ...] = ()
     negative: str | None = None
     targets: tuple[str, ...] = ()
-    annotators: tuple[str, ...] = ()
 
 
 class TextReader(RowReader):
@@ -158,7 +155,7 @@ class TextReader(RowReader):
             other = chosen.other_labels[0]
             advice = f"for {other!r} write --columns label={other}"
             table.later_notes = [f"labels are from column {chosen.label!r}; {advice}"]
-        chosen = chosen._replace(label=None, annotators=()) if gold == "unread" else chosen
+        chosen = chosen._replace(label=None) if gold == "unread" else chosen
         return partial(text_example, columns=chosen, table=table)
 
     def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
@@ -249,7 +246,6 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
     """Return the columns that the user names, else columns with usual names."""
     by_name = table.by_name
     given = table.columns(columns, ROLES)
-    annotators = table.several("label", given)
     text, second = table.find("text", given), table.find("pair", given)
     if text is None:
         usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]
@@ -263,9 +259,6 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
         raise missing_column(table, "pair", "the second text of a pair", "text_pair")
     searched = text.lower() in ("anchor", "query")
     negative = table.find("negative", given, [NEGATIVE_COLUMN] if searched else [])
-    if annotators:
-        label = "+".join(annotators)
-        return TextColumns(text, second, label, negative=negative, annotators=annotators)
     if "label" in given:
         label = find_column(table, "label", given["label"])
         return TextColumns(text, second, label, negative=negative)
@@ -278,13 +271,7 @@ def text_example(index: int, record: Record, columns: TextColumns, table: Table)
     """Return a row as an example, its label as in the file."""
     text, label, votes = text_cell(record, columns.text), None, None
     pair = None if columns.pair is None else text_cell(record, columns.pair)
-    if columns.annotators:
-        given = (
-            raw_label(record.values.get(name), table.names.get(name), record.where)
-            for name in columns.annotators
-        )
-        votes = counted_votes(given, record.where)
-    elif columns.label is not None:
+    if columns.label is not None:
         value = record.values.get(columns.label)
         if (counts := object_of(value)) is None:
             label = raw_label(value, table.names.get(columns.label), record.where)

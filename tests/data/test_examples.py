@@ -97,3 +97,9 @@ def test_a_file_of_examples_runs_no_code() -> None:
     store.written.places["text"] = [harmful, *store.written.places["text"][1:]]
     with pytest.raises(pickle.UnpicklingError):
         list(store)
+
+
+def test_none_of_the_rows_on_disk_may_be_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_on_disk(monkeypatch)
+    empty = collected(iter(TEXTS)).take([])
+    assert list(empty.map(lambda i, row: row)) == list(empty.each_chunk(len)) == []

@@ -24,3 +24,9 @@ def test_other_spellings_of_a_label_are_a_warning() -> None:
     (warning,) = found
     assert "'Neg' (1), 'neg' (2); 'POS' (1), 'Pos' (1), 'pos' (2)" in warning.message
     assert "spell them alike" in warning.message
+
+
+def test_lists_of_one_number_are_numbers_and_both_are_noted() -> None:
+    rows = [{"text": "a", "label": ["-1"]}, {"text": "b", "label": ["1"]}]
+    notes = read_text(rows).notes
+    assert any("a list of one" in note and "-1 is read as a class" in note for note in notes)

@@ -268,7 +268,7 @@ def test_old_line_ends_and_utf_16_without_a_mark_have_a_sentence(
     path.write_bytes(content.encode().replace(b"\n", b"\r"))
     with pytest.raises(DataError, match="carriage returns alone, so the file is one line: convert"):
         read(str(path))
-    for encoding in ("utf-16-le", "utf-16-be"):
+    for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
         for text in (content, content.replace("a", "漢字")):
             path.write_bytes(text.encode(encoding))
             with pytest.raises(DataError, match=f"add --encoding {encoding} "):

@@ -17,8 +17,7 @@ from finetune.annotation.reading import read_annotations
 from finetune.data import read_text
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
-from finetune.data.labels import folded, with_standard_names
-from finetune.data.texts import read_text_file
+from finetune.data.labels import with_standard_names
 from finetune.types import TextExample
 from tests import laboratory as lab
 from tests.command import run
@@ -74,33 +73,6 @@ def test_every_format_has_the_majority_and_the_votes(source: str, tmp_path: Path
     assert any(note in each for each in data.notes)
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
-def test_a_column_for_each_annotator(suffix: str, tmp_path: Path) -> None:
-    rows = [("fine", "pos", "pos", "neg"), ("poor", "neg", "", "neg"), ("so", "", "", "")]
-    if suffix == "csv":
-        lines = [",".join(row) for row in (("text", "Ann", "ben", "eve"), *rows)]
-        (tmp_path / "a.csv").write_text("\n".join(lines))
-    else:
-        names = ("text", "Ann", "ben", "eve")
-        write_jsonl(tmp_path / "a.jsonl", [dict(zip(names, row, strict=True)) for row in rows])
-    path = str(tmp_path / f"a.{suffix}")
-    columns = {"label": "ann+ben+eve"}
-    data = read_text(path, columns=columns)
-    expected = [("pos", (("neg", 1), ("pos", 2))), ("neg", (("neg", 2),)), (None, None)]
-    assert sides(data.splits["train"]) == expected
-    assert "text: text; label: Ann+ben+eve" in data.notes
-    # a file of gold has the columns that training named
-    assert sides(read_text_file(path, usual_columns=columns)) == expected
-
-
-def test_whole_numbers_of_annotators_keep_their_digits(tmp_path: Path) -> None:
-    rows = [("x", 1234567.0, 1234567, None), ("y", 2.0, 2, 2)]
-    names = ("text", "A", "B", "C")
-    write_jsonl(tmp_path / "a.jsonl", [dict(zip(names, row, strict=True)) for row in rows])
-    data = read_text(str(tmp_path / "a.jsonl"), columns={"label": "A+B+C"})
-    assert sides(data.splits["train"]) == [("1234567", (("1234567", 2),)), ("2", (("2", 3),))]
-
-
 def test_votes_and_plain_labels_may_be_mixed(tmp_path: Path) -> None:
     rows = read_text([*ROWS, {"text": "bad", "label": "neg"}]).splits["train"]
     assert sides(rows) == [*FOUND, ("neg", None)]
@@ -129,21 +101,17 @@ def test_bad_votes_name_file_and_line(label: Any, problem: str, tmp_path: Path) 
         read_text(str(path))
 
 
-def test_an_annotator_gives_one_name(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "A": "a", "B": ["a", "b"]}])
-    with pytest.raises(DataError, match=r"a.jsonl:1: the label of one of several columns must be"):
-        read_text(str(path), columns={"label": "A+B"})
-    with pytest.raises(DataError, match="no column 'C'"):
-        read_text(str(path), columns={"label": "A+C"})
+def test_votes_beside_lists_of_labels_are_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [*ROWS, {"text": "z", "label": []}])
+    with pytest.raises(DataError, match=r"a.jsonl:1: votes for labels where other rows have lists"):
+        read_annotations(path)
 
 
 def test_other_names_add_votes_up() -> None:
-    rows = [{"text": "x", "label": {"a": 2, "A": 2, "c": 3}}, {"text": "y", "label": "c"}]
-    data = folded(read_text(rows))
-    assert sides(data.splits["train"]) == [("a", (("a", 4), ("c", 3))), ("c", None)]
-    pairs = [{"premise": "x", "hypothesis": "y", "label": {"e": 2, "n": 1, "c": 1}}]
+    votes = {"e": 2, "entailment": 1, "n": 1, "c": 2}
+    pairs = [{"premise": "x", "hypothesis": "y", "label": votes}]
     data = with_standard_names(read_text(pairs))
-    expected = (("contradiction", 1), ("entailment", 2), ("neutral", 1))
+    expected = (("contradiction", 2), ("entailment", 3), ("neutral", 1))
     assert sides(data.splits["train"]) == [("entailment", expected)]
 
 
@@ -169,6 +137,8 @@ def test_check_tells_of_votes(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ROWS * 4)
     found = run("check", "--data", path)
     assert "votes for 12 texts, on average 75.0% of them" in found.out + found.err
+    write_jsonl(path, [{"text": f"text {n}", "label": {"pos": 1, "neg": 2}} for n in range(4)])
+    assert "never has pos" not in run("check", "--data", path).out
 
 
 @pytest.mark.parametrize(
