@@ -160,8 +160,8 @@ def convert_labels(
             split: rows.replace("label", map(_only, rows.column("label")))
             for split, rows in own.items()
         }
-        converted, note = convert_labels(single, typed)
-        return converted, f"{SINGLE}; {note}" if note else SINGLE
+        of_names, note = convert_labels(single, typed)
+        return of_names, f"{SINGLE}; {note}" if note else SINGLE
     _refuse_votes(own if lists else {})
     numbers = not lists and _are_numbers(kinds, typed)
     if not lists:
