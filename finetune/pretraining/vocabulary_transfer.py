@@ -104,16 +104,12 @@ def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> A
     return vectors
 
 
-class WordVectors:
-    """Static vectors of the words of a language, the most frequent word first.
+class WordVectors(NamedTuple):
+    """Static vectors of the words of a language, the most frequent word first."""
 
-    Args:
-        words: The words.
-        vectors: float32 [words, width].
-    """
-
-    def __init__(self, words: Sequence[str], vectors: Array) -> None:
-        self.words, self.vectors = words, vectors
+    words: Sequence[str]
+    vectors: Array
+    """float32 [words, width]."""
 
     @classmethod
     def read(cls, path: str | Path) -> WordVectors:
@@ -127,28 +123,25 @@ class WordVectors:
         file = Path(path)
         if not file.is_file():
             raise DataError(f"--vectors {path}: no such file.")
-        words, rows, width = list[str](), list[Array](), 0
+        words, rows = list[str](), list[Array]()
         for number, text in islice(read_lines(str(file), file), MOST_WORDS + 1):
             word, _, numbers = text.rstrip().partition(" ")
             if number == 1 and numbers.isdecimal():
                 continue
-            row = np.array(numbers.split())
             try:
                 with np.errstate(over="ignore"):  # becomes infinite
-                    rows.append(row.astype(np.float32))
+                    row = np.array(numbers.split()).astype(np.float32)
             except ValueError as error:
                 raise DataError(
                     f"{file}:{number}: {error}; write a word and its numbers."
                 ) from error
-            if not np.isfinite(rows[-1]).all():
+            if not len(row) or not np.isfinite(row).all() or len(row) != len((rows or [row])[0]):
                 raise DataError(
-                    f"{file}:{number}: the vector of {word!r} has NaN or infinite numbers in "
-                    "float32: remove the line, or restore the file from its source."
+                    f"{file}:{number}: the vector of {word!r} has {len(row)} numbers, NaN or "
+                    "infinite ones: all words need equally many finite numbers in float32."
                 )
-            width = width or len(row)
-            if len(row) != width or not width:
-                raise DataError(f"{file}:{number}: {len(row)} numbers, but {width} in line 1.")
             words.append(word)
+            rows.append(row)
         if not words:
             raise DataError(f"{file}: there are no word vectors in it.")
         return cls(words, np.stack(rows))
@@ -186,12 +179,11 @@ class WordVectors:
         Words count by frequency as in WECHSEL (Minixhofer et al. 2022), which these files lack: the
         r-th word counts 1/r (Zipf). Zeros for subwords of no word.
         """
-        size = len(tokenizer.tokenizer)
-        words = [[word] for word in self.words]
-        found = [subwords[0] for subwords in tokenizer.raw_word_subwords(words)]
-        column = np.repeat(np.arange(len(found)), [len(set(each)) for each in found])
-        row = np.fromiter((id for each in found for id in sorted(set(each))), np.int64)
-        weights = sparse.coo_array((1 / (1 + column), (row, column)), (size, len(found))).tocsr()
+        size, words = len(tokenizer.tokenizer), [[word] for word in self.words]
+        ids = [sorted({*subwords[0]}) for subwords in tokenizer.raw_word_subwords(words)]
+        column = np.repeat(np.arange(len(ids)), [len(each) for each in ids])
+        row = np.fromiter((id for each in ids for id in each), np.int64)
+        weights = sparse.coo_array((1 / (1 + column), (row, column)), (size, len(ids))).tocsr()
         totals = np.asarray(weights.sum(axis=1)).ravel()
         vectors: Array = (weights @ self.vectors) / np.maximum(totals, 1e-12)[:, None]
         return vectors.astype(np.float32)
@@ -414,10 +406,9 @@ def with_vocabulary(
         )
     model = _load_with_head(name, config, options)
     state = model.state_dict()
-    of_vocabulary = _vocabulary_weights(model)
     special = set(old.tokenizer.all_special_ids)
     ordinary = np.array([id for id in range(made.weights.shape[1]) if id not in special])
-    for weight_name in of_vocabulary:
+    for weight_name in _vocabulary_weights(model):
         rows = state[weight_name][: made.weights.shape[1]]  # without rows of padded vocabularies
         state[weight_name] = made.apply(rows, ordinary, seed)
     config = copy.deepcopy(model.config)
