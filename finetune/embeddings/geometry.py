@@ -41,8 +41,10 @@ MOST_WORDS = 200
 """Most words to measure the self-similarity of; a random sample if there are more."""
 MOST_TOKENS = 64
 """Most tokens of a sentence whose attention is analyzed."""
-NUM_SENTENCES, NUM_SHOWN = 50, 2
-"""Sentences of the sample that the mixing ratio is averaged over, and that are shown."""
+NUM_SENTENCES = 50
+"""Sentences of the sample that the mixing ratio is averaged over."""
+NUM_SHOWN, SHOWN_TOKENS = 2, 24
+"""Sentences of the sample that are shown, and most tokens of each."""
 TOP_DIMENSIONS = (1, 3, 5, 10)
 """Numbers of largest dimensions whose share of the expected cosine is reported."""
 LAYERS_NOTE = (
@@ -263,7 +265,8 @@ def _attention(
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
     mixing = [[float(block.mixing.mean()) for block in _blocks(embedder, text)] for text in short]
     decode, analyzed = embedder.tokenizer.tokenizer.decode, []
-    for text in sentences or short[:NUM_SHOWN]:
+    fitting = [t for t in short if len(_encoding(embedder, t).input_ids) <= SHOWN_TOKENS]
+    for text in sentences or fitting[:NUM_SHOWN]:
         blocks = _blocks(embedder, text)
         tokens = [decode([id]) for id in _encoding(embedder, text).input_ids]
         weights, norms = (

@@ -425,7 +425,7 @@ def of_words(recorder: Recorder, model: Path) -> None:
             recorder.file(f"map/{name}/{file.name}", file)
     test, senses = EXAMPLES / "senses" / "test.jsonl", place / "runs" / "more-senses"
     more = ("--glosses", "0.5", "--inventory", SENSES / "wordnet")
-    fitted = ("--model", model, "--data", SENSES, "--layers", "0,-1", *more, "--out", senses)
+    fitted = ("--model", model, "--data", SENSES, "--layers", "0", *more, "--out", senses)
     record("wsd", "wsd", *fitted)
     for file in ("metrics.json", "config.json", "senses.json", "predictions.test.jsonl"):
         recorder.file(f"wsd/{file}", senses / file)
