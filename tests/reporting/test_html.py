@@ -120,20 +120,10 @@ def test_every_kind_of_predictions(kind: str, tmp_path: Path):
     wrong |= {e["id"] for e in found["contradictions"]}
     assert len(page.named("li", **{"class": "card error"})) == len(wrong) > 0
     assert "Missing data" not in page.text
+    check_self_contained_and_accessible(page)
 
 
-def test_the_labels_of_relations_are_scores_by_class(tmp_path: Path):
-    first = lab.trained("relations")
-    second = shutil.copytree(first, tmp_path / "b")
-    for folders in ([first], [first, second]):
-        page = reported(*folders, "--out", tmp_path / "page.html")
-        section = page.text.split("Scores by class")[2].split("Confusion")[0]
-        assert "By relation" in section or "F1 by relation" in section
-
-
-@pytest.mark.parametrize("kind", RUNS)
-def test_the_page_is_self_contained_and_accessible(kind: str, tmp_path: Path):
-    page = reported(RUNS[kind](tmp_path / "run"))
+def check_self_contained_and_accessible(page: Page) -> None:
     for _, attributes in page.tags:
         for name in ("src", "href", "action"):
             assert (attributes.get(name) or "#").startswith(("#", "data:"))
@@ -146,6 +136,15 @@ def test_the_page_is_self_contained_and_accessible(kind: str, tmp_path: Path):
         each.get("role") == "img" and each.get("aria-label") for each in drawings
     )
     assert all(cell.get("scope") in ("col", "row") for cell in page.named("th"))
+
+
+def test_the_labels_of_relations_are_scores_by_class(tmp_path: Path):
+    first = lab.trained("relations")
+    second = shutil.copytree(first, tmp_path / "b")
+    for folders in ([first], [first, second]):
+        page = reported(*folders, "--out", tmp_path / "page.html")
+        section = page.text.split("Scores by class")[2].split("Confusion")[0]
+        assert "By relation" in section or "F1 by relation" in section
 
 
 def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):

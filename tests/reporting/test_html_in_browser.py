@@ -111,7 +111,7 @@ def test_theme(opened: Any):
         assert seen == [("Theme: light", light), ("Theme: dark", dark), ("Theme: auto", begun)]
 
 
-@pytest.mark.parametrize("name", ["both", "nested", "nli", "tag"])
+@pytest.mark.parametrize("name", ["both", "tag"])
 def test_phone_and_contrast(opened: Any, name: str):
     """The whole width is shown, and texts reach the ratio of 4.5 (WCAG 2.2, 1.4.3)."""
     page = opened(name, viewport=PHONE)
