@@ -77,7 +77,7 @@ class OutOption:
 
     out: Annotated[str | None, Help("FILE", common=True)] = None
     """File to write, in the format of its suffix; unset prints. Suffixes are .jsonl, .json, .csv,
-    .tsv, .xlsx and .parquet."""
+    .tsv and .parquet."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     """The second text, for a model of pairs."""
     out: Annotated[str | None, Help("FILE", common=True)] = None
     """File to write, in the format of its suffix; unset prints. Suffixes are .jsonl, .json, .csv,
-    .tsv, .xlsx and .parquet."""
+    .tsv and .parquet."""
     resume: Annotated[bool, OUTPUT] = False
     """Continue --out FILE.jsonl where a command that was killed or interrupted left it: the same
     model, input and settings. Without such a file, start it."""

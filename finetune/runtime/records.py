@@ -1,7 +1,7 @@
 """Files of records, one row each: the suffix of the name is the format.
 
 Files appear whole or not at all. A text in a table that a spreadsheet would take for a formula
-begins with an apostrophe, or, in a workbook, is marked as text.
+begins with an apostrophe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from finetune.runtime.files import replace_file
-from finetune.types import UserError, abbreviated, install_command, printable
+from finetune.types import UserError, abbreviated
 
 Record = Mapping[str, Any]
 Write = Callable[[Record], None]
@@ -26,8 +26,6 @@ GOLD = ("label", "choice")
 """Fields of predictions that are named as columns of gold."""
 GROUP = 4096
 """Rows of a row group of Parquet files."""
-LARGEST_SHEET, LONGEST_CELL = 1_048_576, 32_767
-"""Rows of a worksheet, and characters of a cell."""
 
 
 def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out") -> str:
@@ -60,7 +58,7 @@ def record_writer(
         UserError: The suffix names no format, or the format cannot hold a record.
     """
     make: Any = _FORMATS[require_suffix(path, _FORMATS)]
-    binary = make in (_workbook, _parquet)
+    binary = make is _parquet
     if make is _parquet:
         make = partial(_parquet, name=Path(path).name)
     elif make is _csv:
@@ -213,54 +211,6 @@ def _tsv(file: IO[str]) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _workbook(file: IO[bytes]) -> Iterator[Write]:
-    try:
-        import openpyxl
-        from openpyxl.cell import WriteOnlyCell
-        from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
-    except ImportError:
-        raise UserError(
-            f"workbooks need openpyxl: {install_command('openpyxl')}, or write CSV."
-        ) from None
-    book: Any = openpyxl.Workbook(write_only=True)
-    sheet = book.create_sheet("records")
-    header, number = _Header(), 0
-
-    def cell(value: Any) -> Any:
-        value = _plain(value)
-        if getattr(value, "tzinfo", None) is not None:  # which a workbook cannot hold
-            value = str(value)
-        if not isinstance(value, str):
-            return value
-        if len(value) > LONGEST_CELL:
-            raise UserError(
-                f"row {number}: a cell of a workbook holds {LONGEST_CELL:,} characters, not "
-                f"{len(value):,}: write .csv, .jsonl or .parquet."
-            )
-        legal = ILLEGAL_CHARACTERS_RE.sub(lambda each: printable(each[0]), value)
-        found = WriteOnlyCell(sheet, legal)
-        found.data_type = "s"  # not a formula
-        return found
-
-    def write(record: Record) -> None:
-        nonlocal number
-        for values in header.rows(record):
-            number += 1
-            if number > LARGEST_SHEET:
-                raise UserError(
-                    f"a sheet of a workbook holds {LARGEST_SHEET:,} rows: write .csv or .parquet."
-                )
-            sheet.append([cell(value) for value in values])
-
-    try:
-        yield write
-    except BaseException:
-        sheet.close()
-        raise
-    book.save(file)
-
-
-@contextlib.contextmanager
 def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
     import pyarrow
     from pyarrow import parquet
@@ -332,10 +282,9 @@ _FORMATS: Mapping[str, Callable[..., contextlib.AbstractContextManager[Write]]] 
     ".json": _json_list,
     ".csv": _csv,
     ".tsv": _tsv,
-    ".xlsx": _workbook,
     ".parquet": _parquet,
 }
 RECORD_SUFFIXES = tuple(_FORMATS)
 """The suffixes of files of records; a name without a suffix is JSON Lines."""
-TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet")
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 """The suffixes of tables, whose rows have the columns of the first row."""

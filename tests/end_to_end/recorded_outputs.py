@@ -140,12 +140,7 @@ class Recorder:
                 self.entries[own] = self.content(each)
 
     def content(self, path: Path) -> str:
-        """Return the text of a file; of a workbook or Parquet file its rows."""
-        if path.suffix == ".xlsx":
-            import openpyxl
-
-            sheet = openpyxl.load_workbook(path).active
-            return repr([[cell.value for cell in row] for row in sheet.iter_rows()])
+        """Return the text of a file; of a Parquet file its rows."""
         if path.suffix == ".parquet":
             import pyarrow.parquet
 
@@ -208,7 +203,7 @@ def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
     for name in ("README.md", "best/README.md", "report.html"):
         if (folder / name).exists():
             recorder.file(f"{kind}/run/{name}", folder / name)
-    for suffix in ("jsonl", "csv", "parquet", "xlsx"):
+    for suffix in ("jsonl", "csv", "parquet"):
         out = place / f"predicted.{suffix}"
         record(f"{kind}/predict/{suffix}", "predict", folder, "--file", inputs, "--out", out)
         if out.exists():

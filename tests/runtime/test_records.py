@@ -7,7 +7,6 @@ import csv
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +41,9 @@ def test_the_suffix_is_the_format(suffix: str, tmp_path: Path) -> None:
     assert texts == [f"{guard}{ROWS[0]['text']}", second]
     assert [str(row["id"]) for row in rows.values()] == ["a", "b"]
     assert float(rows[0]["score"]) == 0.25
-    tables = (".csv", ".tsv", ".xlsx")
+    tables = (".csv", ".tsv")
     score = rows[0]["score:é"] if suffix in tables else rows[0]["scores"]["é"]
     assert float(score) == 0.1
-
-
-def test_workbooks_have_no_formulas(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    write_records(tmp_path / "rows.xlsx", [{"id": 1, "text": "=1+1", "other": "a\x01b"}])
-    sheet = openpyxl.load_workbook(tmp_path / "rows.xlsx").active
-    cells = [cell for row in sheet.iter_rows() for cell in row]
-    assert [cell.value for cell in cells] == ["id", "text", "other", 1, "=1+1", "a\\u0001b"]
-    assert not any(cell.data_type == "f" for cell in cells)
 
 
 def test_line_ends_are_in_quotes(tmp_path: Path) -> None:
@@ -63,21 +53,12 @@ def test_line_ends_are_in_quotes(tmp_path: Path) -> None:
         assert [row["text"] for row in csv.DictReader(file)] == texts
 
 
-def test_times_with_a_zone_are_texts_in_workbooks(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    time = datetime(2026, 1, 2, 3, tzinfo=UTC)
-    write_records(tmp_path / "rows.xlsx", [{"id": 1, "time": time}])
-    sheet = openpyxl.load_workbook(tmp_path / "rows.xlsx").active
-    assert sheet["B2"].value == "2026-01-02 03:00:00+00:00"
-
-
 def test_what_a_table_cannot_hold_is_refused_and_nothing_stays(tmp_path: Path) -> None:
     for suffix, row, problem in (
         (".csv", {"id": 2, "more": 1}, "the column 'more' is not in the first row"),
         (".parquet", {"id": 2, "more": 1}, "the column 'more' is not in the first row"),
         (".parquet", {"id": "x"}, "not of one type"),
         (".parquet", {"id": 2**63}, "not of one type.* too large"),
-        (".xlsx", {"id": "x" * 40_000}, "a cell of a workbook holds 32,767 characters"),
     ):
         with pytest.raises(UserError, match=problem):
             write_records(tmp_path / f"x{suffix}", [{"id": 1}, row])
@@ -87,7 +68,7 @@ def test_what_a_table_cannot_hold_is_refused_and_nothing_stays(tmp_path: Path) -
 
 
 def test_many_rows_and_none(tmp_path: Path) -> None:
-    for suffix in (".parquet", ".xlsx", ".json", ".csv"):
+    for suffix in (".parquet", ".json", ".csv"):
         write_records(tmp_path / f"many{suffix}", ({"id": n, "text": "a"} for n in range(9000)))
         found = read_text_file(str(tmp_path / f"many{suffix}"), pair=False, labels=False)
         assert sum(1 for _ in found) == 9000
