@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
 import subprocess
@@ -11,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import parquet
 
 from finetune.data import read_text_file
-from finetune.runtime import records
 from finetune.runtime.files import replace_file, replace_folder
 from finetune.runtime.records import RECORD_SUFFIXES, write_records
 from finetune.types import UserError
 from tests import small_data
 from tests.command import folder_in_use, run
-from tests.test_rooms import MODULES, ROOT, tree
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "text": '=HYPERLINK("x")', "score": 0.25, "scores": {"é": 0.1}, "spans": [1, 2]},
@@ -104,108 +100,7 @@ def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> None:
 def test_commands_refuse_a_suffix_that_they_cannot_write(tmp_path: Path) -> None:
     small_data.sentiment(tmp_path / "data")
     source = tmp_path / "data" / "test.jsonl"
-    for to, name in (
-        ("jsonl", "x.xlsx"),
-        ("csv", "x.jsonl"),
-        ("label-studio", "x.jsonl"),
-        ("conll", "x.json"),
-    ):
+    for to, name in (("jsonl", "x.xlsx"), ("label-studio", "x.jsonl"), ("conll", "x.json")):
         run("convert", source, "--to", to, "--out", tmp_path / name).refused(
             "the suffix names the format"
         )
-    for to in ("csv", "tsv", "xlsx", "parquet", "json"):
-        run("convert", source, "--to", to, "--out", tmp_path / f"x.{to}").ok()
-        found = read_text_file(str(tmp_path / f"x.{to}"), pair=False, labels=True)
-        assert {each.label for each in found} == {"neg", "pos"}
-    with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
-        assert next(csv.reader(file)) == ["text", "label"]
-
-
-DOORS = {
-    "finetune/runtime/hub.py": "the cache of the hub",
-    "finetune/models/heads/base.py": "a folder that appears whole",
-    "finetune/runtime/progress.py": "the null device",
-    "finetune/cli/main.py": "the null device",
-    "finetune/training/run_folder.py": "log.jsonl grows line by line",
-    "finetune.annotation.conversion.py": "a folder that appears whole",
-    "finetune/deployment/onnx.py": "a folder that appears whole",
-    "finetune/inference/teacher.py": "a folder that appears whole",
-    "finetune/embeddings/words_in_context.py": "a folder that appears whole",
-    "finetune/embeddings/senses.py": "a folder that appears whole",
-    "finetune/models/adapters.py": "a folder that appears whole",
-    "finetune/models/heads/sentence_encoder.py": "a folder that appears whole",
-    "finetune/tasks/__init__.py": "a folder that appears whole",
-    "finetune/training/cache.py": "a folder that appears whole",
-    "finetune/runtime/cache.py": "a folder that appears whole",
-    "finetune/data/snapshots.py": "a folder that appears whole",
-    "finetune/preprocessing/encodings.py": "a folder that appears whole",
-    "finetune/training/checkpoint.py": "a folder that appears whole",
-    "finetune/cli/output.py": "a folder that appears whole",
-    "finetune/runtime/records.py": "tables, through the door",
-    "finetune/embeddings/vector_files.py": "vectors, through the door",
-}
-"""The modules that write files by themselves, and why."""
-WRITERS = {
-    *("write_text", "write_bytes", "to_csv", "to_parquet", "to_excel", "to_json", "Workbook"),
-    *("ParquetWriter", "savez", "savetxt", "dump", "save_file"),
-}
-
-
-def _writes(call: ast.Call) -> bool:
-    """Whether a call opens a file for writing, or writes one."""
-    function = call.func
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
-    if name == "write_text" and not owner:  # the door
-        return False
-    if (owner, name) in (("csv", "writer"), ("csv", "DictWriter"), ("json", "dump")):
-        return True
-    modes = [
-        each.value
-        for each in (*call.args, *(k.value for k in call.keywords))
-        if isinstance(each, ast.Constant) and isinstance(each.value, str)
-    ]
-    if name == "open":
-        return any(set(mode) <= set("wxab+t") and set(mode) & set("wxa") for mode in modes)
-    return name in WRITERS and (name != "dump" or owner == "json")
-
-
-def test_which_modules_write_files_by_themselves() -> None:
-    found = {
-        path.relative_to(ROOT.parent).as_posix()
-        for module, path in MODULES.items()
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.Call) and _writes(node)
-    }
-    assert found <= DOORS.keys(), "write through finetune/runtime/files.py or records.py"
-    assert DOORS.keys() <= found, "no longer writes files: remove it from the list"
-
-
-@pytest.mark.parametrize(
-    ("first", "later", "problem"),
-    [
-        (1, 2.5, "x is double after int64"),
-        ({"a": 1}, {"a": 1, "b": 2}, "x is struct<a: int64, b: int64> after struct<a: int64>"),
-        ([1], [2.5], "x is list<"),
-        (None, 1, "x is int64 after string"),
-    ],
-)
-def test_values_of_another_type_are_refused_after_the_first_rows(
-    first: Any, later: Any, problem: str, tmp_path: Path
-) -> None:
-    rows = [{"x": first}] * records.GROUP + [{"x": later}]
-    with pytest.raises(UserError, match=f"not of one type.*{problem}"):
-        write_records(tmp_path / "rows.parquet", rows)
-    assert not (tmp_path / "rows.parquet").exists()
-
-
-@pytest.mark.parametrize(
-    ("first", "later"), [(1.5, 2), (1, None), ([1.5], []), ({"a": 1, "b": 1}, {"b": 2})]
-)
-def test_values_that_fit_keep_their_content(first: Any, later: Any, tmp_path: Path) -> None:
-    rows = [{"x": first}] * records.GROUP + [{"x": later}]
-    write_records(tmp_path / "rows.parquet", rows)
-    last = parquet.read_table(tmp_path / "rows.parquet").to_pylist()[-1]["x"]
-    if isinstance(later, dict):
-        last = {name: value for name, value in last.items() if value is not None}
-    assert last == later
