@@ -93,8 +93,6 @@ def refuse(name: str, options: Sequence[Option], rest: Sequence[str]) -> NoRetur
         near = f" Write the model without an option: finetune {name} {positional}."
     elif what == "unexpected argument" and {"--model", "--data"} <= {*names}:
         near = " Write --model for an encoder, and --data for data."
-    elif what == "unexpected argument" and "--text" in names:
-        near = " Write --text before each text, and --file for a file."
     elif what == "unexpected argument" and "--file" in names:
         near = " Write --file for a file."
     raise UserError(f"finetune {name}: {what} {first!r:.60}.{near} See finetune {name} --help.")

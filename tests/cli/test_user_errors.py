@@ -160,7 +160,6 @@ er content
 predict empty --text a | no finetune.json
 predict seeds --text a | is a folder of runs | seed-1
 predict gone --text a | no such folder
-predict classify --text a b | unexpected argument 'b'. Write --text before each text
 predict tag --text a --pair b | --pair | tags words
 predict classify --text a --pair b | single texts
 predict nli --text a | --pair | two texts

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from finetune.data import read_text_file
 from finetune.runtime.files import replace_file, replace_folder
-from finetune.runtime.records import RECORD_SUFFIXES, write_records
+from finetune.runtime.records import GROUP, RECORD_SUFFIXES, write_records
 from finetune.types import UserError
 from tests import small_data
 from tests.command import folder_in_use, run
@@ -104,3 +105,33 @@ def test_commands_refuse_a_suffix_that_they_cannot_write(tmp_path: Path) -> None
         run("convert", source, "--to", to, "--out", tmp_path / name).refused(
             "the suffix names the format"
         )
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "problem"),
+    [
+        (1, 2.5, "x is double after int64"),
+        ({"a": 1}, {"a": 1, "b": 2}, "x is struct<a: int64, b: int64> after struct<a: int64>"),
+        ([1], [2.5], "x is list<"),
+        (None, 1, "x is int64 after string"),
+    ],
+)
+def test_values_of_another_type_are_refused_after_the_first_rows(
+    first: Any, later: Any, problem: str, tmp_path: Path
+) -> None:
+    rows = [{"x": first}] * GROUP + [{"x": later}]
+    with pytest.raises(UserError, match=f"not of one type.*{problem}"):
+        write_records(tmp_path / "rows.parquet", rows)
+    assert not (tmp_path / "rows.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(1.5, 2), (1, None), ([1.5], []), ({"a": 1, "b": 1}, {"b": 2})]
+)
+def test_values_that_fit_keep_their_content(first: Any, later: Any, tmp_path: Path) -> None:
+    rows = [{"x": first}] * GROUP + [{"x": later}]
+    write_records(tmp_path / "rows.parquet", rows)
+    last = parquet.read_table(tmp_path / "rows.parquet").to_pylist()[-1]["x"]
+    if isinstance(later, dict):
+        last = {name: value for name, value in last.items() if value is not None}
+    assert last == later
