@@ -236,7 +236,7 @@ def require_unset(name: str, command: TaskCommand) -> None:
 
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     """Train a model; print its scores, how they compare with the recipe's, and its folder."""
-    from finetune.reporting.environment import predict_command, resume_command
+    from finetune.reporting.environment import resume_command
     from finetune.reporting.html import REPORT_FILE
     from finetune.runtime.progress import clock
     from finetune.training.run_folder import with_run_folder
@@ -261,7 +261,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: README.md explains "
         f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."
     )
-    show(f"Try it: {predict_command(folder, task, trained.pairs, trained.mask)}")
+    show(f"Try it: {trained.predict_command}")
 
 
 def _announce(kind: str, config: TrainConfig, finished: bool) -> None:

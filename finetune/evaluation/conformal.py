@@ -117,19 +117,6 @@ def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> Tabl
     return [_row(name, np.sum(own, axis=0)) for name, own in groups.items()]
 
 
-def subgroups_of_sets(scored: Scored, rule: SetRule) -> dict[str, Table]:
-    """Return the coverage and the size of sets by the subgroups of texts, by name of grouping."""
-    gold = _gold_classes(scored)
-    counts = {index: _counts(scored, index, name, rule) for index, name in gold.items()}
-    found = {}
-    for name, grouping in scored.kind.groupings(scored, None).items():
-        sums: dict[str, Any] = {}
-        for index, group, _ in grouping.cells(scored):
-            sums[group] = sums.get(group, 0) + counts.get(index, np.zeros(3))
-        found[name] = [_row(group, sums[group]) for group in grouping.order if group in sums]
-    return found
-
-
 def _counts(scored: Scored, index: int, gold: Any, rule: SetRule) -> np.ndarray:
     prediction = scored.predictions[index]
     members = rule.members(prediction.class_probabilities, scored.examples[index].texts())

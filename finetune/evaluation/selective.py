@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.data.labels import canonical_names
-from finetune.evaluation.conformal import subgroups_of_sets, table_of_sets
+from finetune.evaluation.conformal import table_of_sets
 from finetune.evaluation.costs import price_table
 from finetune.evaluation.decisions import Decisions, below
 from finetune.evaluation.kinds import Scored
@@ -288,8 +288,6 @@ def tables_of_decisions(scored: Scored, decisions: Decisions) -> dict[str, Table
             tables["answered"] = classes
     if decisions.sets is not None:
         tables["sets"] = table_of_sets(scored, decisions.sets)
-        for name, rows in subgroups_of_sets(scored, decisions.sets).items():
-            tables[f"sets by {name}"] = rows
     if scored.costs:
         tables["costs"] = price_table(scored)
     return tables

@@ -45,12 +45,10 @@ class RunOutcome:
     baselines: Mapping[str, Baseline]
     degenerate: Sequence[str]
     verdicts: Sequence[ScoreVerdict]
-    pairs: bool | None
-    """Whether the model reads pairs of texts."""
     positive: str | None = None
     """The class of `f1`, of two labels."""
-    mask: str = ""
-    """The token that the model fills in a text, if it does that."""
+    predict_command: str = ""
+    """A command that predicts with the model."""
     advice: str = ""
     """Advice for a run that is degenerate or had few examples."""
 
@@ -104,10 +102,9 @@ def write_environment(
         baselines,
         reasons,
         found,
-        task.record.pairs,
         positive,
-        advice=advice(config, data.splits["train"], bool(reasons)),
-        mask=mask,
+        predict_command(folder, task.name, task.record.pairs, mask),
+        advice(config, data.splits["train"], bool(reasons)),
     )
 
 
@@ -122,7 +119,7 @@ def saved_outcome(run: RunFolder) -> RunOutcome:
     """Return baselines and reasons of a finished run, from its ``environment.json``."""
     found = run.environment.get("baselines") or {}
     baselines = {split: Baseline(**each) for split, each in found.items()}
-    return RunOutcome(baselines, run.environment.get("degenerate") or (), (), None)
+    return RunOutcome(baselines, run.environment.get("degenerate") or (), ())
 
 
 def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> str:
@@ -200,7 +197,7 @@ def again_command(folder: Path) -> str:
     return shlex.join(["finetune", "run", str(settings), "--out", str(out)])
 
 
-def predict_command(folder: Path, task: str, pairs: bool | None, mask: str = "") -> str:
+def predict_command(folder: Path, task: str, pairs: bool | None, mask: str) -> str:
     """Return a command that predicts with a trained model, in place of a mask if it has one."""
     if file := CONFIGS[task].description.example_file:
         return f"finetune predict {shlex.quote(str(folder))} --file {file}"

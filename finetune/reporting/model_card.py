@@ -19,7 +19,7 @@ from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import selection_note
 from finetune.evaluation.calibration import error_of_bins
 from finetune.models.loading import ALIASES
-from finetune.reporting.environment import RunOutcome, again_command, predict_command
+from finetune.reporting.environment import RunOutcome, again_command
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Run, System
 from finetune.runtime.files import write_text
@@ -221,8 +221,6 @@ def write_run_readme(
         positive=outcome.positive,
         train_command=command,
         again=again_command(result.folder) if repeatable else "",
-        predict_command=predict_command(
-            result.folder, result.task.name, outcome.pairs, outcome.mask
-        ),
+        predict_command=outcome.predict_command,
     )
     write_text(result.folder / "README.md", text)
