@@ -9,16 +9,13 @@ Shapes: N vectors; the shape of one is [H], or [L, H] for several layers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from finetune.runtime.files import replace_file
 from finetune.types import UserError
 
 Array = npt.NDArray[Any]
@@ -139,30 +136,6 @@ class Standardizer:
     def num_constant(self) -> int:
         """The number of dimensions that are constant in the corpus."""
         return int((self.deviation == 0).sum())
-
-    def save(self, path: str | Path) -> None:
-        """Write the standardizer to a safetensors file."""
-        from safetensors.numpy import save
-
-        tensors = {"mean": self.mean, "deviation": self.deviation}
-        metadata = {"count": str(self.count), "settings": json.dumps(dict(self.settings))}
-        with replace_file(Path(path), follow=True, binary=True) as file:
-            file.write(save(tensors, metadata))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Standardizer:
-        """Read a standardizer that ``save`` has written."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                mean, deviation = (file.get_tensor(name) for name in ("mean", "deviation"))
-                settings = json.loads(metadata["settings"])
-                return cls(mean, deviation, int(metadata["count"]), settings)
-        except (OSError, SafetensorError, KeyError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a file of finetune similarity"
-            raise UserError(f"{path}: no standardizer ({reason}).") from error
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise UserError if vectors with other settings would be standardized.

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from finetune.embeddings.commands import Similarity
 
 THRESHOLD_FILE = "threshold.json"
-STANDARDIZER_FILE = "standardizer.safetensors"
 SPLITS = ("train", "validation", "test")
 USED = (
     *("model", "data", "columns", "encoding", "layers", "pooling", "standardize"),
@@ -149,14 +148,15 @@ class WordInContext:
 
     def save(self, folder: Path) -> None:
         """Write the threshold and the settings of its cosines into a folder."""
-        content = {
+        content: dict[str, Any] = {
             "threshold": asdict(self.threshold),
             "settings": asdict(self.settings),
             "weights": self.embedder.settings["weights"],
         }
-        (folder / THRESHOLD_FILE).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         if self.standardizer is not None:
-            self.standardizer.save(folder / STANDARDIZER_FILE)
+            content["mean"] = self.standardizer.mean.tolist()
+            content["deviation"] = self.standardizer.deviation.tolist()
+        (folder / THRESHOLD_FILE).write_text(json.dumps(content) + "\n", "utf-8")
 
     @classmethod
     def load(cls, folder: Path, **options: Any) -> WordInContext:
@@ -166,16 +166,15 @@ class WordInContext:
         try:
             threshold = Threshold(**content["threshold"])
             settings = PairSettings.restored(content["settings"])
-        except TypeError as error:
+            sides = [np.array(content[name]) for name in ("mean", "deviation") if name in content]
+        except (TypeError, ValueError) as error:
             raise UserError(f"{path}: damaged ({error}): choose the threshold again.") from error
-        if not conforms(threshold.value, float):
-            raise UserError(f"{path}: damaged, the threshold is {threshold.value!r}.")
+        if not conforms(threshold.value, float) or len(sides) != 2 * settings.standardize:
+            raise UserError(f"{path}: damaged: choose the threshold again.")
         embedder = settings.embedder(**options)
         if embedder.settings["weights"] != content["weights"]:
             raise UserError(f"{folder}: {settings.model} has other weights than the threshold's.")
-        standardizer = None
-        if settings.standardize:
-            standardizer = Standardizer.load(folder / STANDARDIZER_FILE)
+        standardizer = Standardizer(sides[0], sides[1], 0, embedder.settings) if sides else None
         return cls(settings, threshold, standardizer, embedder)
 
 

@@ -57,20 +57,11 @@ def test_constant_dimensions_become_zero() -> None:
     assert np.isfinite(found(vectors)).all() and not found([[1.0, 9.0, 9.0]])[0, 1:].any()
 
 
-def test_files(tmp_path: Path) -> None:
-    path = tmp_path / "z.safetensors"
+def test_settings_and_too_little_text() -> None:
     found = Standardizer.fit([VECTORS], {"layers": [3], "unit": "word"})
-    found.save(path)
-    loaded = Standardizer.load(path)
-    np.testing.assert_array_equal(loaded(VECTORS), found(VECTORS))
-    assert (loaded.count, loaded.settings) == (200, found.settings)
-    loaded.check({"layers": [3], "unit": "word"})
+    found.check({"layers": [3], "unit": "word"})
     with pytest.raises(UserError, match=r"fitted with layers \[3\], and this run has \[0\]"):
-        loaded.check({"layers": [0]})
-    (tmp_path / "text").write_text("no tensors")
-    for path in (tmp_path / "text", tmp_path / "absent"):
-        with pytest.raises(UserError, match="no standardizer"):
-            Standardizer.load(path)
+        found.check({"layers": [0]})
     for empty in ([], [VECTORS[:1]], [VECTORS[:0]]):
         with pytest.raises(UserError, match="two or more vectors"):
             Standardizer.fit(empty)
