@@ -46,7 +46,7 @@ from finetune.models.dropout import fast_dropout
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights, quiet
 from finetune.models.sparse_embedding import SparseEmbeddings
-from finetune.preprocessing.batching import micro_batches, pack, step_seed
+from finetune.preprocessing.batching import micro_batches, pack, pass_seed
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
@@ -122,7 +122,7 @@ def seconds_of_steps(step: Step, head: Any, encoded: Encoded, batches: Batches) 
         rows = encoded.rows(examples)
         sequences = step.task.sequences_of_epoch(encoded.sequences, number, 0, rows)
         groups = micro_batches(sequences, max_tokens)
-        seed = step_seed(step.config.seed, number)
+        seed = pass_seed(step.config.seed, number)
         return [pack(group, step.task.collate(group), seed) for group in groups]
 
     def take_steps(batches: Batches) -> None:

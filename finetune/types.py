@@ -453,8 +453,8 @@ class Batch:
     word's first subword; ``word_lengths`` [W], its number of subwords; ``words_cu`` [N+1], the
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
     ``lengths``, ``example``, ``part`` and ``num_words`` [N]; ``num_subwords``, the sum of
-    ``word_lengths``, if known; ``seed``, which determines the random numbers of training together
-    with the example (None: torch's generator draws them). ``targets`` is the task's own. A batch on
+    ``word_lengths``, if known; ``seed``, which training gives torch's generators before the
+    forward pass (None: they go on). ``targets`` is the task's own. A batch on
     a device has the batch on the CPU, where values can be read without waiting, as its ``host``.
     """
 

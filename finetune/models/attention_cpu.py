@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from finetune.models.dropout import DropoutMask, keys_of_heads, next_keys
+from finetune.models.dropout import DropoutMask
 from finetune.models.packing import PackedCall, RowOrder
 
 _Plan = tuple[RowOrder, list[Tensor | None]]
@@ -54,16 +54,12 @@ class _Attention(torch.autograd.Function):
         order, biases = plan
         rows = [t.flatten(0, 1).index_select(0, order.sources) for t in (query, key, value)]
         outputs, saved = torch.empty_like(rows[2]), []
-        row_keys = torch.zeros(len(order.sources), dtype=torch.int64)
-        if dropout:
-            of_heads = keys_of_heads(next_keys(query.shape[0]), query.shape[1])
-            row_keys = of_heads.index_select(0, order.sources)
         with torch.autocast("cpu", enabled=False):
-            parts = zip(order.split(*rows, outputs, row_keys[:, None]), biases, strict=True)
-            for (group, (queries, keys, values, out, of_rows)), bias in parts:
+            parts = zip(order.split(*rows, outputs), biases, strict=True)
+            for (group, (queries, keys, values, out)), bias in parts:
                 scores = torch.bmm(queries, keys.transpose(1, 2))
                 weights = _softmax(scores, bias, group.size, scale)
-                mask = DropoutMask.draw(of_rows[..., 0], weights, dropout)
+                mask = DropoutMask.draw(weights, dropout)
                 torch.bmm(mask(weights), values, out=out)
                 saved += [weights, mask.bits]
         context.save_for_backward(*rows, *saved)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from finetune.models.dropout import dropout, keys_of_heads, next_keys, next_shared_keys
+from finetune.models.dropout import dropout
 from finetune.models.packing import Group, PackedLayout
 from finetune.runtime.device import to_device
 
@@ -28,9 +28,8 @@ MAX_WASTE_ON_DEVICE = 1.0
 """Padding in attention on a GPU, as a fraction of the tokens: calls cost more than rows there."""
 
 
-RelativePositions = tuple[Tensor, int, Tensor | None]
-"""Embeddings [R, H], the index of the first in the model's table, and the row of each distance
--(L-1) .. L-1 (None: one each, in order)."""
+RelativePositions = tuple[Tensor, Tensor | None]
+"""Embeddings [R, H], and the row of each distance -(L-1) .. L-1 (None: one each, in order)."""
 
 
 def unsupported_reason(model: Any) -> str:
@@ -108,7 +107,7 @@ def _relative_positions(encoder: Any, longest: int, is_v2: bool) -> RelativePosi
     first, last = int(rows[0]), int(rows[-1])
     unique = bool((rows.diff() == 1).all())
     shared = None if unique else to_device(rows - first, embeddings.device)
-    return embeddings[first : last + 1], first, shared
+    return embeddings[first : last + 1], shared
 
 
 def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) -> Tensor:
@@ -141,15 +140,11 @@ def _attend(
     num_heads = query.shape[1]
     order = layout.row_order(num_heads, heads_first=True)
     p = module.dropout.p if module.training else 0.0
-    row_keys = torch.zeros(len(order.sources), dtype=torch.int64)
-    if p and hidden.is_cpu:
-        of_heads = keys_of_heads(next_keys(len(hidden)), num_heads)
-        row_keys = of_heads.index_select(0, order.sources)
     outputs = []
     tensors = [order.to_groups(t) for t in (query, key, value)]
-    for group, (*rows, keys) in order.split(*tensors, row_keys[:, None]):
+    for group, rows in order.split(*tensors):
         dense = [row.view(num_heads, -1, row.shape[2]) for row in rows]  # [A, size * L, D]
-        outputs.append(_attend_group(dense, to_keys, to_queries, group, p, keys))
+        outputs.append(_attend_group(dense, to_keys, to_queries, group, p))
     return order.to_tokens(torch.cat(outputs)).view(len(hidden), -1)
 
 
@@ -167,9 +162,9 @@ def _position_projections(
 ) -> tuple[Tensor | None, Tensor | None]:
     if positions is None:
         return None, None
-    embeddings, first, rows = positions
+    embeddings, rows = positions
     p = module.pos_dropout.p if module.training else 0.0
-    embeddings = dropout(embeddings, p, next_shared_keys(first, len(embeddings)) if p else None)
+    embeddings = dropout(embeddings, p)
     layers = {"c2p": "pos_proj", "p2c": "pos_q_proj"}
     if is_v2:
         prefix = "" if module.share_att_key else "pos_"
@@ -192,12 +187,10 @@ def _attend_group(
     to_queries: Tensor | None,
     group: Group,
     p: float,
-    keys: Tensor,
 ) -> Tensor:
     """Compute attention of a group with dropout ``p``: 3 of [A, size * L, D] -> [A * size * L, D].
 
     ``to_keys`` and ``to_queries`` cover at least the distances of the group; the middle is used.
-    ``keys`` has the dropout key of each row.
     """
     sequences = (group.size, group.longest)
     query, key, value = (torch.unflatten(t, 1, sequences) for t in dense)  # [A, size, L, D]
@@ -210,7 +203,7 @@ def _attend_group(
         scores += _distances_to_pairs(torch.unflatten(pairs, 1, sequences)).transpose(-1, -2)
     if group.key_mask is not None:
         scores.masked_fill_(~group.key_mask[:, 0], float("-inf"))
-    weights = dropout(scores.softmax(-1), p, keys.view(scores.shape[:-1])).to(value.dtype)
+    weights = dropout(scores.softmax(-1), p).to(value.dtype)
     return torch.flatten(weights @ value, 0, 2)
 
 

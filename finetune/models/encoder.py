@@ -8,13 +8,10 @@ each of which is set for a ``with`` block and put back at its end:
 
 - the name of the attention in the configuration (``packed_attention``), since layers look it up
   there. The layout of a packed row is an argument.
-- the keys of dropout masks, a context variable (``keyed_dropout``, ``keyed_padded_dropout``), since
-  dropout layers get no argument but their input. ``FastDropout`` in place of ``nn.Dropout`` reads
-  it; on padded rows also torch's own functions, through a ``TorchFunctionMode``.
 - ``Linear.forward`` (``WeightCopies`` in training, ``keep_cast_weights`` in predictions), since
   layers take no other weights than their own.
 - the function of gradient checkpointing of each layer (``_same_in_backward``), since a layer that
-  runs again in the backward pass needs the first two again.
+  runs again in the backward pass needs the first one again.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ from transformers import AutoModel, PreTrainedModel
 from finetune.models import deberta
 from finetune.models.attention import packed_attention
 from finetune.models.bilstm import BILSTM, add_bilstm
-from finetune.models.dropout import dropout_replay, keyed_dropout, keyed_padded_dropout
 from finetune.models.families import (
     FAMILIES,
     Family,
@@ -196,13 +192,7 @@ class Encoder(nn.Module):
         for group in length_groups(batch, 0.0 if self.family.reads_padding else None):
             rows = None if vectors is None else vectors.index_select(0, group.tokens)
             inputs = self.padded_inputs(group.batch, rows)
-            with (
-                contextlib.nullcontext() if self.family.half_precision else single_precision,
-                keyed_padded_dropout(
-                    group.batch, self.family.sequence_axis, model is not self.model
-                ),
-                self._same_in_backward(contextlib.nullcontext),
-            ):
+            with contextlib.nullcontext() if self.family.half_precision else single_precision:
                 output = model(**inputs, **settings)
             yield group, output
 
@@ -268,7 +258,7 @@ class Encoder(nn.Module):
                 batch = with_round_size(batch, self.max_length)
             inputs = self.packed_inputs(batch, vectors)
             attention = partial(packed_attention, self.model.config)
-            with keyed_dropout(batch), self._same_in_backward(attention):
+            with self._same_in_backward(attention):
                 if self.family.packing == "forward":
                     output = deberta.forward(self.model, **inputs, **settings)
                 else:
@@ -290,12 +280,7 @@ class Encoder(nn.Module):
             layers = [layer for layer in self.checkpointable if layer.gradient_checkpointing]
 
         def contexts() -> tuple[Any, Any]:
-            return contextlib.nullcontext(), repeated(dropout_replay())
-
-        @contextlib.contextmanager
-        def repeated(dropout: contextlib.AbstractContextManager[None]) -> Iterator[None]:
-            with dropout, attention():
-                yield
+            return contextlib.nullcontext(), attention()
 
         run = partial(checkpoint, use_reentrant=False, context_fn=contexts)
         before = [layer._gradient_checkpointing_func for layer in layers]

@@ -22,8 +22,6 @@ class Family:
     """Whether its code runs in half precision under autocast on padded rows."""
     reads_padding: str = ""
     """The part of the model that reads padding; its rows have sequences of equal length alone."""
-    sequence_axis: int = 0
-    """The axis of the sequences in hidden states inside: 0 for [N, L, H], 1 for [L, N, H]."""
     setting: tuple[str, Any] | None = None
     """A setting of the configuration and the value that it must have."""
 
@@ -72,9 +70,7 @@ FAMILIES: dict[str, Family] = {
     "roformer": Family(positions=None),
     # The adapters of XMOD write half precision into single precision.
     "xmod": replace(_AFTER_PADDING, half_precision=False),
-    "xlnet": Family(
-        positions=None, reads_padding="classifier, which reads the last token", sequence_axis=1
-    ),
+    "xlnet": Family(positions=None, reads_padding="classifier, which reads the last token"),
     "yoso": Family(
         positions=None, reads_padding="attention mask", setting=("use_expectation", True)
     ),

@@ -252,6 +252,4 @@ def with_round_size(batch: Batch, max_length: int | None = None) -> Batch:
         segment_ids=None if segments is None else pad(segments, (0, filler)),
         cu_seqlens=pad(batch.cu_seqlens, (0, 1), value=num_tokens + filler),
         lengths=(*batch.lengths, filler),
-        example=(*batch.example, 0),
-        part=(*batch.part, 0),
     )

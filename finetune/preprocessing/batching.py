@@ -125,9 +125,10 @@ def grouped(
     return groups
 
 
-def step_seed(seed: int, step: int) -> int:
-    """Return the seed of the random numbers of an optimizer step."""
-    return int.from_bytes(hashlib.sha256(f"step/{seed}/{step}".encode()).digest()[:8], "big")
+def pass_seed(seed: int, step: int, rank: int = 0, number: int = 0) -> int:
+    """Return the seed of the random numbers of a process in a micro-batch of a step."""
+    name = f"pass/{seed}/{step}/{rank}/{number}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def pack(
@@ -140,7 +141,7 @@ def pack(
     Args:
         encodings: The sequences.
         targets: The targets of the batch (``Task.collate``).
-        seed: The seed of the random numbers of training (``step_seed``).
+        seed: The seed of the random numbers of training (``pass_seed``).
 
     Examples:
         >>> pack([Encoding(0, [101, 7592, 102])]).lengths

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForPreTraining
 
-from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import load_module, save_module
 from finetune.models.heads.masked_lm import MaskedLanguageModel
@@ -147,10 +146,9 @@ class PretrainingModel(MaskedLanguageModel):
         following = states.new_zeros(0, 2)
         if self.predicts_next:
             first = batch.cu_seqlens[:-1]
-            with keyed_dropout(batch, first):
-                pooled = _pooled(self.model.base_model, states.index_select(0, first)[:, None])
-                head: Any = self.model.cls
-                following = head.seq_relationship(pooled)
+            pooled = _pooled(self.model.base_model, states.index_select(0, first)[:, None])
+            head: Any = self.model.cls
+            following = head.seq_relationship(pooled)
         return PretrainingScores(*masked, boundary, following)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import gather_object
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 OTHERS = "others.safetensors"
 """Weights that are not part of the model."""
 OPTIMIZER = "optimizer.safetensors"
-RANDOM = "random.safetensors"
 STATE = "trainer_state.json"
 
 
@@ -56,14 +54,12 @@ def save_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
     first = parts[0].folder
     for part in parts[1:]:
         part.folder.wait()  # so that no checkpoint names a best model that is not on disk
-    gathered = gather_object([random_state(first.accelerator.process_index)])
-    random_states = {name: value for each in gathered for name, value in each.items()}
 
     def write() -> None:
         with first.replacing(first.last) as fresh:
             for part in parts:
                 _save_part(part, fresh / part.name)
-            save_training_state(fresh, optimizer, _state_of(parts), random_states)
+            save_training_state(fresh, optimizer, _state_of(parts))
 
     on_main_process(write)
 
@@ -107,16 +103,10 @@ def load_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
             part.notes.append(part.state.start_note)
         if part.state.loss_scale:  # there is none before the first step
             part.step.scaler.load_state_dict(part.state.loss_scale)
-    load_random_state(last, parts[0].folder.accelerator.process_index)
 
 
-def save_training_state(
-    folder: Path,
-    optimizer: Optimizer,
-    state: TrainerState,
-    random_states: Mapping[str, torch.Tensor],
-) -> None:
-    """Write the state of the optimizer, of the trainer and of the random numbers.
+def save_training_state(folder: Path, optimizer: Optimizer, state: TrainerState) -> None:
+    """Write the state of the optimizer and of the trainer.
 
     Then write the checksums of all files in the folder.
     """
@@ -127,7 +117,6 @@ def save_training_state(
         for name, value in values.items()
     }
     save_file(tensors, str(folder / OPTIMIZER))
-    save_file(dict(random_states), str(folder / RANDOM))
     save_state(folder, state)
     write_checkpoint_checksums(folder)
 
@@ -151,24 +140,3 @@ def check_files(folder: Path) -> None:
             f"{damaged}: damaged, changed or missing, so that training cannot continue: restore "
             f"{folder} from a copy, or train again with another --out."
         )
-
-
-def random_state(rank: int) -> dict[str, torch.Tensor]:
-    """Return the random state of this process."""
-    state = {f"{rank}.cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state[f"{rank}.cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def load_random_state(folder: Path, rank: int) -> None:
-    """Restore the random state of one process; a process that the run did not have gets a new one,
-    which follows from the state of the first process."""
-    tensors = load_file(str(folder / RANDOM))
-    if f"{rank}.cpu" not in tensors:
-        torch.set_rng_state(tensors["0.cpu"])
-        torch.manual_seed(int(torch.randint(2**62, ())) + rank)
-        return
-    torch.set_rng_state(tensors[f"{rank}.cpu"])
-    if f"{rank}.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors[f"{rank}.cuda"])

@@ -15,8 +15,8 @@ from finetune.preprocessing.batching import (
     balanced_shares,
     micro_batches,
     pack,
+    pass_seed,
     process_shard,
-    step_seed,
 )
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.runtime.workers import ahead
@@ -91,7 +91,6 @@ class TrainingData:
         examples = self.schedule.batch(step, order)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         shard = process_shard(examples, rank, world, self.lengths)
-        seed = step_seed(self.schedule.seed, step)
         epoch = step // self.schedule.steps_per_epoch
         sequences = self.task.sequences_of_epoch(
             self.train.sequences,
@@ -100,8 +99,10 @@ class TrainingData:
             self.train.rows(shard or examples[:1]),
         )
         batches = [
-            pack(group, self.targets(group), seed)
-            for group in micro_batches(sequences, self.max_tokens, together=self.together)
+            pack(group, self.targets(group), pass_seed(self.schedule.seed, step, rank, number))
+            for number, group in enumerate(
+                micro_batches(sequences, self.max_tokens, together=self.together)
+            )
         ]
         return StepBatch(batches, 1.0 if shard else 0.0, len(examples))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.utils.checkpoint import get_device_states, set_device_states
 
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.custom_metrics import load_function
@@ -116,13 +115,19 @@ class Step:
         return totals
 
     def _forward(self, batch: Batch) -> Any:
+        self._seed(batch)
         with autocast(self.precision, self.device):
             output = self.head(batch)
         return full_precision(output)
 
+    def _seed(self, batch: Batch) -> None:
+        if batch.seed is not None:
+            torch.manual_seed(batch.seed)
+
     def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         if self.lesson is None:
             return self.loss(self._forward(batch), batch)
+        self._seed(batch)
         with autocast(self.precision, self.device):
             output, states = self.head.with_states(batch, self.lesson.layers)
         return self.lesson.losses(full_precision(output), states, batch, self.loss)
@@ -167,12 +172,14 @@ class Step:
         dropout to propagate this gradient. So one micro-batch bounds the memory, and the gradient
         equals the gradient of the whole batch. A single micro-batch runs once.
         """
-        batches = [batch_to_device(batch, self.device) for batch in batches]
+        batches = [
+            replace(batch_to_device(batch, self.device), seed=batch.seed or number)
+            for number, batch in enumerate(batches, 1)
+        ]
         several = self.accelerator.num_processes > 1
-        states, parts = [], []
+        parts = []
         with torch.set_grad_enabled(len(batches) == 1 and not several):
             for batch in batches:
-                states.append((torch.get_rng_state(), get_device_states(batch.input_ids)))
                 parts.append(self._forward(batch).vectors)
         vectors, places, sequences = _collected(batches, parts, weight > 0, several)
         if vectors.requires_grad:
@@ -185,9 +192,7 @@ class Step:
             for parameter in self.head.parameters():
                 if parameter.grad is not None:
                     parameter.grad.zero_()
-        for batch, (state, device_states), rows in zip(batches, states, places, strict=True):
-            torch.set_rng_state(state)
-            set_device_states(*device_states, device_type=self.device.type)
+        for batch, rows in zip(batches, places, strict=True):
             output = self._forward(batch).vectors
             if output.requires_grad:  # not if the encoder is frozen
                 own = to_device(torch.tensor(rows), self.device)

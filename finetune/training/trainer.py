@@ -263,8 +263,6 @@ def train(  # noqa: C901 (the whole course is in one place)
         if resuming:
             load_checkpoint(parts, optimizer)
             _tell_threads(parts[0].state.num_threads, num_threads, reporter)
-        else:
-            torch.manual_seed(config.seed * 1_000_003 + accelerator.process_index)  # dropout
         done = sum(part.state.step for part in parts)
         if resuming:
             reporter.say(f"continuing from step {done} of {schedule.num_steps}")

@@ -187,7 +187,7 @@ INIT = ("classify", *SMALL, "--init-from=classify", "--data=sentiment", "--out=n
 TRAIN = ("classify", *MODEL, "--data=sentiment", "--out=new")
 EXPORT = ("export", "classify", "--out=graph")
 MODEL_FILES = "config.json tokenizer.json model.safetensors"
-STATE = "trainer_state.json optimizer.safetensors random.safetensors model.safetensors"
+STATE = "trainer_state.json optimizer.safetensors model.safetensors"
 RUN_FILES = "config.json metrics.json environment.json"
 LOGS = "log.jsonl training_vocabulary.json"
 SAVED = "finetune.json config.json model.safetensors"

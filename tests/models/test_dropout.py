@@ -1,4 +1,4 @@
-"""Dropout masks: their rates and independence, their keys, and the model they are put into."""
+"""Dropout masks: their rates and independence, and the model they are put into."""
 
 from __future__ import annotations
 
@@ -8,104 +8,30 @@ import pytest
 import torch
 from torch import nn
 
-from finetune.models.dropout import (
-    LEVELS,
-    FastDropout,
-    draw_bits,
-    dropout,
-    fast_dropout,
-    keyed_dropout,
-    keys_of_heads,
-    keys_of_span,
-    next_keys,
-    next_shared_keys,
-    token_keys,
-)
-from finetune.preprocessing.batching import pack, step_seed
-from finetune.types import Batch, Encoding
+from finetune.models.dropout import LEVELS, DropoutMask, FastDropout, dropout, fast_dropout
 
 DRAWS = 400_000
 
 
 def drop_mask(shape: tuple[int, int], drop: int) -> torch.Tensor:
-    return draw_bits(next_keys(shape[0]), shape[1], drop, torch.float32) == 0
-
-
-def batch_of(lengths: dict[int, int], seed: int | None = 5) -> Batch:
-    return pack([Encoding(number, [7] * length) for number, length in lengths.items()], seed=seed)
-
-
-def correlations(masks: torch.Tensor) -> torch.Tensor:
-    """Correlations of the columns of masks [rows, columns], in standard errors."""
-    centered = masks.double() - masks.double().mean(0)
-    scaled = centered / centered.std(0)
-    found = scaled.T @ scaled / len(masks)
-    return found.fill_diagonal_(0).abs() * len(masks) ** 0.5
+    bits = DropoutMask.draw(torch.ones(shape), drop / LEVELS).bits
+    assert bits is not None
+    return bits == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_all_bits_or_none(dtype: torch.dtype) -> None:
-    bits = draw_bits(next_keys(1), 63, LEVELS // 2, dtype)
-    assert bits.element_size() == dtype.itemsize
+    bits = DropoutMask.draw(torch.ones(1, 63, dtype=dtype), 0.5).bits
+    assert bits is not None and bits.element_size() == dtype.itemsize
     assert bits.shape == (1, 63) and set(bits.flatten().tolist()) == {0, -1}
 
 
 def test_masks_of_neighbors_are_independent() -> None:
-    """Neighboring columns, heads, calls, tokens and steps."""
-    batch = batch_of(dict.fromkeys(range(400), 100))
-    keys, rate = token_keys(batch), 6554 / LEVELS
-    heads = keys_of_heads(keys, 3).view(-1, 3)
-    with keyed_dropout(batch):
-        calls = torch.stack([next_keys(len(keys)) for _ in range(4)], 1)
-    steps = torch.stack(
-        [
-            token_keys(batch_of(dict.fromkeys(range(400), 100), seed))
-            for seed in (6, step_seed(1, 0), step_seed(1, 1))
-        ],
-        1,
-    )
-    masks = draw_bits(torch.cat([heads, calls, steps], 1), 24, 6554, torch.bfloat16) == 0
-    masks = masks.flatten(1)  # [tokens, 10 * 24]
-    assert abs(masks.double().mean() - rate) < 4 * (rate / masks.numel()) ** 0.5
-    assert correlations(masks).max() < 6
-    assert correlations(torch.cat([masks[1:, :24], masks[:-1, :24]], 1)).max() < 6
-
-
-def test_masks_of_spans_are_independent() -> None:
-    keys, rate = token_keys(batch_of(dict.fromkeys(range(400), 100))), 6554 / LEVELS
-    spans = torch.stack([keys_of_span(keys, width) for width in range(1, 9)], 1)
-    masks = (draw_bits(spans, 4, 6554, torch.bfloat16) == 0).flatten(1)  # [tokens, 8 * 4]
-    assert abs(masks.double().mean() - rate) < 4 * (rate / masks.numel()) ** 0.5
-    assert correlations(masks).max() < 6
-
-
-def test_masks_of_an_example_do_not_depend_on_its_batch() -> None:
-    alone, among = batch_of({3: 5}), batch_of({8: 4, 3: 5, 1: 7})
-    rows = torch.ones(16, 33)
-    with keyed_dropout(among):
-        expected = [dropout(rows, 0.5)[4:9] for _ in range(2)]
-        shared = dropout(torch.ones(6, 33), 0.5, next_shared_keys(2, 6))
-    with keyed_dropout(alone):
-        found = [dropout(rows[:5], 0.5) for _ in range(2)]
-        assert torch.equal(dropout(torch.ones(3, 33), 0.5, next_shared_keys(4, 3)), shared[2:5])
-    assert torch.equal(torch.stack(found), torch.stack(expected))
-    assert not torch.equal(found[0], found[1])
-    with keyed_dropout(alone, torch.tensor([2])):
-        head = dropout(rows[:1], 0.5)
-    assert not torch.equal(head[0], found[0][2])
-    with keyed_dropout(batch_of({3: 5}, seed=6)):
-        assert not torch.equal(dropout(rows[:5], 0.5), found[0])
-
-
-def test_rows_without_keys_use_the_generator() -> None:
-    torch.manual_seed(1)
-    expected = dropout(torch.ones(5, 33), 0.5)
-    torch.manual_seed(1)
-    with keyed_dropout(batch_of({3: 5}, seed=None)):
-        assert torch.equal(dropout(torch.ones(5, 33), 0.5), expected)
-    torch.manual_seed(1)
-    with keyed_dropout(batch_of({3: 6})):
-        assert torch.equal(dropout(torch.ones(5, 33), 0.5), expected)
+    torch.manual_seed(0)
+    masks = drop_mask((20_000, 24), 6554).double()
+    centered = (masks - masks.mean(0)) / masks.std(0)
+    found = (centered.T @ centered / len(masks)).fill_diagonal_(0).abs() * len(masks) ** 0.5
+    assert found.max() < 5
 
 
 @pytest.mark.parametrize("drop", [1, 6554, LEVELS // 2, LEVELS - 1])
@@ -145,7 +71,7 @@ def test_a_model_is_the_same_but_for_the_masks() -> None:
 
     plain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), Other(0.5), nn.Dropout(0.0))
     model = copy.deepcopy(plain)
-    layers, input = list(model), torch.randn(3, 4)
+    input = torch.randn(3, 4)
     with pytest.raises(KeyError), fast_dropout(model):
         assert [type(module) for module in model][1:] == [FastDropout, Other, FastDropout]
         assert model.state_dict().keys() == plain.state_dict().keys()
@@ -153,7 +79,7 @@ def test_a_model_is_the_same_but_for_the_masks() -> None:
         assert (model.train()(input) == 0).any()
         model.eval()
         raise KeyError
-    assert [id(module) for module in model] == [id(module) for module in layers]
+    assert [type(module) for module in model] == [nn.Linear, nn.Dropout, Other, nn.Dropout]
     assert not any(module.training for module in model)
     assert torch.equal(dropout(input, 0.0), input)
     assert torch.equal(dropout(input, 1.0), torch.zeros(3, 4))

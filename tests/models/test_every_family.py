@@ -27,7 +27,6 @@ from transformers import (
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES, REFUSED
 from finetune.models.heads.masked_lm import MaskedLanguageModel
@@ -148,38 +147,6 @@ def test_results_do_not_depend_on_the_batch(family: str) -> None:
         model, batch = model_of(family, AutoModelForTokenClassification), batch_of(words=True)
         expected = torch.cat(alone(model, batch, "logits"))
         torch.testing.assert_close(TokenClassifier(model)(batch), expected, **tolerance)
-
-
-@pytest.mark.parametrize("family", KNOWN)
-@torch.no_grad()
-def test_dropout_does_not_depend_on_the_batch(family: str) -> None:
-    """Packed, padded and in other batches, also within a whole model on padded rows."""
-    auto_class = AutoModelForTokenClassification if family in TOKENS else AutoModel
-    model = model_of(family, auto_class, dropout=0.3)
-    wrapped = TokenClassifier if family in TOKENS else Encoder
-    made = [
-        Encoding(example, list(range(5, 5 + length)), None, list(range(length + 1)))
-        for example, length in enumerate(LENGTHS)
-    ]
-    together = pack(made, seed=7)
-    without = wrapped(model.eval())(together)
-    model.train()
-    found = {}
-    with fast_dropout(model):
-        for batching in ("auto", "padded"):
-            found[batching] = wrapped(model, batching)(together)
-            for members in ([1, 2], [0], [3, 4, 5, 6]):
-                batch = pack([made[member] for member in members], seed=7)
-                rows = wrapped(model, batching)(batch).split(batch.lengths)
-                for member, row in zip(members, rows, strict=True):
-                    found[f"{batching}/{member}"] = row
-    expected = found["auto"].split(together.lengths)
-    tolerance = {"rtol": 1e-10, "atol": SINGLE.get(family, 1e-12)}
-    torch.testing.assert_close(found["padded"], found["auto"], **tolerance)
-    for name, rows in found.items():
-        if "/" in name:
-            torch.testing.assert_close(rows, expected[int(name.split("/")[1])], **tolerance)
-    assert (found["auto"] - without).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("family", KNOWN)

@@ -16,7 +16,6 @@ from finetune.evaluation.runs import RunFolder
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
-    random_state,
     save_training_state,
 )
 from finetune.training.run_folder import _Background, open_log, require_free, require_same_run
@@ -30,7 +29,7 @@ def test_damaged_files_are_found(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW([{"params": [weight], "lr": 0.1, "peak": 0.1}], fused=True)
     weight.sum().backward()
     optimizer.step()
-    save_training_state(tmp_path, optimizer, TrainerState(step=1), random_state(0))
+    save_training_state(tmp_path, optimizer, TrainerState(step=1))
     check_files(tmp_path)
     for path in sorted(tmp_path.iterdir()):
         saved = path.read_bytes()

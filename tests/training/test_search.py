@@ -140,7 +140,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
         "holds a search with lr = None, now 0.001"
     )
     (best / "last").mkdir()  # as a process leaves it that is killed while it removes the folder
-    (best / "last" / "random.safetensors").write_bytes(b"")
+    (best / "last" / "optimizer.safetensors").write_bytes(b"")
     run(*command, "--trials", "5").ok()
     assert not (best / "last").exists()
     run(*command, "--trials", "7").ok()  # more trials continue it

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.layers import pooled_tokens
@@ -84,8 +83,7 @@ class PairClassifier(EncoderModel):
     def read(self, hidden: Tensor, texts: Batch) -> Tensor:
         """Return logits [N, C], given the hidden states [T, H] of ``separate_texts``."""
         queries, candidates = self._compared(hidden, texts)
-        with keyed_dropout(texts, texts.cu_seqlens[:-1:2]):
-            return self.compare(queries, candidates)
+        return self.compare(queries, candidates)
 
     def vectors(self, batch: Batch) -> Tensor:
         """Return the vectors of both texts side by side [N, 2 H]; of a query its mean."""

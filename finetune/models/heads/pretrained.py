@@ -24,7 +24,6 @@ from transformers import (
 
 from finetune.config.tasks import flag
 from finetune.models.bilstm import BILSTM
-from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
@@ -143,8 +142,7 @@ class PretrainedHead(Head):
             hidden = pooled_tokens(hidden, batch)
         elif pooling != "late" and rows is not None:
             hidden = hidden.index_select(0, rows)
-        with keyed_dropout(batch, torch.arange(len(hidden)) if rows is None else rows):
-            logits = self._layers(self.model, hidden)
+        logits = self._layers(self.model, hidden)
         return pooled_tokens(logits, batch) if pooling == "late" else logits
 
     def _rows(self, batch: Batch) -> Tensor | None:

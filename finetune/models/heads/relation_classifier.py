@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.types import Batch
@@ -69,8 +68,7 @@ class RelationClassifier(EncoderModel):
         markers = batch.words.view(-1, 2)  # [N, 2]
         swapped = batch.input_ids[markers[:, 1]] == self.config.subject_id
         markers = torch.where(swapped[:, None], markers.flip(1), markers)
-        with keyed_dropout(batch, batch.cu_seqlens[:-1]):
-            logits: Tensor = self.classifier(self.dropout(hidden[markers].flatten(1)))
+        logits: Tensor = self.classifier(self.dropout(hidden[markers].flatten(1)))
         return logits
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.span_scorers import (
@@ -133,9 +132,8 @@ class SpanClassifier(EncoderModel):
         Class 0 is none and class n + 1 the n-th of ``labels``, for a softmax; with ``multi_label``
         class n is the n-th of ``labels``, for a sigmoid.
         """
-        with keyed_dropout(batch, batch.words):
-            words = self.dropout(hidden.index_select(0, batch.words))  # [W, H]
-            scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
+        words = self.dropout(hidden.index_select(0, batch.words))  # [W, H]
+        scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
         return scores
 
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from finetune.models.dropout import dropout, keys_of_span, next_keys
 from finetune.runtime.device import to_device
 from finetune.types import Batch
 
@@ -118,11 +117,8 @@ class FactorizedScorer(nn.Module):
         run: Callable[..., Tensor] = self._of_width
         if torch.is_grad_enabled() and size > ACTIVATION_BUDGET:
             run = partial(checkpoint, self._of_width, use_reentrant=False)
-        keys = None
-        if self.training and words.is_cpu:  # given to dropout, as recomputation is out of the block
-            keys = next_keys(len(words)).index_select(0, order)
         found = [
-            run(width, starts, ends, pooled, order[:count], keys)
+            run(width, starts, ends, pooled, order[:count])
             for width, count in enumerate(layout.counts, start=1)
         ]
         rank = torch.empty_like(order)
@@ -157,20 +153,12 @@ class FactorizedScorer(nn.Module):
         ends: Tensor,
         pooled: PooledContent,
         rows: Tensor,
-        keys: Tensor | None,
     ) -> Tensor:
-        """Return scores [n, C] of the candidates of one width that start at words ``rows`` [n].
-
-        The keys of dropout [W] are in the order of ``rows``.
-        """
+        """Return scores [n, C] of the candidates of one width that start at words ``rows`` [n]."""
         inner = pooled.add_to(ends[width - 1 :], width).index_select(0, rows)
         inner += starts[: len(rows)]  # [n, h]
         inner += self.width.weight[width - 1]
-        active = F.gelu(inner.to(starts.dtype))
-        if self.training:
-            of_rows = None if keys is None else keys_of_span(keys[: len(rows)], width)
-            active = dropout(active, self.dropout.p, of_rows)
-        scores: Tensor = self.output(active)
+        scores: Tensor = self.output(self.dropout(F.gelu(inner.to(starts.dtype))))
         return scores
 
 
