@@ -316,7 +316,7 @@ class RunWriter:
                 notes.append(
                     f"the run had {quantity(before, 'process', 'processes')}, and now has "
                     f"{num_processes}: the weights will differ by rounding from an uninterrupted "
-                    "run (on a GPU, and on padded rows, by their dropout masks, too)"
+                    "run, and by the masks of dropout"
                 )
             self.run.require_intact()
             return self.last.is_dir(), notes
