@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from finetune.config.tasks import TrainConfig
+from finetune.models.dropout import FastDropout
 from finetune.runtime import files
 from finetune.runtime.files import SaveError
 from finetune.runtime.progress import Reporter
@@ -53,23 +54,28 @@ def config_of(
         ("balanced", "roberta", {"loss": "focal:2", "class_weights": "auto"}),
         ("tag windows", "deberta-v2", {"label_smoothing": 0.1, "word_score": "mean"}),
         ("crf", "bert", {}),
-        ("ner windows", "bert", {"classifier_dropout": 0.0}),
-        ("ner windows", "mpnet", {"representation": "biaffine", "classifier_dropout": 0.0}),
+        ("ner windows", "bert", {}),
+        ("ner windows", "mpnet", {"representation": "biaffine"}),
         ("context", "bert", {}),
         ("choice", "bert", {}),
         ("pretrain", "bert", {"data": "short_text", "mask": "words"}),
         pytest.param(
             "multi ner",
             "bert",
-            {"loss": "focal", "class_weights": "auto", "classifier_dropout": 0.0},
+            {"loss": "focal", "class_weights": "auto"},
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_the_layout_does_not_matter(
-    kind: str, family: str, changes: dict[str, Any], tmp_path: Path
+    kind: str,
+    family: str,
+    changes: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """Packed or padded, in one pass or several, without dropout."""
+    monkeypatch.setattr(FastDropout, "forward", lambda self, input: input)  # of span heads
     if "data" in changes:
         changes = {**changes, "data": lab.data(changes["data"])}
     settings = {"steps": 2, **changes}
