@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -178,9 +177,7 @@ def test_the_cache_is_read_without_the_hub(hub: Hub, monkeypatch: pytest.MonkeyP
     forget_repositories()
     monkeypatch.setattr(hub_module, "TIMEOUT", 0.2)  # ask twice
     hub.fault("lab/rows", times=100, status=500)
-    begin = time.monotonic()
     assert read_text("lab/rows:extra").fingerprint == expected
-    assert time.monotonic() - begin < 40
     with pytest.raises(DataError, match=r"the cache has only \['extra'\] of lab/rows: run once"):
         read_text("lab/rows:default")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(Path(constants.HF_HUB_CACHE) / "empty"))
@@ -195,9 +192,9 @@ def test_a_hub_that_never_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> 
     forget_repositories()
     monkeypatch.setattr(hub_module, "TIMEOUT", 0.2)
     hub.fault("lab/rows", times=100, seconds=60.0)
-    begin = time.monotonic()
+    answered = len(hub.requests)
     assert read_text("lab/rows").fingerprint == expected
-    assert time.monotonic() - begin < 40  # and not for the 60 seconds of a request
+    assert len(hub.requests) == answered, "it does not wait for the answer"
     with pytest.raises(HubError, match="cannot be reached"):
         hub.fault("lab/other", times=100, seconds=60.0)
         read_text("lab/other")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -95,10 +94,8 @@ def test_a_hub_that_does_not_answer(
             listener.close()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
         forget_repositories()
-        begin = time.monotonic()
         assert local_model("lab/encoder") == folder
         assert "cannot be reached" in message("lab/other")
-        assert time.monotonic() - begin < 40
 
 
 def test_without_the_hub(
