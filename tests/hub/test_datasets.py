@@ -495,10 +495,8 @@ def test_recipes_of_questions_and_choices_by_their_names(
     smoke = ("--smoke", "--model", "lab/tiny", "--max-length", "48", "--overlap", "16")
     outcome = run("run", "squad", *smoke, "--out", "suite")
     assert outcome.code == 0, outcome.err
-    members = json.loads(Path("suite/suite.json").read_text())["members"]
-    for name, expected in (("squad", 0.946), ("squad_v2", 0.894)):
-        scores = {each["metric"]: each for each in members[name]["scores"]}
-        assert scores["f1"]["published"]["value"] == expected
+    table = Path("suite/suite.md").read_text("utf-8")
+    assert "94.60" in table and "89.40" in table, "the published scores"
     record = json.loads(Path("suite/squad_v2/seed-1/best/finetune.json").read_text())["extra"]
     assert record["unanswerable"] is True
     outcome = run("run", "suite", "--submit", "answers.zip")
