@@ -11,6 +11,7 @@ import pytest
 
 from finetune.cli.main import COMMANDS
 from finetune.registry import TASKS
+from finetune.suites.submission import GLUE
 from tests import laboratory as lab
 from tests.command import run
 from tests.covering import covering
@@ -34,8 +35,8 @@ SUITE = """title: Questions
 source: none
 average: none
 members: {qa: {recipe: qa.yaml, scores: [test f1]}}
-submission: {format: squad, files: {qa.json: {member: qa, split: test}}}
-"""
+submission:
+""" + "".join(f"  {name}: {{member: qa, split: test}}\n" for name in GLUE)
 CLASSES = (
     "AutoModel",
     "AutoModelForMaskedLM",
@@ -155,7 +156,7 @@ search classify --model HERE/encoder --data HERE/data/classify SMALL --trials=1 
 run HERE/single.yaml --out HERE/out/r SMALL
 run HERE/trusting.yaml --dry-run SMALL
 run HERE/recipe.yaml --out HERE/out/mt
-run HERE/suite --submit HERE/out/answers.zip
+run HERE/suite.yaml --out HERE/suite --submit HERE/out/answers.zip
 push HERE/runs/classify ana/x
 report HERE/runs/classify
 report HERE/runs/classify --format table
