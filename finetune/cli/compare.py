@@ -15,7 +15,8 @@ from finetune.cli.options import Command, EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, argument
-from finetune.types import UserError, abbreviated, last_part, quantity
+from finetune.evaluation.runs import last_part
+from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.compare import ComparisonOptions, Entry, SystemComparison, TableScore

@@ -8,7 +8,8 @@ from typing import Any
 
 from finetune.cli.help import COMMANDS_BY_GROUP, Option
 from finetune.cli.parsing import add_options
-from finetune.types import UserError, install_command
+from finetune.registry import install_command
+from finetune.types import UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
 """The shells with completion."""

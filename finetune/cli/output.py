@@ -35,7 +35,8 @@ from finetune.runtime.records import (
     record_writer,
     require_suffix,
 )
-from finetune.types import CustomFunctionError, UserError, printable
+from finetune.runtime.terminal import printable
+from finetune.types import CustomFunctionError, UserError
 
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 

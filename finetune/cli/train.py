@@ -22,8 +22,9 @@ from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, local_path, written
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.config.values import Folds, require_count
+from finetune.registry import install_command
 from finetune.runtime.processes import num_processes
-from finetune.types import UserError, install_command, quantity
+from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.api import TrainedRun

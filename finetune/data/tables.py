@@ -29,7 +29,8 @@ from finetune.data.files import (
     keep_error,
 )
 from finetune.data.json_files import parse_json
-from finetune.types import abbreviated, did_you_mean, install_command, quantity
+from finetune.registry import install_command
+from finetune.types import abbreviated, did_you_mean, quantity
 
 _WITHOUT_CONTENT = {"", "index", "idx", "answer", "meta"}
 """Columns in lower case that nobody expects to be read: numbers of rows, and keys of tools."""

@@ -40,11 +40,12 @@ from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.texts import Input
+from finetune.registry import install_command
 from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.definition import run_data
-from finetune.types import Encoding, UserError, abbreviated, install_command, quantity
+from finetune.types import Encoding, UserError, abbreviated, quantity
 
 OPSET = 17
 """The operators of ONNX 1.12, which every onnxruntime since 1.12 runs."""

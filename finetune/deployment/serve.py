@@ -17,7 +17,8 @@ from finetune.cli.output import quiet_libraries, show
 from finetune.config.options import argument
 from finetune.config.tasks import flag
 from finetune.deployment.onnx_model import is_export
-from finetune.types import UserError, install_command
+from finetune.registry import install_command
+from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

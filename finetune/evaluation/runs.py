@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from finetune.data.json_files import read_object
 from finetune.evaluation.decisions import Decisions
 from finetune.runtime.cache import file_hash
 from finetune.runtime.files import write_text
-from finetune.types import UserError, abbreviated, last_part
+from finetune.types import UserError, abbreviated
 
 _PREDICTIONS = "predictions.{}.jsonl"
 CHECKSUMS = "checksums.json"
@@ -275,3 +276,8 @@ def data_of_run(name: str) -> str:
             if data := RunFolder.open(folder).config.get("data"):
                 return last_part(data)
     return "data"
+
+
+def last_part(spec: str) -> str:
+    """Return the last part of a path, with plain characters only."""
+    return re.sub(r"[^\w.\-]+", "_", re.split(r"[/\\=]", spec.rstrip("/\\"))[-1]) or "data"

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from finetune.config.tasks import TrainConfig
 from finetune.models.heads.base import EncoderModel
 from finetune.models.loading import resolve_model
-from finetune.types import UserError, abbreviated, install_command
+from finetune.registry import install_command
+from finetune.types import UserError, abbreviated
 
 ADAPTER_FILE = "adapter.safetensors"
 """File in a checkpoint with the weights of adapters, beside the model without them."""

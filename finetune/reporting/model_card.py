@@ -18,6 +18,7 @@ from finetune.data import hub_dataset
 from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import selection_note
 from finetune.evaluation.calibration import error_of_bins
+from finetune.evaluation.runs import last_part
 from finetune.models.loading import ALIASES
 from finetune.reporting.environment import RunOutcome, again_command
 from finetune.reporting.rendering import render
@@ -25,7 +26,7 @@ from finetune.reporting.runs import Run, System
 from finetune.runtime.files import write_text
 from finetune.runtime.hub import ID
 from finetune.tasks import TASK_FILE
-from finetune.types import UserError, last_part
+from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.training.trainer import FitResult

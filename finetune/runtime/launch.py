@@ -14,6 +14,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch.distributed import DistError
 
 from finetune.config.tasks import TrainConfig
+from finetune.registry import install_command
 from finetune.runtime.device import resolve_precision
 from finetune.runtime.processes import (
     ReportedError,
@@ -21,7 +22,7 @@ from finetune.runtime.processes import (
     require_honored_settings,
     require_precision,
 )
-from finetune.types import UserError, install_command
+from finetune.types import UserError
 
 
 def make_accelerator(config: TrainConfig | None = None) -> Accelerator:

@@ -22,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from finetune.types import printable
+from finetune.runtime.terminal import printable
 
 LINE_EVERY = 10.0
 """Seconds between plain progress lines."""

@@ -28,7 +28,7 @@ from finetune.config.values import conforms
 from finetune.data import Dataset
 from finetune.data.json_files import parse_json
 from finetune.evaluation.predictions import to_row
-from finetune.evaluation.runs import CHECKSUMS, RunFolder
+from finetune.evaluation.runs import CHECKSUMS, RunFolder, last_part
 from finetune.models.adapters import adapters, export_adapter, plain_layers
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.runtime.files import (
@@ -46,14 +46,7 @@ from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training.cache import write_vocabulary
 from finetune.training.optimizer import logged_learning_rates
-from finetune.types import (
-    Example,
-    Prediction,
-    UserError,
-    abbreviated,
-    last_part,
-    quantity,
-)
+from finetune.types import Example, Prediction, UserError, abbreviated, quantity
 
 RUNS = Path("runs")
 """Parent of the run folders without --out."""

@@ -21,6 +21,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.data.sources import PartOf, is_test
 from finetune.evaluation.custom_metrics import custom_metrics
+from finetune.registry import install_command
 from finetune.runtime.files import FolderInUse, SaveError, entries, is_free
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
@@ -33,7 +34,7 @@ from finetune.training.optimizer import TUNING_FACTORS, default_learning_rate, r
 from finetune.training.repeated_runs import runs_folder
 from finetune.training.run_folder import Diverged, open_run, require_own, require_writable
 from finetune.training.trainer import fit
-from finetune.types import UserError, install_command
+from finetune.types import UserError
 
 if TYPE_CHECKING:
     from optuna import Study
