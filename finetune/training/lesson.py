@@ -13,27 +13,27 @@ over tokens, through a learned projection if the widths differ (Mukherjee & Awad
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.inference.loop import chunks
-from finetune.inference.teacher import TeacherOutputs, read_outputs, write_outputs
+from finetune.inference.loop import chunks, full_precision
 from finetune.models.fewer_layers import spread_layers
+from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
+from finetune.preprocessing.batching import pack
 from finetune.preprocessing.context import surrounded
-from finetune.preprocessing.encodings import Encoded, Encodings
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.runtime.cache import file_hash
-from finetune.runtime.device import place
-from finetune.runtime.signals import InterruptHandler
+from finetune.runtime.device import autocast, batches_to_device, place, to_device
 from finetune.tasks.base import Task
 from finetune.training.checkpoint import OTHERS
 from finetune.training.data import TrainingData
@@ -43,8 +43,6 @@ from finetune.types import IGNORED, Batch, Example, UserError, quantity
 
 BatchLoss = Callable[[Any, Batch], tuple[Tensor, Tensor]]
 """The loss of a task: the sum over a batch and its number, by the output of the head."""
-OUTPUTS = "teacher"
-"""Folder in the run folder with the outputs of the teacher, until training ends."""
 
 
 @dataclass
@@ -57,7 +55,7 @@ class Teacher:
     """The folder of the model."""
     task: Task
     head: Any
-    """The model; None once it has predicted the training data of a student."""
+    """The model, which predicts without dropout and is not trained."""
     num_layers: int
     width: int
 
@@ -104,12 +102,19 @@ class Lesson:
     """The layers of the student whose hidden states are compared."""
     projections: nn.ModuleList | None = None
     """From these states to the width of the teacher; None if the widths are equal."""
+    teacher_layers: Sequence[int] = ()
+    """The layers of the teacher with which they are compared."""
+    precision: str = "fp32"
+    """The precision of the teacher."""
     read_by_teacher: Encodings | None = None
-    """The training sequences of a teacher with another tokenizer."""
+    """The training sequences of a teacher with another tokenizer; the target ``row`` of a sequence
+    of the student is the number of the teacher's."""
 
     def extend_data(self, part: Part) -> None:
         """Add unlabeled text to the training data, and encode all as the teacher reads it."""
         data, task = part.data, part.task
+        self.precision = part.precision
+        self.teacher.head = place(self.teacher.head, part.folder.accelerator.device).eval()
         same_tokenizer = task.tokenizer.equals(self.teacher.task.tokenizer)
         examples = data.splits["train"]
         own, others = [], []
@@ -136,6 +141,19 @@ class Lesson:
         if others:
             self.read_by_teacher = Encoded.joined(others).sequences
             self._require_same_windows(data.train.sequences, self.read_by_teacher)
+            self._number_rows(data)
+
+    def _number_rows(self, data: TrainingData) -> None:
+        sequences, targets_of_task = data.train.sequences, data.targets
+        rows = np.arange(len(sequences))
+        numbered = {**(sequences.targets or {}), "row": Ragged.of_counts(rows, np.ones_like(rows))}
+        data.encoded["train"] = replace(data.train, sequences=replace(sequences, targets=numbered))
+
+        def targets(batch: Encodings) -> dict[str, Tensor]:
+            row = (batch.targets or {})["row"]
+            return targets_of_task(batch) | {"row": torch.from_numpy(row.values)}
+
+        data.targets = targets
 
     def _require_same_windows(self, own: Encodings, other: Encodings) -> None:
         subwords = self.task.per_subword
@@ -194,55 +212,28 @@ class Lesson:
         self.hidden_weight = 0.0 if reason else 1.0 if weight is None else weight
         number = part.head.encoder.num_layers if self.hidden_weight else 0
         self.layers = list(range(1, number + 1))
+        self.teacher_layers = spread_layers(number, self.teacher.num_layers) if number else ()
 
-    def attach_outputs(self, part: Part, interrupt: InterruptHandler) -> None:
-        """Let the teacher predict the training data, or find what it predicted; add it to them."""
-        folder, sequences = part.folder.path / OUTPUTS, part.data.train.sequences
-        device = part.folder.accelerator.device
+    def with_outputs(self, batches: Sequence[Batch], device: torch.device) -> list[Batch]:
+        """Return the batches on a device, with the outputs of the teacher among their targets."""
+        moved = list(batches_to_device(batches, device))
+        if self.read_by_teacher is None:
+            return [self._with_outputs(batch, batch) for batch in moved]
+        read = (self.read_by_teacher.take(batch.targets["row"].numpy()) for batch in batches)
+        inputs = batches_to_device(map(pack, read), device)
+        return [self._with_outputs(*pair) for pair in zip(moved, inputs, strict=True)]
 
-        def check_stop() -> None:
-            if interrupt.should_stop():
-                message = "stopped before training: the teacher will predict again"
-                raise interrupt.interrupted(message)
-
-        if not part.config.resume:  # outputs of a killed run, perhaps of another teacher
-            shutil.rmtree(folder, ignore_errors=True)
-        if not folder.is_dir():
-            number = len(self.layers)
-            write_outputs(
-                folder,
-                self.teacher.task,
-                place(self.teacher.head, device),
-                self.read_by_teacher or sequences,
-                layers=spread_layers(number, self.teacher.num_layers) if number else (),
-                device=device,
-                precision=part.precision,
-                reporter=part.reporter,
-                check_stop=check_stop,
-            )
-        self.teacher.head = self.read_by_teacher = None
-        self.attach(part.data, read_outputs(folder, part.task, sequences))
-
-    def attach(self, data: TrainingData, outputs: TeacherOutputs) -> None:
-        """Add the outputs of the teacher for all sequences of train to the targets."""
-        sequences, targets_of_task = data.train.sequences, data.targets
-        rows = {**(sequences.targets or {}), "teacher_logits": outputs.logits}
-        if outputs.states is not None:
-            rows["teacher_states"] = outputs.states
-        data.encoded["train"] = replace(data.train, sequences=replace(sequences, targets=rows))
-
-        def targets(batch: Encodings) -> dict[str, Tensor]:
-            found = targets_of_task(batch)
-            for name, values in (batch.targets or {}).items():
-                if name.startswith("teacher_"):
-                    found[name] = torch.from_numpy(values.values)
-            return found | {f"teacher_{name}": value for name, value in outputs.edges.items()}
-
-        data.targets = targets
-
-    def remove_outputs(self, part: Part) -> None:
-        """Delete the outputs of the teacher."""
-        shutil.rmtree(part.folder.path / OUTPUTS, ignore_errors=True)
+    def _with_outputs(self, batch: Batch, read_by_teacher: Batch) -> Batch:
+        with torch.no_grad(), autocast(self.precision, read_by_teacher.input_ids.device):
+            output, states = self.teacher.head.with_states(read_by_teacher, self.teacher_layers)
+        output, edges = full_precision(output), {}
+        if isinstance(output, CrfScores):
+            edges = {f"teacher_{name}": value for name, value in output._asdict().items()}
+            output = edges.pop("teacher_emissions")
+        targets = {**batch.targets, **edges, "teacher_logits": output}
+        if states:
+            targets["teacher_states"] = torch.cat(list(states), 1)
+        return replace(batch, targets=targets)
 
     def losses(
         self, output: Any, states: Sequence[Tensor], batch: Batch, loss_of_task: BatchLoss
@@ -270,7 +261,9 @@ class Lesson:
             hard = (batch.targets["tag"] != IGNORED).sum()
         else:
             _, hard = loss_of_task(logits, batch)
-        return torch.tensor([self._num_soft(batch), float(hard), len(batch.input_ids)])
+        numbers = self._num_soft(batch), len(batch.input_ids)
+        soft, tokens = to_device(torch.tensor(numbers, dtype=logits.dtype), logits.device)
+        return torch.stack([soft, hard.to(logits.dtype), tokens])
 
     def _num_soft(self, batch: Batch) -> int:
         if self.task.grouped:

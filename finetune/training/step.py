@@ -106,8 +106,11 @@ class Step:
 
     def _backward_each(self, batches: Sequence[Batch], weight: float) -> torch.Tensor:
         totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
+        if self.lesson is not None:
+            batches = self.lesson.with_outputs(batches, self.device)
         weights = self._loss_weights(batches, weight)
-        for batch in batches_to_device(batches, self.device):
+        moved = batches if self.lesson else batches_to_device(batches, self.device)
+        for batch in moved:
             loss, count = self._loss(batch)
             if weights is not None:
                 loss, count = (loss * weights.to(loss.dtype)).sum(), count[0]

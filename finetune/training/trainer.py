@@ -276,8 +276,6 @@ def train(  # noqa: C901 (the whole course is in one place)
             running = restored.enter_context(contextlib.ExitStack())
             running.enter_context(interrupt)
             for part in parts:
-                if part.lesson is not None:
-                    part.lesson.attach_outputs(part, interrupt)
                 part.log = open_log(part.folder.path / "log.jsonl", accelerator, part.state.step)
             batches = [
                 running.enter_context(contextlib.closing(part.data.batches(part.state.step)))
@@ -441,8 +439,6 @@ def finish(part: Part) -> FitResult:
         accelerator.log(flat, step=part.state.step)
         accelerator.end_training()
     accelerator.wait_for_everyone()
-    if part.lesson is not None:
-        part.lesson.remove_outputs(part)
     return FitResult(
         part.task,
         part.folder.path,
