@@ -5,7 +5,7 @@ What each command reads, computes and prints is in the file of its subject, whic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,8 +13,6 @@ from finetune.cli.check import Check
 from finetune.cli.options import Command, DataOptions
 from finetune.cli.output import check_output
 from finetune.config.options import OUTPUT, argument
-from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.config.values import require_count
 from finetune.runtime.files import is_free, require_replaceable
 from finetune.runtime.records import require_suffix
 from finetune.types import UserError
@@ -64,19 +62,8 @@ class Convert(DataOptions, Command):
         convert(self)
 
 
-def find_label_errors(options: Check, task: str, recipe_config: TrainConfig | None) -> None:
+def find_label_errors(options: Check) -> None:
     """Search for label errors, print the most probable ones and write all."""
-    if options.model is None and recipe_config is None:
-        raise UserError("--label-errors trains a model: name one with --model.")
-    require_count("--folds", options.folds, 2)
-    given = {"model": options.model, "max_length": options.max_length, "epochs": options.epochs}
-    config = replace(
-        recipe_config or CONFIGS[task](),
-        data=options.data,
-        columns=options.columns,
-        encoding=options.encoding,
-        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
-    )
     out = Path(options.out) if options.out else None
     if out is not None and out.is_dir():
         raise UserError(f"--out {out} is a folder: name a file.")
@@ -87,4 +74,4 @@ def find_label_errors(options: Check, task: str, recipe_config: TrainConfig | No
         require_writable(out.parent)
         require_suffix(out, (".jsonl", ".ndjson", ""), "--out")
         require_replaceable(out, '{"file": ')
-    print_label_errors(task, config, options.folds, out, options.examples)
+    print_label_errors(Path(options.source or ""), out, options.examples)

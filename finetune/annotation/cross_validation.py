@@ -1,49 +1,36 @@
-"""Predict every training example with a model that was not trained on it (k-fold).
-
-Examples of one document or text share a fold.
-"""
+"""Predict the test split of each fold of `--folds` with the model that was not trained on it."""
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import Accelerator
 
-from finetune.config.tasks import TrainConfig
-from finetune.data import Dataset, assign_folds, hold_out
-from finetune.data.examples import Examples
+from finetune.config.tasks import IN_MEMORY, TagConfig
+from finetune.data import Dataset
+from finetune.data.dataset import fingerprint
+from finetune.data.json_files import read_object
 from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import predict
-from finetune.runtime.files import recover, write_text
-from finetune.runtime.launch import make_accelerator
+from finetune.inference.predictor import Predictor
 from finetune.runtime.progress import Reporter
-from finetune.tasks import load_task, task_class
+from finetune.tasks import saved_task, task_class
 from finetune.tasks.base import Task
-from finetune.training.optimizer import result_settings
-from finetune.training.repeated_runs import require_runs_folder
-from finetune.training.run_folder import open_run
-from finetune.training.trainer import fit
-from finetune.types import (
-    TextPrediction,
-    TokenPrediction,
-    UserError,
-    quantity,
-)
+from finetune.tasks.definition import read_once
+from finetune.training.repeated_runs import fold_data, train_split
+from finetune.types import TextPrediction, TokenPrediction, UserError
 
 
 @dataclass(frozen=True)
 class OutOfFold:
     """Training examples, and for each the prediction of a model that was not trained on it.
 
-    ``predictions`` has JSON values: for a text the probability of each class, for words the
-    probability of each tag for each word, for spans the predicted spans and the probability of each
-    gold span.
+    ``predictions`` has for a text the probability of each class, for words the probability of each
+    tag for each word, for spans the predicted spans and the probability of each gold span.
     """
 
     task: Task
@@ -51,105 +38,83 @@ class OutOfFold:
     predictions: list[Any]
 
 
-def cross_validate(
-    name: str, config: TrainConfig, num_folds: int, work: Path, reporter: Reporter | None = None
-) -> OutOfFold:
-    """Train ``num_folds`` models of a task, each on all folds but one, and predict that fold.
+def predict_folds(folder: Path, reporter: Reporter) -> OutOfFold:
+    """Predict every training example of a folder of `--folds` with the model of its fold.
 
-    ``work`` holds the finished folds and the run in progress; the same call continues there.
+    Of several repeats it is the first one. Raises UserError if a fold has no finished model, the
+    data have changed, or the task has no probabilities of classes, tags or spans.
     """
-    reporter = reporter or Reporter()
-    accelerator = make_accelerator(config)
-    if accelerator.num_processes > 1:
-        raise UserError("--label-errors runs in one process: start it without accelerate launch.")
-    config = config.with_class_probabilities()
-    raw = task_class(name).read(config, config.data)
-    task, data = load_task(config, name, raw)
-    validation = None
-    examples = list(data.splits["train"])
-    if given := sorted(split for split in raw.splits if split.startswith("validation")):
-        validation = data.splits[given[0]]
-    else:
-        examples += data.splits.get("validation", [])  # held out of train
-    if not KINDS[task.record.kind].classes:
-        raise UserError(
-            f"--label-errors needs classes, tags or spans: labels of {config.data} are numbers."
+    saved = _read_folds(folder)
+    runs = [folder / f"fold-1.{number}" for number in range(1, saved["folds"] + 1)]
+    if unfinished := next((run for run in runs if not RunFolder.open(run).is_finished), None):
+        raise UserError(f"{unfinished}: the fold is not finished: the training command continues.")
+    first = saved_task(runs[0] / "best")
+    _require_probabilities(first, folder)
+    examples, predictions = list[Any](), list[Any]()
+    for run, data in zip(runs, _fold_data(first, runs[0], saved), strict=True):
+        model = Predictor(run, decide=False)
+        task = model.task
+        if task.record.labels != first.record.labels:
+            raise UserError(f"{run}: has other labels than the other folds: write fewer --folds.")
+        held_out = task_class(task.name).prepare(task.record.config, data).splits["test"]
+        predicted = predict(
+            task,
+            model.model,
+            held_out,
+            model.accelerator,
+            keep_log_probabilities=True,
+            reporter=reporter,
+            title=run.name,
         )
-    examples = [replace(example, id=index) for index, example in enumerate(examples)]
-    folds = np.array(assign_folds(examples, num_folds, config.seed))
-    facts = {"task": name, "folds": num_folds, "data": data.fingerprint} | result_settings(config)
-    recover(work)
-    require_runs_folder(work, "fold", facts)
-    write_text(work / "folds.json", json.dumps(facts, indent=2))
-    predictions: dict[int, Any] = {}
-    for fold in range(num_folds):
-        file = work / f"fold-{fold + 1}.jsonl"
-        held_out = [examples[i] for i in np.flatnonzero(folds == fold)]
-        rows = _saved_fold(file, held_out, reporter)
-        if rows is None:
-            others = [examples[i] for i in np.flatnonzero(folds != fold)]
-            reporter.say(
-                f"fold {fold + 1} of {num_folds}: training on {quantity(len(others), 'example')}, "
-                f"predicting {len(held_out):,}"
-            )
-            splits = {"train": Examples(others).renumbered()}
-            if validation is not None:
-                splits["validation"] = validation
-            fold_data = replace(raw.with_splits(splits), notes=[])
-            if config.validation != "none":
-                fold_data = hold_out(fold_data, config.validation_share)
-            rows = _predict_fold(
-                task, fold_data, config, held_out, file.with_suffix(""), accelerator, reporter
-            )
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows.items())
-            write_text(file, "".join(lines))
-        shutil.rmtree(file.with_suffix(""), ignore_errors=True)
-        predictions |= rows
-    return OutOfFold(task, examples, [predictions[example.id] for example in examples])
+        examples += held_out
+        pairs = zip(held_out, predicted, strict=True)
+        predictions += [_probabilities(task, example, each) for example, each in pairs]
+    return OutOfFold(first, examples, predictions)
 
 
-def _saved_fold(file: Path, examples: Sequence[Any], reporter: Reporter) -> dict[int, Any] | None:
-    if not file.exists():
-        return None
-    try:
-        with file.open(encoding="utf-8") as lines:
-            rows = dict(map(json.loads, lines))
-    except (ValueError, TypeError):
-        rows = {}
-    if list(rows) != [example.id for example in examples]:
-        reporter.say(f"{file} is damaged: the fold is trained again")
-        return None
-    return rows
+def _read_folds(folder: Path) -> Mapping[str, Any]:
+    path = folder / "folds.json"
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: no folder of folds: train them, as in finetune classify --data FILE "
+            "--folds 5 --out runs/folds, and give that folder."
+        )
+    types = {"folds": int, "seed": int, "hold_out": bool, "data": str}
+    saved = read_object(path, types)
+    if any(name not in saved for name in types) or saved["hold_out"]:
+        raise UserError(f"{folder}: not every example was in a test split: train with --folds 5.")
+    return saved
 
 
-def _predict_fold(
-    task: Task,
-    data: Dataset,
-    config: TrainConfig,
-    examples: Sequence[Any],
-    folder: Path,
-    accelerator: Accelerator,
-    reporter: Reporter,
-) -> dict[int, Any]:
-    config = replace(config, out=str(folder))
-    with open_run(config, accelerator) as opened:
-        config = replace(config, resume=opened.run.is_run)
-        task = fit(task, data, config, opened, reporter).task
-    head = task.head(opened.best).to(accelerator.device)
-    predicted = predict(
-        task,
-        head,
-        examples,
-        accelerator,
-        keep_log_probabilities=True,
-        reporter=reporter,
-        title=folder.name,
-    )
-    pairs = zip(examples, predicted, strict=True)
-    return {example.id: _json_values(task, example, each) for example, each in pairs}
+def _require_probabilities(task: Task, folder: Path) -> None:
+    if not task.description.label_errors:
+        raise UserError(f"{folder}: --label-errors does not apply to {task.name}.")
+    if not KINDS[task.record.kind].classes:
+        raise UserError(f"{folder}: --label-errors needs classes, tags or spans, not numbers.")
+    if isinstance(task.record.config, TagConfig) and task.record.config.crf:
+        raise UserError(
+            f"{folder}: a CRF has no probability of each tag: train the folds without --crf."
+        )
 
 
-def _json_values(task: Task, example: Any, predicted: Any) -> Any:
+def _fold_data(task: Task, run: Path, saved: Mapping[str, Any]) -> Iterator[Dataset]:
+    config: Any = task.record.config
+    if config.data == IN_MEMORY:
+        raise UserError(f"{run}: was trained on data in memory: train on a file.")
+    used = RunFolder.open(run).config.get("data_used") or config.data
+    config = replace(config, resume=False, data=used)
+    raw = read_once(task_class(task.name), config)
+    examples = train_split(raw, config, "--label-errors")
+    if fingerprint({"train": examples}) != saved["data"]:
+        raise UserError(
+            f"{raw.name}: changed since the training of {run.parent}: restore the data, or train "
+            "the folds again."
+        )
+    for number in range(saved["folds"]):
+        yield fold_data(raw, examples, saved["folds"], saved["seed"], number)
+
+
+def _probabilities(task: Task, example: Any, predicted: Any) -> Any:
     if isinstance(predicted, TextPrediction):
         return [(predicted.scores or {})[label] for label in task.record.labels]
     if isinstance(predicted, TokenPrediction):

@@ -7,11 +7,9 @@ gold if its probability reaches the mean probability of gold spans of its type.
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import re
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,19 +18,16 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from finetune.annotation.cross_validation import OutOfFold, cross_validate
+from finetune.annotation.cross_validation import OutOfFold, predict_folds
 from finetune.cli.output import show
-from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags, tags_to_spans
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.error_analysis import ErrorCase
 from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.kinds.kind import Mistake
 from finetune.evaluation.kinds.spans import span_mistakes
-from finetune.runtime.files import clear_folder, write_text
-from finetune.runtime.memory import memory_kept
-from finetune.runtime.signals import Interrupted
-from finetune.training.run_folder import hold
+from finetune.runtime.files import write_text
+from finetune.runtime.progress import Reporter
 from finetune.types import Span, TextExample, TokenExample, UserError, quantity
 
 _KINDS = {"false positive": "missing span", "miss": "no span"}
@@ -100,6 +95,14 @@ class CrossFitted(NamedTuple):
     value: float
     baseline: float
     rule: str
+    number: int
+    """Number of labels that were predicted."""
+
+    @property
+    def is_weak(self) -> bool:
+        """True if the score is within two standard errors of the baseline."""
+        deviation = math.sqrt(self.value * (1 - self.value) / self.number)
+        return self.value - self.baseline < 2 * deviation
 
     def __str__(self) -> str:
         return f"cross-fitted {self.metric} {self.value:.4f} ({self.rule}: {self.baseline:.4f})"
@@ -121,32 +124,19 @@ class Suspects:
     """The unit of the counts: a label, a word or a span."""
 
 
-def search_label_errors(
-    task: str, config: TrainConfig, num_folds: int, out: Path | None, work: Path
-) -> Suspects:
-    """Cross-validate the training data and rank their labels.
+def search_label_errors(folds: Path) -> Suspects:
+    """Rank the labels of the training data of a folder of `--folds`.
 
-    ``work`` holds the folds, from which an interrupted search continues. It is removed once all
-    suspects are written to ``out``, as JSON Lines. Raises UserError if the models are no better
-    than a constant rule.
+    Raises UserError if the models are no better than a constant rule.
     """
-    with hold(work):
-        validated = cross_validate(task, config, num_folds, work)
-        score = cross_fitted_score(validated)
-        learned = score.value > score.baseline
-        suspects = replace(find_suspects(validated), score=score)
-        if out is not None and learned:
-            rows = (json.dumps(s.record(), ensure_ascii=False) + "\n" for s in suspects.found)
-            write_text(out, "".join(rows), follow=True)
-        clear_folder(work, last="folds.json")
-    with contextlib.suppress(OSError):
-        work.rmdir()
-    if not learned:
+    validated = predict_folds(folds, Reporter())
+    score = cross_fitted_score(validated)
+    if score.value <= score.baseline:
         raise UserError(
             f"--label-errors: the models learned nothing, {score}, so their suspects would be "
-            "chance: write more --epochs or another --model, or give a recipe with its settings."
+            "chance: train the folds with more --epochs, or with another --model."
         )
-    return suspects
+    return replace(find_suspects(validated), score=score)
 
 
 def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
@@ -169,12 +159,14 @@ def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
             given = np.array([[name in example.label for name in labels] for example in examples])
             frequent = given.mean(0) > 0.5
             value, baseline = ((given == each).mean() for each in (probabilities > 0.5, frequent))
-            return CrossFitted("accuracy", value, baseline, "always deciding for the majority")
+            rule = "always deciding for the majority"
+            return CrossFitted("accuracy", value, baseline, rule, given.size)
         given = np.array([labels.index(str(example.label)) for example in examples])
         best = probabilities.argmax(-1)
     counts = np.bincount(given, minlength=len(labels))
     rule = f"always predicting {labels[counts.argmax()]!r}"
-    return CrossFitted("accuracy", float((best == given).mean()), counts.max() / len(given), rule)
+    value, baseline = float((best == given).mean()), counts.max() / len(given)
+    return CrossFitted("accuracy", value, baseline, rule, len(given))
 
 
 def _score_of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> CrossFitted:
@@ -184,7 +176,8 @@ def _score_of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]
     label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
     single = [[Span(n, n + 1, label) for n in range(len(example.words))] for example in examples]
     by_rule = scores_of("spans", gold, single)["span_f1_strict"]
-    return CrossFitted("span_f1_strict", value, by_rule, f"every word as {label!r}")
+    number = sum(map(len, gold))
+    return CrossFitted("span_f1_strict", value, by_rule, f"every word as {label!r}", number)
 
 
 def _classes(record: Any, example: TokenExample, labels: Sequence[str]) -> np.ndarray:
@@ -347,31 +340,23 @@ def file_and_line(where: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (where, None)
 
 
-def print_label_errors(
-    task: str, config: TrainConfig, folds: int, out: Path | None, examples: int
-) -> None:
+def print_label_errors(folds: Path, out: Path | None, examples: int) -> None:
     """Search for label errors, print the most probable ones and write all to ``out``."""
-    with contextlib.ExitStack() as stack:
-        if out is None:
-            work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        else:
-            work = Path(f"{out}.folds")  # kept after an interruption
-        try:
-            with memory_kept():
-                suspects = search_label_errors(task, config, folds, out, work)
-        except Interrupted as interrupted:
-            kept = f"the same command continues ({work})" if out else "nothing is kept"
-            show(f"{interrupted}: {kept}{'' if out else ' without --out'}", error=True)
-            sys.exit(128 + interrupted.signal)
+    suspects = search_label_errors(folds)
     _print_suspects(suspects, examples)
     if out is not None:
+        rows = (json.dumps(s.record(), ensure_ascii=False) + "\n" for s in suspects.found)
+        write_text(out, "".join(rows), follow=True)
         show(f"all suspects, the most probable first: {out}")
 
 
 def _print_suspects(suspects: Suspects, examples: int) -> None:
     found = quantity(len(suspects.found), "suspect")
     show(f"{found} among the {quantity(suspects.number, suspects.unit)} of the training data")
-    show(str(suspects.score))
+    score = suspects.score
+    show(str(score))
+    if score is not None and score.is_weak:
+        show("warning: this is hardly better than chance, and so are the suspects", error=True)
     if suspects.share is not None:
         show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
     for given, true, expected in suspects.taken[:8]:

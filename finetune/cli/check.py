@@ -26,11 +26,11 @@ class Check(OutOption, DataOptions, Command):
 
     Examples:
         finetune check my-data --task nli
-        finetune check my-data --model minilm --label-errors --out suspects.jsonl
+        finetune check runs/folds --label-errors --out suspects.jsonl
     """
 
-    source: Annotated[str | None, argument("DATA or RECIPE")] = None
-    """Data as in training, or a recipe file (.yaml)."""
+    source: Annotated[str | None, argument("DATA, RECIPE or RUNS")] = None
+    """Data as in training, a recipe file (.yaml), or for --label-errors a folder of --folds."""
     data: Annotated[str, DATA] = ""
     """Data as in training, as an option: folder, file, `train=FILE,test=FILE`, or hub data set."""
     task: Annotated[str | None, Help("TASK")] = None
@@ -40,17 +40,12 @@ class Check(OutOption, DataOptions, Command):
     max_length: int | None = None
     """Longest sequence in tokens, for the forecast; unset is the model's limit, at most 512."""
     label_errors: bool = False
-    """Also find training labels that are probably wrong: cross-validate --model, and compare its
-    predictions with the labels (confident learning)."""
-    folds: int = 5
-    """Number of folds; examples of one document or text share a fold."""
-    epochs: float | None = None
-    """Passes over the data of each fold's training; unset is as in training."""
+    """Find training labels that are probably wrong: the models of a folder of `--folds` predict
+    their test splits, which are compared with the labels (confident learning)."""
     out: str | None = None
-    """File for all suspects, as JSON Lines. Unfinished folds are kept next to it: after an
-    interruption the same command continues."""
+    """File for all suspects of --label-errors, as JSON Lines."""
     examples: int = 20
-    """Number of suspects to print."""
+    """Number of suspects of --label-errors to print."""
     format: Literal["table", "json"] = "table"
     """Print a text for reading; or all findings as JSON: a list of objects with level (`info`,
     `warning` or `error`), check, message and locations. `--json` is short for `json`."""
@@ -58,20 +53,16 @@ class Check(OutOption, DataOptions, Command):
     """Exit with 1 on warnings too, as on errors."""
 
     @property
-    def trains(self) -> bool:
-        """True for label errors, which are found by training on folds."""
-        return self.label_errors
-
-    @property
     def single_process(self) -> str | None:
-        """Folds train in one process."""
+        """Folds are predicted in one process."""
         return "--label-errors" if self.label_errors else None
 
     def run(self) -> None:
         """Print the findings; exit with 1 if one of them is an error, or a warning if strict."""
-        if self.label_errors and self.format == "json":
-            raise UserError("--format json lists findings only; --out FILE has the label errors.")
-        for name in () if self.label_errors else ("folds", "epochs", "out", "examples"):
+        if self.label_errors:
+            self._find_label_errors()
+            return
+        for name in ("out", "examples"):
             if getattr(self, name) != getattr(Check, name):
                 raise UserError(f"--{name} needs --label-errors: add it.")
         command, config = self._with_recipe()
@@ -83,9 +74,19 @@ class Check(OutOption, DataOptions, Command):
                 raise UserError(
                     f"--task {task}: legal are {', '.join(legal)}.{did_you_mean(task, legal)}"
                 )
-            if self.label_errors and not CONFIGS[task].description.label_errors:
-                raise UserError(f"--label-errors does not apply to {task}: leave it out.")
         command.check(config)
+
+    def _find_label_errors(self) -> None:
+        if self.source is None:
+            raise UserError("--label-errors needs a folder of --folds: finetune check RUNS.")
+        for name in ("data", "columns", "encoding", "task", "model", "max_length", "format"):
+            if getattr(self, name) != getattr(Check, name):
+                raise UserError(
+                    f"--{name.replace('_', '-')} does not go with --label-errors, which reads the "
+                    "settings of the runs: leave it out."
+                )
+        quiet_libraries()
+        PLUGINS["check --label-errors"](self)
 
     def _with_recipe(self) -> tuple[Check, TrainConfig | None]:
         source = self.source or ""
@@ -111,7 +112,7 @@ class Check(OutOption, DataOptions, Command):
         return given, config
 
     def check(self, config: TrainConfig | None) -> None:
-        """Print the findings about the data, and with --label-errors the suspects."""
+        """Print the findings about the data."""
         quiet_libraries()
         from finetune.data import check_data, data_kind, read_text, read_tokens
         from finetune.data.checks import bad_rows
@@ -153,11 +154,6 @@ class Check(OutOption, DataOptions, Command):
         stopping = ("error", "warning") if self.strict else ("error",)
         if any(finding.level in stopping for finding in findings):
             sys.exit(1)
-        if self.label_errors:
-            train: Sequence[Any] = data.splits.get("train", ())
-            spans_only = words and any(e.tags is None and e.spans for e in train)
-            task = self.task or ("ner" if spans_only else "tag" if words else "classify")
-            PLUGINS["check --label-errors"](self, task, config)
 
     def _show(self, findings: Sequence[Finding]) -> None:
         from finetune.data import render

@@ -20,7 +20,6 @@ from typing import (
     ClassVar,
     Literal,
     NamedTuple,
-    Self,
     TypeVar,
     cast,
     get_args,
@@ -356,10 +355,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
     def replayed(self) -> tuple[str, float] | None:
         """The run whose data are mixed in, and the number of its examples for each new one."""
         return None
-
-    def with_class_probabilities(self) -> Self:
-        """Return settings with which the model gives the probability of each class."""
-        return self
 
     @property
     def trains_language_model(self) -> bool:
@@ -719,10 +714,6 @@ class TagConfig(WordConfig):
     transformers and ONNX graphs do not."""
     crf: Annotated[bool, COMMON] = False
     """Score tag sequences with a linear-chain CRF over words, and predict the best legal one."""
-
-    def with_class_probabilities(self) -> Self:
-        """Return settings without a CRF, which has no probabilities of all tags."""
-        return dataclasses.replace(self, crf=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

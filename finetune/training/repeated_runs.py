@@ -284,8 +284,7 @@ def train_folds(
     that the interval includes the variance of training.
     """
     raw = _read(name, config)
-    examples = _train_split(raw, config, "--folds")
-    others = {split: rows for split, rows in raw.splits.items() if split.startswith("validation")}
+    examples = train_split(raw, config, "--folds")
     numbers = range(1, 2 if hold_out else num_folds + 1)
     keys = [(repeat, number) for repeat in range(1, repeats + 1) for number in numbers]
     names = {f"fold-{repeat}.{number}": (repeat, number) for repeat, number in keys}
@@ -296,13 +295,7 @@ def train_folds(
 
     def data_of(each: str) -> Dataset:
         repeat, number = names[each]
-        dealt = assign_folds(examples, num_folds, config.seed + repeat - 1, keep_rare=True)
-        sides = {"train": False, "test": True}
-        splits = {
-            split: examples.keep((fold == number - 1) == held for fold in dealt).renumbered()
-            for split, held in sides.items()
-        }
-        return raw.with_splits(splits | others)
+        return fold_data(raw, examples, num_folds, config.seed + repeat - 1, number - 1)
 
     facts = {
         "folds": num_folds,
@@ -314,6 +307,20 @@ def train_folds(
     }
     assign_folds(examples, num_folds)  # raises if there are too few examples
     return train_runs(configs, folder, train_one, RunResults("fold", facts), data_of, on_start)
+
+
+def fold_data(raw: Dataset, examples: Examples, num_folds: int, seed: int, number: int) -> Dataset:
+    """Return the data of a fold: ``test`` is the fold, ``train`` all others.
+
+    Validation splits stay as they are.
+    """
+    dealt = assign_folds(examples, num_folds, seed, keep_rare=True)
+    others = {split: rows for split, rows in raw.splits.items() if split.startswith("validation")}
+    splits = {
+        split: examples.keep((fold == number) == held for fold in dealt).renumbered()
+        for split, held in (("train", False), ("test", True))
+    }
+    return raw.with_splits(splits | others)
 
 
 def train_sizes(
@@ -333,7 +340,7 @@ def train_sizes(
     Without ``sizes`` they are all examples, and four times the half.
     """
     raw = _read(name, config)
-    _train_split(raw, config, "--sizes")
+    train_split(raw, config, "--sizes")
     if config.validation != "none" or "test" not in raw.splits:
         raw = with_held_out_splits(raw, config)
         validation = "none" if config.validation == "none" else "auto"
@@ -343,7 +350,7 @@ def train_sizes(
             "--sizes: --validation none leaves no split to score: leave it out, or name a test "
             "split."
         )
-    examples = _train_split(raw, config, "--sizes")
+    examples = train_split(raw, config, "--sizes")
     labels = {label for labels in examples.golds() for label in labels or ()}
     numbers = any(isinstance(getattr(each, "label", None), float) for each in examples)
     least = 2 if numbers else len(labels)
@@ -378,7 +385,8 @@ def _read(name: str, config: TrainConfig) -> Dataset:
     return data
 
 
-def _train_split(data: Dataset, config: TrainConfig, option: str) -> Examples:
+def train_split(data: Dataset, config: TrainConfig, option: str) -> Examples:
+    """Return the training examples to divide, at most ``--limit``."""
     if "train" not in data.splits:
         raise UserError(f"{option}: {config.data}: there is no train split.")
     return data.splits["train"][: config.limit]

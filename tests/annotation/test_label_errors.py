@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from finetune.annotation.cross_validation import OutOfFold
-from finetune.annotation.label_errors import Suspect, file_and_line, find_suspects
+from finetune.annotation.label_errors import CrossFitted, Suspect, file_and_line, find_suspects
 from finetune.config.tasks import CONFIGS
 from finetune.types import Span, TextExample, TokenExample
 
@@ -122,3 +122,8 @@ def test_places():
     assert file_and_line("x.parquet:row 7") == ("x.parquet", 7)
     assert file_and_line("set[train]:12") == ("set[train]", 12)
     assert file_and_line("somewhere") == ("somewhere", None)
+
+
+def test_a_score_that_may_be_chance_is_weak():
+    assert CrossFitted("accuracy", 0.56, 0.5, "always predicting 'a'", 100).is_weak
+    assert not CrossFitted("accuracy", 0.56, 0.5, "always predicting 'a'", 1000).is_weak

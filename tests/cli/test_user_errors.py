@@ -155,8 +155,7 @@ embed minilm --file rows --out rows/b.jsonl | would overwrite the input rows/b.j
 embed minilm --file rows/*.jsonl --out rows/b.jsonl | would overwrite the input rows/b.jsonl
 predict classify --text a --out classify/best/model.safetensors | overwrite
 report classify --out texts.txt | exists, with other content
-check classify --data sentiment --model bert --label-errors --out linked.jsonl | exists, with oth\
-er content
+check classify --label-errors --out linked.jsonl | exists, with other content
 predict empty --text a | no finetune.json
 predict seeds --text a | is a folder of runs | seed-1
 predict gone --text a | no such folder

@@ -60,7 +60,6 @@ def test_checks_for_pipelines(texts: Path):
     findings = json.loads(run("check", clean, "--format", "json").out)
     warned = any(finding["level"] == "warning" for finding in findings)
     assert run("check", clean, "--strict").code == int(warned)
-    run("check", texts, "--label-errors", "--model", "x", "--json").refused("--format json")
 
 
 def test_no_color_means_no_style_at_all(tmp_path: Path):

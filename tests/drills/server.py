@@ -20,7 +20,6 @@ import torch
 import transformers
 
 from finetune import fit, load_task  # noqa: F401
-from finetune.annotation import label_errors  # noqa: F401
 from finetune.cli.main import main
 from finetune.data import examples as holder
 from finetune.data import snapshots

@@ -80,7 +80,6 @@ DRILLS = {
 FULL_DISKS = {
     "run": (*SENTIMENT, *MODEL, "--steps", "6", "--eval-every", "3", *RUN),
     "seeds": (*SENTIMENT, *MODEL, "--steps", "6", "--eval-every", "3", "--seeds", "2", *RUN),
-    "label errors": (*"check small.yaml --label-errors --folds 2 --out out/errors.jsonl".split(),),
     "predict": (*PREDICT, "--file", "sentiment/train.jsonl"),
 }
 POINTS = 24

@@ -237,10 +237,6 @@ def test_what_a_model_does_not_do_is_said(trained: Path, tmp_path: Path) -> None
     for words, message in (
         (("predict", trained, "--text", "hello"), "give --file with the columns context, question"),
         (("export", trained, "--out", tmp_path / "onnx"), "a question has a sequence for each"),
-        (
-            ("check", lab.data("choice"), "--task=choice", "--model=x", "--label-errors"),
-            "does not apply",
-        ),
         (("check", lab.data("choice"), "--task=chioce"), "Perhaps you meant 'choice'"),
     ):
         outcome = run(*words)
