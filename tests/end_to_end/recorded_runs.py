@@ -140,8 +140,6 @@ def recorded(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.name == "standardizer.safetensors":  # names the temporary folder of the model
-            continue
         if path.suffix in (".safetensors", ".onnx"):
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif path.name == "metrics.json":
