@@ -127,19 +127,6 @@ class Sample(NamedTuple):
     sampled: float
 
 
-class Coverage(NamedTuple):
-    """Coverage by a vocabulary of the words (``split_words``) of a text.
-
-    ``fertility`` is the number of subwords per word, ``continued`` the fraction of words that it
-    splits (Rust et al. 2021), and ``unknown`` the fraction of unknown subwords.
-    """
-
-    num_words: int
-    fertility: float
-    continued: float
-    unknown: float
-
-
 def measure_sources(
     sources: Sequence[TextSource], alpha: float, reporter: Reporter
 ) -> list[Sample]:
@@ -244,24 +231,29 @@ def fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
-def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> Coverage:
-    """Measure how a tokenizer covers a source."""
+def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> dict[str, Any]:
+    """Measure how a tokenizer covers the words (``split_words``) of a source.
+
+    Returns:
+        ``num_words``; ``fertility``, the number of subwords per word; ``continued``, the fraction
+        of words that it splits (Rust et al. 2021); ``unknown``, the fraction of unknown subwords.
+    """
     step = max(1, sample.characters // MEASURED_CHARACTERS)
     lines = islice(sample.source.lines(), 0, None, step)
     words = Counter(word for line in lines for word in split_words(line)[0])
-    found = tokenizer.raw_word_subwords([list(words)])[0]
+    subwords = tokenizer.raw_word_subwords([list(words)])[0]
     count = np.fromiter(words.values(), np.int64)
-    size = np.array([len(subwords) for subwords in found], np.int64)
+    size = np.array([len(ids) for ids in subwords], np.int64)
     unknown = -1 if tokenizer.unknown is None else tokenizer.unknown
-    misses = np.array([subwords.count(unknown) for subwords in found], np.int64)
+    misses = np.array([ids.count(unknown) for ids in subwords], np.int64)
     num_words, num_subwords = int(count.sum()), int(count @ size)
     per_word = 1 / max(1, num_words)
-    return Coverage(
-        num_words,
-        num_subwords * per_word,
-        int(count @ (size > 1)) * per_word,
-        int(count @ misses) / max(1, num_subwords),
-    )
+    return {
+        "num_words": num_words,
+        "fertility": num_subwords * per_word,
+        "continued": int(count @ (size > 1)) * per_word,
+        "unknown": int(count @ misses) / max(1, num_subwords),
+    }
 
 
 def _train(
@@ -377,7 +369,7 @@ def write_vocabulary(command: Vocabulary) -> None:
                     "characters": sample.characters,
                     "fraction": sample.fraction,
                     "sampled": sample.sampled,
-                    **each._asdict(),
+                    **each,
                 }
                 for name, sample, each in covered
                 if name != "old"
@@ -386,7 +378,16 @@ def write_vocabulary(command: Vocabulary) -> None:
         if old is not None:
             record["embeddings"] = transfer(command, old, new, lines(), folder, reporter)
         write_text(folder / "vocabulary.json", json.dumps(record, indent=2) + "\n")
-    _print_coverage(covered)
+    columns = ("source", "vocabulary", "words", "fraction", "sampled")
+    rows = [
+        (
+            *(source.name, name, f"{each['num_words']:,}"),
+            *map("{:.3f}".format, (fraction, sampled)),
+            *(f"{each[rate]:.3f}" for rate in ("fertility", "continued", "unknown")),
+        )
+        for name, (source, _, fraction, sampled), each in covered
+    ]
+    print_table((*columns, "subwords/word", "split words", "unknown"), rows)
     asked = "" if len(tokenizer) == command.size else f" (asked for {command.size:,})"
     show(f"{kind}, {len(tokenizer):,} subwords{asked}, fingerprint {record['fingerprint'][:12]}")
     if counts := record.get("embeddings"):
@@ -396,18 +397,3 @@ def write_vocabulary(command: Vocabulary) -> None:
             + ("the mean of all" if command.init == "mean" else "drawn at random")
         )
     show(f"wrote {command.out}")
-
-
-def _print_coverage(covered: Iterable[tuple[str, Sample, Coverage]]) -> None:
-    columns = (
-        *("source", "vocabulary", "words", "fraction", "sampled"),
-        *("subwords/word", "split words", "unknown"),
-    )
-    rows = [
-        (
-            *(source.name, name, f"{each.num_words:,}"),
-            *map("{:.3f}".format, (fraction, sampled, *each[1:])),
-        )
-        for name, (source, _, fraction, sampled), each in covered
-    ]
-    print_table(columns, rows)

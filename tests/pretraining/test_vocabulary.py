@@ -132,11 +132,11 @@ def test_coverage_by_hand(tmp_path: Path):
     (sample,) = measure_sources([source(tmp_path, "am", ["abc abd ሀ", "abc"])], 1, Reporter(True))
     made = train_tokenizer(lambda: ["abc abc abd"] * 3, "wordpiece", 14)  # abc whole
     found = coverage(SubwordTokenizer(made, words=True), sample)
-    assert found.num_words == 4
+    assert found["num_words"] == 4
     subwords = [len(made.tokenize(word)) for word in ("abc", "abd", "ሀ", "abc")]
-    assert found.fertility == pytest.approx(sum(subwords) / 4)
-    assert found.unknown == pytest.approx(1 / sum(subwords))
-    assert found.continued == pytest.approx(sum(n > 1 for n in subwords) / 4)
+    assert found["fertility"] == pytest.approx(sum(subwords) / 4)
+    assert found["unknown"] == pytest.approx(1 / sum(subwords))
+    assert found["continued"] == pytest.approx(sum(n > 1 for n in subwords) / 4)
 
 
 def damaged() -> Iterator[str]:
