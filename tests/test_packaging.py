@@ -1,10 +1,12 @@
 """Hints name the packages of pyproject.toml; the version and license need no installation."""
 
 import importlib.metadata
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import finetune
 from finetune.config.recipes import packaged_path
@@ -49,3 +51,19 @@ def test_a_checkout_on_the_path_needs_no_installation(monkeypatch: pytest.Monkey
 def test_the_citation_has_the_version() -> None:
     citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
     assert f"version: {finetune.__version__}" in citation.splitlines()
+
+
+def test_workflows_install_what_there_is() -> None:
+    root = Path(__file__).parents[1]
+    paths = sorted((root / ".github" / "workflows").glob("*.yml"))
+    texts = [path.read_text("utf-8") for path in paths]
+    assert all(yaml.safe_load(text)["jobs"] for text in texts)
+    text = "\n".join(texts)
+    extras = {
+        name for names in re.findall(r"-e \"\.\[([\w,]+)\]", text) for name in names.split(",")
+    }
+    assert extras == {"dev", "docs", "offline"} and extras <= {*PROJECT["optional-dependencies"]}
+    constraints = set(re.findall(r"constraints[\w-]*\.txt", text))
+    assert constraints == {path.name for path in root.glob("constraints*.txt")}
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert set(re.findall(r"python.*?\"(3\.\d+)\"", text)) >= {oldest}
