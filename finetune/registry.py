@@ -140,11 +140,11 @@ PLUGINS = Registry[Any](
         "check --label-errors": "finetune.annotation.commands:find_label_errors",
     }
 )
-"""The parts of wings in commands of the core, by the command and its input: the `task` in the
+"""The parts of extensions in commands of the core, by the command and its input: the `task` in the
 config.json of a run, or an option."""
 
 FORMATS = {".xml": "finetune.embeddings.sense_data:read_sense_xml"}
-"""The readers of data files of a wing by their suffix."""
+"""The readers of data files of an extension by their suffix."""
 
 
 class KindPaths(NamedTuple):
@@ -166,7 +166,7 @@ PREDICTION_KINDS = {
         ("f1", "precision", "recall"),
     ),
 }
-"""The kinds of predictions of a wing, by the key of a line that has them."""
+"""The kinds of predictions of an extension, by the key of a line that has them."""
 
 
 class ListPaths(NamedTuple):
@@ -187,7 +187,7 @@ LISTS = {
         "finetune.suites.definition:suite_lines",
     )
 }
-"""Files of a wing that list recipes, by the key that only they have."""
+"""Files of an extension that list recipes, by the key that only they have."""
 
 OPTIONAL_PACKAGES = {
     "fastapi": "fastapi>=0.115",

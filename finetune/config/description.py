@@ -1,4 +1,4 @@
-"""Descriptions of tasks for rooms that cannot import the tasks."""
+"""Descriptions of tasks for layers that cannot import the tasks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from finetune.data.files import (
 )
 from finetune.data.json_rows import read_json, read_json_lines
 from finetune.data.tables import Table
-from finetune.registry import FORMATS as FORMATS_OF_WINGS
+from finetune.registry import FORMATS as FORMATS_OF_EXTENSIONS
 from finetune.registry import Registry
 
 
@@ -41,8 +41,8 @@ class Format(NamedTuple):
     by_lines: bool = True
 
 
-def _format_of_wing(suffix: str) -> Format:
-    readers = Registry[Callable[[DataFile, ReadOptions], Table]](FORMATS_OF_WINGS)
+def _format_of_extension(suffix: str) -> Format:
+    readers = Registry[Callable[[DataFile, ReadOptions], Table]](FORMATS_OF_EXTENSIONS)
     return Format((suffix,), lambda file, options: readers[suffix](file, options))
 
 
@@ -57,7 +57,7 @@ FORMATS = {
     "conll": Format((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), read_conll),
     "conllu": Format((".conllu",), read_conll),
 }
-FORMATS |= {suffix[1:]: _format_of_wing(suffix) for suffix in FORMATS_OF_WINGS}
+FORMATS |= {suffix[1:]: _format_of_extension(suffix) for suffix in FORMATS_OF_EXTENSIONS}
 _BRACKET = re.compile(r"[\[{]\s+[^\s\"'\[{\]}]")
 """A line of columns whose word is a bracket, which is no JSON."""
 SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from finetune.inference.embed import Embedder
 
 PREDICT_OPTIONS = ("folder", "file", "out", "encoding", "max_tokens")
-"""The options of `predict` that apply to the runs of all commands of the wing."""
+"""The options of `predict` that apply to the runs of all commands of the extension."""
 
 
 @dataclass(frozen=True, kw_only=True)

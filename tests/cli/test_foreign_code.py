@@ -16,7 +16,7 @@ from tests import laboratory as lab
 from tests.command import run
 from tests.covering import covering
 from tests.small_data import write_jsonl
-from tests.test_rooms import MODULES, ROOT, tree
+from tests.test_layers import MODULES, ROOT, tree
 
 SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
 CODE = """

@@ -1,4 +1,4 @@
-"""What the commands of the wing refuse, in one line each, before they write anything."""
+"""What the commands of the extension refuse, in one line each, before they write anything."""
 
 from __future__ import annotations
 

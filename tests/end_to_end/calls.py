@@ -2,8 +2,8 @@
 
     python -m tests.end_to_end.calls
 
-It lists, room by room, the files of which a function is called, and the climbs. A climb is a call
-from a room to one on its right in the order of ``tests/test_rooms.py``, or two files of one room
+It lists, layer by layer, the files of which a function is called, and the climbs. A climb is a call
+from a layer to one on its right in the order of ``tests/test_layers.py``, or two files of one layer
 that call each other. A function counts as called by the nearest function of the package below it,
 so a callback is a climb too. Imports, generator expressions and comprehensions are no calls.
 """
@@ -19,17 +19,17 @@ from typing import Any
 
 from tests import small_data
 from tests.command import run
-from tests.test_rooms import ROOMS, ROOT
+from tests.test_layers import LAYERS, ROOT
 from tests.tiny import save_tiny_checkpoint
 
 WITHIN = {"<module>", "<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "__getattr__"}
 """Code that belongs to the function around it, or to an import, such as that of a public name."""
 
 HELPING = {"config", "data", "evaluation", "reporting", "runtime"}
-"""Rooms beside the path from the command to the training step and back."""
+"""Layers beside the path from the command to the training step and back."""
 
 
-def room(file: str) -> str:
+def layer(file: str) -> str:
     return file.split("/")[0].removesuffix(".py")
 
 
@@ -44,7 +44,7 @@ class Calls:
         callee = self._file(frame)
         if event != "call" or not callee or self._importing(frame):
             return
-        self.files[room(callee)].add(callee)
+        self.files[layer(callee)].add(callee)
         caller = frame.f_back
         while caller is not None and not self._file(caller):
             caller = caller.f_back
@@ -66,10 +66,10 @@ class Calls:
         return False
 
     def climbs(self) -> list[str]:
-        order = {name: place for place, name in enumerate(ROOMS)}
+        order = {name: place for place, name in enumerate(LAYERS)}
         found = []
         for (caller, callee), names in sorted(self.pairs.items()):
-            up = order.get(room(callee), 99) - order.get(room(caller), 99)
+            up = order.get(layer(callee), 99) - order.get(layer(caller), 99)
             back = up == 0 and caller < callee and (callee, caller) in self.pairs
             if up > 0 or back:
                 sign = "<->" if back else "->"
@@ -90,7 +90,7 @@ def follow(*command: Any) -> None:
     path = sum(len(files) for name, files in calls.files.items() if name not in HELPING)
     print(f"\nfinetune {command[0]}: {number} files, {len(climbs)} climbs")
     print(f"{path} files without {', '.join(sorted(HELPING))}")
-    for name in reversed(ROOMS):
+    for name in reversed(LAYERS):
         if files := calls.files.get(name):
             inside = (file.removeprefix(f"{name}/") for file in sorted(files))
             print(f"{name} ({len(files)}): {', '.join(inside)}")

@@ -31,8 +31,8 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from tests import small_data as data
 from tests.command import run
+from tests.end_to_end.extension_outputs import of_annotators, of_masks, of_vocabularies
 from tests.end_to_end.recorded_runs import SENSES, main
-from tests.end_to_end.wing_outputs import of_annotators, of_masks, of_vocabularies
 from tests.fuzz.mutations import SEEDS, damaged
 from tests.tiny import save_tiny_checkpoint
 

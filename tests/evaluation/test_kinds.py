@@ -35,7 +35,7 @@ from finetune.types import (
     TokenPrediction,
 )
 from tests.small_data import write_jsonl
-from tests.test_rooms import MODULES, ROOT, tree
+from tests.test_layers import MODULES, ROOT, tree
 
 PER, LOC = Span(0, 1, "PER"), Span(2, 3, "LOC")
 LIVES = Relation(PER, LOC, "lives")

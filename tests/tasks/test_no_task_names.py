@@ -12,7 +12,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import TASKS
 from finetune.tasks import task_class
 from finetune.tasks.base import Task, TaskRecord
-from tests.test_rooms import MODULES, ROOT, tree
+from tests.test_layers import MODULES, ROOT, tree
 
 OWNED = ("tasks.", "config.tasks", "registry")
 """Modules that define tasks."""

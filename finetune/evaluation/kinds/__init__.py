@@ -1,4 +1,4 @@
-"""The kinds of predictions, one file for each; wings add theirs in ``finetune.registry``.
+"""The kinds of predictions, one file for each; extensions add theirs in ``finetune.registry``.
 
 Only these files know what a kind is: all others ask its ``Kind`` (``kind.py``), which a
 ``Scored`` and the lines of a ``PredictionFile`` lead to.
@@ -36,22 +36,22 @@ _OF_CORE: Sequence[Kind] = (
 
 
 class _Kinds(Mapping[str, Kind]):
-    """The kinds by name; the kinds of wings are imported on first use."""
+    """The kinds by name; the kinds of extensions are imported on first use."""
 
     def __init__(self) -> None:
         self._own = {kind.name: kind for kind in _OF_CORE}
-        self._of_wings: Registry[Kind] = Registry(
+        self._of_extensions: Registry[Kind] = Registry(
             {name: paths.kind for name, paths in PREDICTION_KINDS.items()}
         )
 
     def __getitem__(self, name: str) -> Kind:
-        return self._own[name] if name in self._own else self._of_wings[name]
+        return self._own[name] if name in self._own else self._of_extensions[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from (*self._own, *self._of_wings)
+        yield from (*self._own, *self._of_extensions)
 
     def __len__(self) -> int:
-        return len(self._own) + len(self._of_wings)
+        return len(self._own) + len(self._of_extensions)
 
 
 KINDS: Mapping[str, Kind] = _Kinds()

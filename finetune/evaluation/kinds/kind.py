@@ -1,8 +1,8 @@
 """The interface of a kind of predictions: reading, counting, subgroups and display.
 
 Everything else is generic: scores in training, `finetune score`, intervals, `compare`, subgroups,
-lists of errors, calibration and the report take a ``Scored`` and ask its kind. A new kind is one
-file beside this one and a row in ``KINDS``; a wing adds a row to ``registry.PREDICTION_KINDS``.
+lists of errors, calibration and the report take a ``Scored`` and ask its kind. A new kind is a
+file beside this one and a row in ``KINDS``, or in ``registry.PREDICTION_KINDS`` for an extension.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The order of the rooms, what each may load, and what importing the package costs."""
+"""The order of the layers, what each may load, and what importing the package costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "finetune"
 
-ROOMS = (
+LAYERS = (
     "types",
     "registry",
     "config",
@@ -29,9 +29,9 @@ ROOMS = (
     "api",
     "cli",
 )
-"""The core. Each room imports only those before it."""
-WINGS = ("annotation", "deployment", "embeddings", "pretraining", "suites")
-"""Subjects beside the core, which imports none of them. A wing imports the core and itself."""
+"""The core. Each layer imports only those before it."""
+EXTENSIONS = ("annotation", "deployment", "embeddings", "pretraining", "suites")
+"""Subjects beside the core, which imports none of them; an extension imports the core."""
 
 STANDARD_LIBRARY_ONLY = (
     "types",
@@ -42,10 +42,10 @@ STANDARD_LIBRARY_ONLY = (
     "",
 )
 LIGHT = ("types", "registry", "config", "data", "evaluation", "")
-"""Rooms whose import loads nothing of HEAVY."""
+"""Layers whose import loads nothing of HEAVY."""
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pandas"}
 WITHOUT_TORCH = ("config", "data", "evaluation", "reporting")
-"""Rooms that torch and transformers are not imported in, not even inside functions."""
+"""Layers that torch and transformers are not imported in, not even inside functions."""
 
 
 def name_of(path: Path) -> str:
@@ -130,8 +130,8 @@ def loaded_by(module: str) -> set[str]:
     return packages - sys.stdlib_module_names
 
 
-def of_rooms(*rooms: str) -> list[str]:
-    return [module for module in MODULES if module.split(".")[0] in rooms]
+def of_layers(*layers: str) -> list[str]:
+    return [module for module in MODULES if module.split(".")[0] in layers]
 
 
 def test_the_reading_of_imports_reads():
@@ -141,27 +141,27 @@ def test_the_reading_of_imports_reads():
     assert "torch" not in others("types"), "it stands there for type checkers only"
     assert {"torch", "accelerate"} <= loaded_by("training.trainer")
     entries = {part for name in MODULES if (part := name.split(".")[0])}
-    assert entries == {*ROOMS, *WINGS, "__main__"}
+    assert entries == {*LAYERS, *EXTENSIONS, "__main__"}
 
 
-def borrowed(rooms: Sequence[str], forbidden: Set[str]) -> list[tuple[str, str]]:
-    """Pairs of a module of these rooms and what it imports of forbidden rooms."""
+def borrowed(layers: Sequence[str], forbidden: Set[str]) -> list[tuple[str, str]]:
+    """Pairs of a module of these layers and what it imports of forbidden layers."""
     return [
         (module, name)
-        for module in of_rooms(*rooms)
+        for module in of_layers(*layers)
         for name in ours(module)
         if name.split(".")[0] in forbidden
     ]
 
 
-def test_a_room_imports_only_rooms_before_it():
-    for number, room in enumerate(ROOMS):
-        assert not borrowed([room], {*ROOMS[number + 1 :], *WINGS})
+def test_a_layer_imports_only_layers_before_it():
+    for number, layer in enumerate(LAYERS):
+        assert not borrowed([layer], {*LAYERS[number + 1 :], *EXTENSIONS})
 
 
-def test_wings_do_not_import_each_other():
-    for wing in WINGS:
-        assert not borrowed([wing], {*WINGS} - {wing})
+def test_extensions_do_not_import_each_other():
+    for extension in EXTENSIONS:
+        assert not borrowed([extension], {*EXTENSIONS} - {extension})
 
 
 def test_names_are_imported_from_where_they_are_defined():
@@ -178,7 +178,7 @@ def test_names_are_imported_from_where_they_are_defined():
 
 
 def test_the_package_has_few_entries():
-    entries = {path.name for path in ROOT.iterdir()} - {"__pycache__", *WINGS}
+    entries = {path.name for path in ROOT.iterdir()} - {"__pycache__", *EXTENSIONS}
     assert len(entries) <= 18
 
 
@@ -190,13 +190,13 @@ def test_training_knows_no_concrete_task_and_no_head():
         assert not concrete, module
 
 
-def test_packages_that_rooms_do_without():
+def test_packages_that_layers_do_without():
     for module in STANDARD_LIBRARY_ONLY:
         assert others(module) <= sys.stdlib_module_names, module
-    for module in (*of_rooms(*LIGHT), "cli.main", "tasks", "models.loading"):
+    for module in (*of_layers(*LIGHT), "cli.main", "tasks", "models.loading"):
         if "evaluate_modules" not in module:  # loaded by the library evaluate itself
             assert not loaded_by(module) & HEAVY, module
-    for module in of_rooms(*WITHOUT_TORCH):
+    for module in of_layers(*WITHOUT_TORCH):
         assert not others(module) & {"torch", "transformers", "accelerate"}, module
 
 

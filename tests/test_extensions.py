@@ -1,4 +1,4 @@
-"""Wings: the core works without them, and imports none."""
+"""Extensions: the core works without them, and imports none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests import small_data
 from tests.forks import in_fork
-from tests.test_rooms import ROOT, WINGS
+from tests.test_layers import EXTENSIONS, ROOT
 from tests.tiny import save_tiny_checkpoint
 
 HIDDEN = """
@@ -30,17 +30,17 @@ for task in ("tag", "classify"):
     main(["report", f"run-{{task}}"])
 assert not [name for name in sys.modules if name.startswith({hidden})]
 """
-"""A program that cannot import wings."""
+"""A program that cannot import extensions."""
 
 
-def test_core_works_without_wings(tmp_path: Path):
-    """No wing can be imported, which includes the absence of each alone."""
-    assert all((ROOT / wing).is_dir() for wing in WINGS)
+def test_core_works_without_extensions(tmp_path: Path):
+    """No extension can be imported, which includes the absence of each alone."""
+    assert all((ROOT / extension).is_dir() for extension in EXTENSIONS)
     save_tiny_checkpoint(tmp_path / "model", "bert")
     small_data.entities(tmp_path / "tag", (16, 4, 4))
     small_data.sentiment(tmp_path / "classify", (16, 4, 4))
-    hidden = tuple(f"finetune.{wing}" for wing in WINGS)
-    # Modules of the core are imported already, and if one imported a wing, the program fails.
+    hidden = tuple(f"finetune.{extension}" for extension in EXTENSIONS)
+    # Modules of the core are imported already, and if one imported an extension, the program fails.
     done = in_fork([sys.executable, "-c", HIDDEN.format(hidden=hidden)], tmp_path)
     assert done.wait(120) == 0, done.communicate()
     for task in ("tag", "classify"):
