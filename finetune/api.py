@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from finetune.tasks.base import Task
     from finetune.training.callbacks import Callback
     from finetune.training.distillation import Measured
-    from finetune.training.lesson import Distillation
+    from finetune.training.distillation_loss import Distillation
     from finetune.training.run_folder import RunWriter
     from finetune.training.search import SearchResult
     from finetune.training.step import LossFunction
@@ -585,7 +585,7 @@ def distill(
         measure,
         new_student,
     )
-    from finetune.training.lesson import Distillation
+    from finetune.training.distillation_loss import Distillation
 
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")

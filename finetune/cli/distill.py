@@ -80,7 +80,7 @@ class Distill(FormatOption, Command):
         from finetune.reporting.environment import command_line, resume_command
         from finetune.runtime.progress import Reporter
         from finetune.training.distillation import student_folder
-        from finetune.training.lesson import Distillation
+        from finetune.training.distillation_loss import Distillation
 
         quiet_libraries()
         reporter = Reporter()

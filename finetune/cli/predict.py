@@ -27,6 +27,7 @@ from finetune.cli.output import (
 from finetune.cli.readable import prediction_line, show_reasons, without_reasons
 from finetune.config.options import DATA, OUTPUT, Help, argument
 from finetune.data.json_files import read_object
+from finetune.evaluation.runs import RunFolder
 from finetune.registry import PLUGINS
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.records import (
@@ -229,6 +230,10 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         if self.pair is not None and model.task.description.words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         self.reasons(model, [])  # refused before anything is predicted
+        try:
+            RunFolder.open(model.folder.parent).require_intact()
+        except UserError as error:
+            show(f"warning: {error}", error=True)
         return model
 
     def _predictions(

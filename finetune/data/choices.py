@@ -48,8 +48,6 @@ NUMBERED = re.compile(r"(?P<stem>ending|choice|option|answer|solution|sol)[ _]?(
 """Usual columns of one choice each: SWAG has ending0, COPA choice1, CosmosQA answer0, PIQA sol1."""
 LETTERED = ("answera", "answerb", "answerc")
 """Columns of one choice each in Social IQa, whose labels count from 1."""
-MAX_CHOICES = 1000
-"""Most choices of a question."""
 COPA_QUESTIONS = {
     "cause": "What was the cause of this?",
     "effect": "What happened as a result?",
@@ -158,11 +156,6 @@ def _example(index: int, record: Record, columns: _Columns) -> ChoiceQuestion:
     if len(texts) < 2:
         found = f"one choice ({texts[0]!r:.40})" if texts else "no choice"
         raise DataError(f"{where}: {found}: a question needs two or more.")
-    if len(texts) > MAX_CHOICES:
-        raise DataError(
-            f"{where}: {len(texts):,} choices: a question has at most {MAX_CHOICES:,}, each "
-            "of which is read with the whole context: leave choices out, or make several questions."
-        )
     label = None
     if columns.label is not None:
         is_index = columns.label.lower() == "label"

@@ -265,14 +265,6 @@ class Task(ABC):
         """Check the data with the task, and add what scores need."""
         return data
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if callable(getattr(type(self), name, None)):  # copies of the task would lose it
-            raise UserError(
-                f"the {name} of a task cannot be assigned: give a loss as `loss=` to "
-                f"finetune.train, or derive a class from {type(self).__name__}."
-            )
-        super().__setattr__(name, value)
-
     @property
     def description(self) -> TaskDescription:
         """The task in words, and the kind of its examples and models."""

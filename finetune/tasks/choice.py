@@ -26,7 +26,7 @@ from finetune.data.tables import Table
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences, check_characters
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.class_losses import class_divergence
@@ -42,7 +42,6 @@ from finetune.types import (
     LabelSet,
     Partial,
     UserError,
-    quantity,
 )
 
 NO_GRAPH = (
@@ -158,28 +157,6 @@ class ChoiceTask(Task):
             ids = self.tokenizer.first_subwords(texts, self.record.max_length, last=last)
             found |= dict(zip(((text, second) for text in texts), ids, strict=True))
         return found
-
-    def _encoding_notes(self, examples: Sequence[ChoiceQuestion], encoded: Encoded) -> list[str]:
-        notes = super()._encoding_notes(examples, encoded)
-        full = encoded.sequences.lengths == self.record.max_length
-        ids = {*encoded.sequences.example[full].tolist()}
-        long = [example for example in examples if example.id in ids]
-        subwords = self._subwords(long)
-        room = self._text_sequences.room
-        number = sum(
-            any(
-                len(subwords[first if second is None else second, second is not None])
-                > room(pair=second is not None)
-                for first, second in texts_of_choices(example)
-            )
-            for example in long
-        )
-        if number:
-            questions = quantity(number, "question is", "questions are")
-            notes.append(
-                f"{questions} over --max-length with a choice and without any context: cut too"
-            )
-        return notes
 
     def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
         """Make the targets of whole questions: ``rows`` [Q, C] and ``label`` [Q].

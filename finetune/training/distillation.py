@@ -21,7 +21,7 @@ from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, model_folder, saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.tasks.definition import load_tokenizer, starting_config
-from finetune.training.lesson import Distillation, Lesson, Teacher
+from finetune.training.distillation_loss import Distillation, DistillationLoss, Teacher
 from finetune.training.optimizer import Schedule, default_learning_rate
 from finetune.training.run_folder import RunWriter, require_free, with_run_folder
 from finetune.training.trainer import FitResult, fit, part_of, train
@@ -182,7 +182,7 @@ def fit_student(
     if layers is not None:
         head = starting_head(task, task.head(teacher.folder), layers)
     require_distillable(task, folder.path)
-    lesson = Lesson(task, teacher, distillation)
+    lesson = DistillationLoss(task, teacher, distillation)
     part = part_of(task, data, config, folder, reporter, head=head, lesson=lesson)
     (result,) = train([part])
     return result, part.data.schedule

@@ -18,7 +18,7 @@ from finetune.training.run_folder import RunLog, RunWriter
 from finetune.training.step import LossFunction, Step
 
 if TYPE_CHECKING:
-    from finetune.training.lesson import Lesson
+    from finetune.training.distillation_loss import DistillationLoss
 
 
 @dataclass(kw_only=True)
@@ -37,7 +37,7 @@ class Part:
     custom_metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
     loss: LossFunction | None = None
     """A custom loss, in place of the setting's."""
-    lesson: Lesson | None = None
+    lesson: DistillationLoss | None = None
     """The loss against a teacher, for a student."""
     precision: str = "fp32"
     notes: list[str] = field(default_factory=list)

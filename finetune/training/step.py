@@ -30,7 +30,7 @@ from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch, CustomFunctionError, Sequences, UserError
 
 if TYPE_CHECKING:
-    from finetune.training.lesson import Lesson
+    from finetune.training.distillation_loss import DistillationLoss
 
 LossFunction = Callable[[Any, Mapping[str, torch.Tensor]], tuple[torch.Tensor, Any]]
 """A function of logits and targets that returns the sum of the losses, and their number."""
@@ -54,7 +54,7 @@ class Step:
     """With it, several processes exchange their requests to stop in each step."""
     copies: WeightCopies
     loss: Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]
-    lesson: Lesson | None
+    lesson: DistillationLoss | None
     scaler: Any
 
     @property
@@ -277,7 +277,7 @@ def begin_step(
     copies: WeightCopies | None = None,
     *,
     loss: LossFunction | None = None,
-    lesson: Lesson | None = None,
+    lesson: DistillationLoss | None = None,
 ) -> Step:
     """Return the step of a model, which is then in training mode.
 

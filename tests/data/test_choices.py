@@ -168,7 +168,6 @@ ROW = {"question": "Who?", "choices": ["me", "you"], "label": 0}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "one choice": ({"choices": ["me"]}, r"one choice \('me'\): a question needs two or more"),
     "no choice": ({"choices": []}, "no choice: a question needs two or more"),
-    "too many": ({"choices": ["a"] * 1001}, "1,001 choices: a question has at most 1,000, each"),
     "a text": ({"choices": "me"}, r"column 'choices' is 'me': write a list of texts"),
     "an empty choice": ({"choices": ["me", None]}, r"choice 1 \(from 0\) is empty"),
     "index": ({"label": 2}, "label 2 is outside of 2 choices: they are counted from 0 to 1"),

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import finetune
-from finetune.tasks import load_task
 from finetune.types import CustomFunctionError
 from tests import laboratory as lab
 from tests.command import Outcome, run
@@ -112,9 +111,3 @@ def test_an_error_inside_is_one_of_the_user(tmp_path: Path):
     with pytest.raises(CustomFunctionError):
         config = lab.config("classify", steps=1, out=str(tmp_path / "python"))
         finetune.train(config, loss=lambda logits, targets: targets["none"])
-
-
-def test_a_method_of_a_task_cannot_be_assigned():
-    task, _ = load_task(lab.config("classify"), "classify")
-    with pytest.raises(finetune.UserError, match="the loss of a task cannot be assigned"):
-        task.loss = lambda logits, batch: (logits.sum(), 1)

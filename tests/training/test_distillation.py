@@ -27,7 +27,7 @@ from finetune.training.distillation import (
     starting_head,
     student_config,
 )
-from finetune.training.lesson import Distillation, Lesson
+from finetune.training.distillation_loss import Distillation, DistillationLoss
 from finetune.training.optimizer import adamw, parameter_groups
 from finetune.training.part import Part
 from finetune.training.run_folder import open_run
@@ -106,7 +106,7 @@ def prepared(
         torch.manual_seed(3)
         head = task.head()
     with open_run(config) as folder:
-        lesson = Lesson(task, loaded, weights)
+        lesson = DistillationLoss(task, loaded, weights)
         reporter = Reporter(quiet=True)
         yield part_of(task, data, config, folder, reporter, head=head.double(), lesson=lesson)
 

@@ -1,4 +1,4 @@
-"""A lesson: the losses of a student against the outputs of its teacher.
+"""The loss of a student against the outputs of its teacher, which predicts in the same step.
 
 The loss of a step is
 
@@ -90,7 +90,7 @@ class Distillation:
 
 
 @dataclass
-class Lesson:
+class DistillationLoss:
     """The losses of a student against its teacher, for one part of a run."""
 
     task: Task
