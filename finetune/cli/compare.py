@@ -128,7 +128,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
                 "p_randomization",
             )
             print_tables(self.format, ("", columns, rows))
-            for note in comparison.notes:
+            for note in _notes(comparison, names):
                 show(note, error=True)
 
     def _print_table(self, entries: Sequence[Entry]) -> None:
@@ -240,8 +240,14 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
         "(approximate randomization)"
     )
     show(f"{verdict(result, comparison.lower_is_better)} {seed_note(result)}")
-    for note in comparison.notes:
+    for note in _notes(comparison, names):
         show(note)
+
+
+def _notes(comparison: SystemComparison, names: Sequence[str]) -> list[str]:
+    pairs = zip(names, comparison.withheld, strict=True)
+    withheld = [f"{name}: {note}" for name, note in pairs if note]
+    return [*filter(None, [comparison.positive_note]), *withheld]
 
 
 def _in_percent(score: TableScore) -> bool:

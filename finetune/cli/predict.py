@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from finetune.cli.options import (
     Command,
@@ -101,6 +101,8 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         path = Path(self.folder) / "config.json"
         task = str(read_object(path).get("task")) if path.is_file() else ""
         return PLUGINS.get(f"predict {task}")
+
+    tells_output: ClassVar[bool] = True
 
     def run(self) -> None:
         """Write one line for each input."""
@@ -207,7 +209,8 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             settings_path(Path(output).resolve()).unlink(missing_ok=True)
         kept = f" after the {skip:,} that were there" if skip else ""
         left_out = f", {quantity(withheld, 'answer')} withheld" if withheld else ""
-        show(f"wrote {quantity(number, 'row')}{kept}{left_out}: {output}", error=True)
+        if self.tells_output:
+            show(f"wrote {quantity(number, 'row')}{kept}{left_out}: {output}", error=True)
         return predictions
 
     @property
@@ -301,13 +304,19 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             yield from task.record.read(self.file or "", **self.reading, rows=rows)
 
 
+class _PredictForOthers(Predict):
+    tells_output = False
+
+
 @contextlib.contextmanager
 def predicted(model: str, file: str, options: DataOptions) -> Iterator[Path]:
     """Context with the predictions of a model for a file, read with the options, as a file."""
     with TemporaryDirectory(prefix="finetune-") as folder:
         out = Path(folder) / "predictions.jsonl"
         columns, encoding = options.columns, options.encoding
-        Predict(folder=model, file=file, out=str(out), columns=columns, encoding=encoding).run()
+        _PredictForOthers(
+            folder=model, file=file, out=str(out), columns=columns, encoding=encoding
+        ).run()
         yield out
 
 

@@ -84,6 +84,7 @@ class Score(FormatOption, DataOptions, Command):
         else:
             print_tables(self.format, ("", ("metric", "value"), list(scores.items())))
         by_position = "Aligned by position: one of the files has no ids."
-        notes = [by_position if found.aligned_by == "position" else "", found.positive_note]
+        others = found.aligned_by == "position" and usual is None  # not predicted from gold itself
+        notes = [by_position if others else "", found.positive_note]
         for note in filter(None, [*notes, withheld_note(scored)]):
             show(note, error=True)

@@ -221,8 +221,8 @@ class Thresholds(FormatOption, Command):
         notes = [f"answers with a probability below {chosen.confidence:.4f} are withheld"]
         if self.split == "validation" and opened.config.get("validation") != "none":
             notes.append(
-                "the bound does not know that validation also chose the epoch of the model, so "
-                "its risk is a little low there: --split names another split"
+                "validation also chose the epoch of the model, so its risk and the bound are a "
+                "little low: --split names another split"
             )
         return Choice(
             {"confidence": max(0.0, chosen.confidence - 5e-7)},  # files have six digits

@@ -79,8 +79,9 @@ class Counted:
     unit: str
     gold: str
     aligned_by: str
-    notes: Sequence[str]
-    """What the reader should know of the predictions."""
+    positive_note: str
+    withheld: Sequence[str]
+    """What each system withholds; empty for nothing."""
     options: ComparisonOptions
 
     @property
@@ -121,10 +122,8 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         units, documents = "document", _document_indices(aligned.runs[0], aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
     remaining = iter(counts)
-    notes = [aligned.positive_note] if aligned.positive_note and metric == "f1" else []
-    for file, run in zip(chain.from_iterable(files), aligned.runs, strict=True):
-        if note := withheld_note(run):
-            notes.append(f"{file}: {note}")
+    of_runs = map(withheld_note, aligned.runs)
+    withheld = [list(dict.fromkeys(next(of_runs) for _ in system)) for system in files]
     return Counted(
         files=files,
         counts=[[next(remaining) for _ in system] for system in files],
@@ -133,7 +132,8 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         unit=units,
         gold=aligned.gold,
         aligned_by=aligned.aligned_by,
-        notes=notes,
+        positive_note=aligned.positive_note if metric == "f1" else "",
+        withheld=["; ".join(filter(None, notes)) for notes in withheld],
         options=options,
     )
 
@@ -203,7 +203,9 @@ def score_systems(
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
         found = _count([entry.runs for entry in entries if entry.data == data], options)
-        notes += [f"{data}: {note}" for note in found.notes]
+        named = zip(names, found.withheld, strict=True)
+        notes += [f"{data}: {found.positive_note}"] if found.positive_note else []
+        notes += [f"{data}, {name}: {withheld}" for name, withheld in named if withheld]
         means = [float(observed_scores(runs).mean()) for runs in found.counts]
         best = min(means) if found.lower_is_better else max(means)
         against = found.counts[names.index(baseline)] if baseline in names else None

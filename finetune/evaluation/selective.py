@@ -166,23 +166,23 @@ def _why_no_threshold(answers: Answers, risk: float, delta: float) -> str:
     if answers.effective < len(answers):
         number += f" (as good as {int(answers.effective):,} of different texts or documents)"
     possible = _least_risk(answers, risk, delta)
-    feasible = "None can be shown here" if possible is None else f"--risk {possible:g} is possible"
+    feasible = "no --risk is" if possible is None else f"--risk {possible:g} is"
     first = next(_tested(answers, least), None)
     if first is None:
         return (
-            f"{number}: a risk of {risk:g} with δ {delta:g} needs {least:,} answers or more. "
-            f"{feasible}; or add validation data."
+            f"{number}: a risk of {risk:g} with δ {delta:g} needs {least:,} answers or more: add "
+            f"validation data; with these, {feasible} possible."
         )
     enough = math.ceil(first.effective)
     while first.risk < risk and upper_bound(first.risk * enough, enough, delta) > risk:
         enough = math.ceil(enough * 1.02)
-    more = f"add validation data (about {enough:,} answers as good as these show {risk:g})"
+    more = f"add validation data, about {enough:,} answers as good as these show {risk:g}"
     if first.risk >= risk:
         more = "train a better model"
     return (
         f"no confidence is safe: of the {len(first):,} most confident answers "
         f"{int((~first.right).sum()):,} are wrong, so their risk may be "
-        f"{risk_bound(first, delta):.3f}, above {risk:g}. {feasible}; or {more}."
+        f"{risk_bound(first, delta):.3f}, above {risk:g}: {more}; with these, {feasible} possible."
     )
 
 
