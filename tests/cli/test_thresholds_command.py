@@ -144,6 +144,7 @@ def decisions(folder: Path) -> dict:
 def test_answers_are_withheld_below_the_chosen_confidence(place: Path, capsys) -> None:
     run = place / "sentiment"
     main(["thresholds", str(run), "--coverage", "0.5"])
+    assert "validation also chose the epoch of the model" in capsys.readouterr().out
     rows = rows_of(run, "validation")
     found = finetune.load(run).predict([row["text"] for row in rows])
     sure = [each for each in found if each.label is not None]
@@ -170,6 +171,7 @@ def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path
     for goal in (["--sets", "0.6"], ["--unlike", "0.2"], ["--costs", str(costs)]):
         main(["thresholds", str(run), *goal])
     assert decisions(run).keys() == {"sets", "distance", "costs"}
+    assert "sets on validation, each half with the rule of the other" in capsys.readouterr().out
     texts = [row["text"] for row in rows_of(run, "test")]
     for found in (finetune.load(run).predict(texts), list(finetune.load(run).stream(texts))):
         for each in found:
