@@ -43,9 +43,8 @@ class SuiteOptions(FormatOption):
     smoke: bool = False
     """Run a quick check of all recipes with their `smoke` settings."""
     submit: Annotated[str | None, Help("FILE.zip", group="output")] = None
-    """Train nothing, and write the files of the benchmark's server from the finished runs: an
-    archive with one file for each test set, predicted by the run of --seed, or else by the run with
-    the best validation score of each data set."""
+    """Train nothing, and write the files of GLUE's server, predicted by the finished run of --seed,
+    or else by the run with the best validation score of each data set."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,10 +47,6 @@ class Score(NamedTuple):
     split: str
     metric: str
 
-    def __str__(self) -> str:
-        """Return the score as a suite names it."""
-        return f"{self.split} {self.metric}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Member:

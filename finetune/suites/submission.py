@@ -30,12 +30,10 @@ _ENTAILED = {name: name for name in ("entailment", "not_entailment")}
 
 
 class GlueFile(NamedTuple):
-    """A file that the GLUE server expects."""
+    """The rows of a test set, and the server's word for each label (none: numbers from 0 to 5)."""
 
     rows: int
-    """Examples of the test set."""
     labels: Mapping[str, str]
-    """The word of the server for each label of the data; empty for numbers from 0 to 5."""
 
 
 GLUE = {
