@@ -102,7 +102,7 @@ def selection_note(metrics: Mapping[str, object], validation: str) -> str:
         return ""
     return (
         "The score is from the validation split, which also selected the model, so it is too high "
-        "on average: hold out a test split with --test-share 0.1."
+        "on average: give a test split."
     )
 
 

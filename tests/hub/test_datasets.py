@@ -8,6 +8,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
+from finetune.config.recipes import load_recipe
 from finetune.config.tasks import ClassifyConfig
 from finetune.data import DataError, read_text, read_tokens, snapshots
 from finetune.data import examples as holder
@@ -386,7 +388,7 @@ main(sys.argv[1:])
     assert config["data_used"].startswith("lab/rows@")
 
 
-def test_recipes_by_their_names(hub: Hub, encoder: Path, tmp_path: Path) -> None:
+def test_recipes_by_their_names(hub: Hub, encoder: Path) -> None:
     """The settings of a packaged recipe, on its data set of the hub and a tiny encoder."""
     upos = datasets.List(datasets.ClassLabel(names=["NOUN", "VERB", "ADJ"]))
     words = [{"tokens": ["a", "b", str(i)], "upos": [0, 1, 2]} for i in range(20)]
@@ -400,22 +402,22 @@ def test_recipes_by_their_names(hub: Hub, encoder: Path, tmp_path: Path) -> None
     blind = [{**row, "label": -1} for row in rows[:4]]
     glue = {"train": rows, "validation": rows[:4], "test": blind}
     publish(hub, "nyu-mll/glue", {"cola": glue, "mrpc": glue}, datasets.Features(pair))
-    for name in ("ud_ewt-minilm", "cola-minilm"):
-        out = tmp_path / name
-        outcome = run(
-            "run", name, "--smoke", "--model", "lab/encoder", "--out", out, "--max-length", "32"
-        )
-        assert outcome.code == 0, outcome.err
-        saved = json.loads((out / "best" / "config.json").read_text())["id2label"]
-        used = json.loads((out / "config.json").read_text())["data_used"]
-        if name == "cola-minilm":
-            assert saved == {"0": "unacceptable", "1": "acceptable"}
-        assert f":{'cola' if 'cola' in name else 'en_ewt'}@" in used
+    for name, labels, config in (
+        ("ud_ewt-minilm", ("NOUN", "VERB", "ADJ"), "en_ewt"),
+        ("cola-minilm", ("unacceptable", "acceptable"), "cola"),
+    ):
+        task, data = recipe_data(name, "lab/encoder")
+        assert (tuple(task.record.labels), f":{config}@" in str(data.pinned)) == (labels, True)
 
 
-def test_recipes_of_questions_and_choices_by_their_names(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def recipe_data(name: str, model: str) -> Any:
+    """The task and the data of a packaged recipe, with a small model."""
+    recipe = load_recipe(name)
+    config = replace(recipe.config(), model=model, max_length=48, overlap=None)
+    return load_task(config, recipe.task)
+
+
+def test_recipes_of_questions_and_choices_by_their_names(hub: Hub) -> None:
     """The columns of SQuAD, RACE, DREAM and SWAG on the hub, with the settings of their recipes."""
     save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")
     string, several = datasets.Value("string"), datasets.List(datasets.Value("string"))
@@ -491,15 +493,10 @@ def test_recipes_of_questions_and_choices_by_their_names(
         datasets.Features(columns),
     )
 
-    monkeypatch.chdir(tmp_path)
-    smoke = ("--smoke", "--model", "lab/tiny", "--max-length", "48", "--overlap", "16")
-    outcome = run("run", "squad", *smoke, "--out", "suite")
-    assert outcome.code == 0, outcome.err
-    table = Path("suite/suite.md").read_text("utf-8")
-    assert "94.60" in table and "89.40" in table, "the published scores"
-    record = json.loads(Path("suite/squad_v2/seed-1/best/finetune.json").read_text())["extra"]
-    assert record["unanswerable"] is True
+    for name in ("squad-roberta-large", "squad_v2-roberta-large"):
+        task, data = recipe_data(name, "lab/tiny")
+        assert task.record.extra_fields()["unanswerable"] == ("v2" in name)
+        assert len(data.splits["train"]) == 30
     for name in ("race-roberta-large", "dream-roberta-large", "swag-roberta-base"):
-        outcome = run("run", name, *smoke[:5], "--out", name)
-        assert outcome.code == 0, outcome.err
-        assert "accuracy: expected" in outcome.out
+        _, data = recipe_data(name, "lab/tiny")
+        assert len(data.splits["train"]) == 24 and data.splits["train"][0].choices

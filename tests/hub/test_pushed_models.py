@@ -24,11 +24,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "pairs": ("nli", {"pair_encoder": "bi"}),
     "tag": ("tag", {}),
     "crf": ("tag", {"crf": True}),
-    "bilstm": ("tag", {"bilstm": True}),
-    "ner": ("ner", {}),
-    "relations": ("relations", {}),
     "qa": ("qa", {}),
-    "choice": ("choice", {}),
     "few-shot": ("classify", {"few_shot": True}),
     "sentence": ("sentence", {}),
     "pretrain": ("pretrain", {"boundary": True, "mask": "spans"}),
@@ -38,7 +34,6 @@ INPUTS = {
     "pairs": [("Ana lives in Oslo", "Ana is in Oslo")],
     "sentence": [("warm", "cold")],
     "qa": [("who saw the river", "Ana saw the river near Oslo .")],
-    "choice": [{"context": "the room was warm", "choices": ["it was warm", "it was dull"]}],
     "pretrain": ["the [MASK] of Oslo"],
 }
 
@@ -57,7 +52,7 @@ def pushed(running_hub: Hub) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "relations"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_predictions_are_those_of_the_folder(kind: str, hub: Hub) -> None:
     inputs = INPUTS.get(kind, WORDS)
     here, there = (finetune.load(name).predict(inputs) for name in (trained(kind), f"lab/{kind}"))
@@ -73,15 +68,7 @@ def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None
     assert here[0].record() == there[0].record() and "distance" in here[0].record()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "crf",
-        "ner",
-        "pretrain",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("pairs", "bilstm")),
-    ],
-)
+@pytest.mark.parametrize("kind", ["crf", "pretrain"])
 def test_init_from(kind: str, hub: Hub, tmp_path: Path) -> None:
     task, changes = KINDS[kind]
     options = {} if kind == "pretrain" else changes
@@ -108,7 +95,6 @@ def test_commands(hub: Hub, tmp_path: Path) -> None:
         ["thresholds", "lab/classify", "--dry-run"],
         ["compare", "lab/classify", own, "--data", gold, "--resamples=10"],
         ["distill", "lab/classify", "--data", data, *student],
-        ["classify", "--model", "lab/classify", "--data", data, "--dry-run"],
     ):
         outcome = run(*command)
         expected = 2 if command[0] == "thresholds" else 0  # it needs the predictions of the run
@@ -153,7 +139,7 @@ def test_a_wrong_model_is_reported_before_data_are_read(hub: Hub) -> None:
     assert not hub.asked("/datasets/")
 
 
-@pytest.mark.parametrize("kind", ["SpanClassifier", "TokenClassifier", "SentenceEncoder"])
+@pytest.mark.parametrize("kind", ["SpanClassifier", "SentenceEncoder"])
 def test_heads_push_themselves(kind: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_ana")
     name = f"lab/pushed-{kind}"
