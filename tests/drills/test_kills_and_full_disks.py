@@ -25,7 +25,7 @@ SENTIMENT = ("classify", "--data", "sentiment")
 RUN, RESUME = ("--out", "out"), ("--resume", "auto")
 DATA = "sentiment pairs relations questions choices numbers running_text windows".split()
 DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "windows/test.jsonl")
-PREDICT = ("predict", "one", "--out", "out.jsonl", "--resume")
+PREDICT = ("predict", "one", "--out", "out/found.jsonl", "--resume")
 SMALL = (
     "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
     "eval_every: 30\nmax_length: 48\nbatch_size: 8\n"
@@ -125,6 +125,7 @@ class Folders:
     def remove(self, cache: bool = True) -> None:
         for folder in (*self.written, *[self.cache] * cache):
             shutil.rmtree(folder, ignore_errors=True)
+        self.server.folder.mkdir()
 
     def content(self) -> dict[str, Any]:
         if self.drill.results_alone:
