@@ -13,6 +13,7 @@ from finetune.config.tasks import IN_MEMORY, TagConfig
 from finetune.data import Dataset
 from finetune.data.dataset import fingerprint
 from finetune.data.json_files import read_object
+from finetune.data.preparation import read_once
 from finetune.evaluation.kinds import KINDS
 from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import predict
@@ -20,7 +21,6 @@ from finetune.inference.predictor import Predictor
 from finetune.runtime.progress import Reporter
 from finetune.tasks import saved_task, task_class
 from finetune.tasks.base import Task
-from finetune.tasks.definition import read_once
 from finetune.training.repeated_runs import fold_data, train_split
 from finetune.types import TextPrediction, TokenPrediction, UserError
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from finetune.data import Dataset
+from finetune.data.preparation import limited
 from finetune.models.warm_start import LANGUAGE_MODELS
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.preprocessing.masking import KINDS, Masking, special_subwords
@@ -35,7 +36,6 @@ from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import large_documents, packed_documents
 from finetune.tasks.base import CHUNK, EncodeChunk, Gather, Task, joined
 from finetune.tasks.definition import (
-    limited,
     load_tokenizer,
     sequence_limit,
     starting_config,

@@ -21,6 +21,7 @@ from finetune.data import Dataset, read_text, with_held_out_splits
 from finetune.data import examples as holder
 from finetune.data.examples import Examples, collected, gathered
 from finetune.data.mixing import sampling_probabilities
+from finetune.data.preparation import inputs_of
 from finetune.data.running_text import read_running_text, text_sources
 from finetune.data.snapshots import Inputs, Prepared
 from finetune.data.sources import PartOf, content_of, resolve
@@ -29,7 +30,6 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import num_workers
-from finetune.tasks.definition import inputs_of
 from finetune.types import TextBlock, TextExample, UserError, quantity
 
 Packing = Literal["doc-sentences", "full-sentences"]

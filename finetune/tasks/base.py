@@ -38,7 +38,6 @@ from finetune.types import (
     Sequences,
     TokenExample,
     UserError,
-    quantity,
 )
 
 if TYPE_CHECKING:
@@ -68,33 +67,6 @@ head, the vectors [N, H] and their sequences."""
 def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
     """Encode all chunks, and join them in memory."""
     return Encoded.joined(map(encode_chunk, starts))
-
-
-def with_gold(data: Dataset, field: str, row: str, missing: str, dropped: str = "") -> Dataset:
-    """Drop training and validation rows without gold; test splits without any stay.
-
-    Args:
-        data: The data.
-        field: The field with the gold of an example.
-        row: The word for a row, for messages.
-        missing: The gold that a split lacks, and perhaps advice: the end of the error.
-        dropped: The gold that dropped rows lack, for a note; empty for no note.
-
-    Raises:
-        UserError: A split has no gold.
-    """
-    splits, notes = {}, list(data.notes)
-    for split, rows in data.splits.items():
-        kept = rows
-        if rows.lack(field):
-            kept = rows.keep(value is not None for value in rows.column(field))
-        if not kept and not split.startswith("test"):
-            raise UserError(f"{data.name}: no {row} of {split} has {missing}")
-        if kept and len(kept) < len(rows) and dropped:
-            number = quantity(len(rows) - len(kept), row)
-            notes.append(f"{number} of {split} without {dropped} dropped")
-        splits[split] = kept or rows
-    return replace(data, splits=splits, notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True)

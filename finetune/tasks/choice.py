@@ -23,6 +23,7 @@ from finetune.config.tasks import ChoiceConfig
 from finetune.data import Dataset
 from finetune.data.choices import CHOICES
 from finetune.data.tables import Table
+from finetune.data.text_labels import labeled
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
@@ -31,7 +32,6 @@ from finetune.preprocessing.texts import TextSequences, check_characters
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.class_losses import class_divergence
 from finetune.tasks.decoding import log_softmax
-from finetune.tasks.text_data import labeled
 from finetune.types import (
     IGNORED,
     Batch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,23 +11,15 @@ from typing import Any
 from finetune.config.tasks import (
     IN_MEMORY,
     TrainConfig,
-    changes_of,
-    named_test_sets,
-    settings,
 )
 from finetune.data import (
     Dataset,
-    check_data,
     unmeasured_labels,
-    with_held_out_splits,
-    with_test_sets,
 )
-from finetune.data import examples as holder
-from finetune.data.dataset import WARNING, DataError
+from finetune.data.dataset import DataError
 from finetune.data.json_files import read_object
-from finetune.data.mixing import with_replay
-from finetune.data.snapshots import Inputs, Prepared, large_inputs
-from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
+from finetune.data.preparation import limited, prepared_data, read_data
+from finetune.data.snapshots import Prepared
 from finetune.evaluation.runs import RunFolder
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
@@ -35,26 +27,7 @@ from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE, saved_task, task_class
 from finetune.tasks.base import Task
-from finetune.types import UserError, quantity
-
-
-def read_data(task: type[Task], config: TrainConfig, source: Any = None) -> Dataset:
-    """Read the data of a run with its further test sets; ``source`` replaces ``config.data``."""
-    source = config.data if source is None else source
-    data = task.read(config, PartOf(source, most_rows=most_rows(config)))
-    others = {
-        split: task.read(config, each) for split, each in named_test_sets(config.test_sets).items()
-    }
-    return with_test_sets(data, others)
-
-
-def most_rows(config: TrainConfig) -> int | None:
-    """Return the number of rows of the training split to read with ``--limit``; None reads all.
-
-    As many as fit in memory are read, and at least twice as many as asked for: labels, checks and
-    the examples that are held out come from these rows, too.
-    """
-    return None if config.limit is None else max(2 * config.limit, holder.MOST_IN_MEMORY)
+from finetune.types import UserError
 
 
 def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
@@ -69,68 +42,6 @@ def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tup
     notes += [warm_start.note] if warm_start else []
     made = task.of(record, tokenizer, warm_start)
     return made, made.complete(replace(data, notes=notes))
-
-
-def _prepared(task: type[Task], config: TrainConfig, data: Any) -> Prepared:
-    """Return the prepared data and the derived fields of the record, of large data from the cache.
-
-    They depend on settings that change data, and on the labels of a run to resume.
-    """
-    saved = _saved_labels(config) if config.resume else ()
-    make = partial(_prepare, task, config, data, saved)
-    if isinstance(data, Dataset) or config.replayed is not None:
-        return make()
-    most = most_rows(config)
-    if most == holder.MOST_IN_MEMORY:
-        return make()  # takes seconds, and the whole input would be hashed for the cache
-    inputs = _inputs(config, data)
-    if inputs is None:
-        return make()
-    if not saved:
-        return inputs.prepared(make)
-    found = inputs.known()  # most checkpoints have the labels in the order of the data
-    if found is not None and tuple(found.derived["labels"]) == saved:
-        return found
-    return inputs.prepared(make, labels=saved)
-
-
-def read_once(task: type[Task], config: TrainConfig) -> Dataset:
-    """Read the data of several runs (``read_data``); take large data from the cache."""
-
-    def make() -> Prepared:
-        data = read_data(task, config)
-        return Prepared(data, {}, data.is_large)
-
-    inputs = _inputs(config, None)
-    made = inputs.prepared(make, of="runs") if inputs else make()
-    return made.data
-
-
-def _inputs(config: TrainConfig, data: Any) -> Inputs | None:
-    train = PartOf(config.data if data is None else data, most_rows=most_rows(config))
-    sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
-    return inputs_of(config, sources, list(map(content_of, sources)))
-
-
-def inputs_of(
-    config: TrainConfig, sources: Sequence[Any], contents: Sequence[Content], **more: Any
-) -> Inputs | None:
-    """Return the inputs of large data, with all settings that prepared data may depend on.
-
-    Args:
-        config: The settings.
-        sources: The sources of the data.
-        contents: The content of each source.
-        more: Further settings.
-    """
-    marks = changes_of(type(config))
-    facts = {
-        "task": config.description.name,
-        "sources": list(map(repr, sources)),
-        "settings": {n: value for n, value in settings(config).items() if marks[n].data},
-        **more,
-    }
-    return large_inputs(contents, facts)
 
 
 def run_data(
@@ -157,7 +68,7 @@ def run_data(
     if config.data == IN_MEMORY:
         raise UserError(f"{model}: was trained on data in memory, and {need}: {otherwise}.")
     try:
-        found = limited(_prepared(definition, config, None).data, config)
+        found = limited(_prepared(definition, config).data, config)
     except DataError as error:
         raise UserError(
             f"{model.parent}: was trained on {config.data}, and {need}: {error} Restore them, or "
@@ -171,32 +82,9 @@ def run_data(
     return found
 
 
-def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str, ...]) -> Prepared:
-    """Read, convert, check and divide the data, and derive the fields of the record.
-
-    ``saved`` are the labels of a run to resume: its head has them in this order.
-    """
-    if not isinstance(data, Dataset):
-        data = read_data(task, config, data)
-    for split, rows in data.splits.items():
-        if rows:
-            config.description.require_examples(rows.kind, f"{data.name}: the examples of {split}")
-    data = task.prepare(config, data)
-    if "train" not in data.splits:
-        raise UserError(
-            f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
-            "Name it with --data train=FILE,test=FILE."
-        )
-    if (replayed := config.replayed) is not None:
-        data = with_held_out_splits(data, config)
-        data = with_replay(data, _data_of_run(config, replayed[0]), replayed[1], config.seed)
-    data = replace(data, label_order=saved or data.label_order)
-    data = _without_unlabeled_tests(task, data)
-    data = _checked(data, task.skipped_checks)
-    derived = task.derive(config, data)
-    if replayed is None:
-        data = with_held_out_splits(data, config)
-    return Prepared(data, derived, data.is_large)
+def _prepared(task: type[Task], config: TrainConfig, data: Any = None) -> Prepared:
+    saved = _saved_labels(config) if config.resume else ()
+    return prepared_data(task, config, data, saved, partial(_data_of_run, config))
 
 
 def _with_columns_of_replayed(config: TrainConfig) -> TrainConfig:
@@ -263,49 +151,6 @@ def starting_commit(config: TrainConfig) -> str | None:
     return model_commit(name)
 
 
-def limited(data: Dataset, config: TrainConfig) -> Dataset:
-    """Keep the first ``limit`` training examples."""
-    examples, limit = data.splits.get("train"), config.limit
-    if examples is None or limit is None or limit >= len(examples):
-        return data
-    train = examples[:limit]
-    note = f"--limit: the first {limit:,} of {quantity(len(examples), 'example')} of train"
-    labels = set() if examples.are_words else set(train.column("label"))
-    if len(labels) == 1 and None not in labels:
-        note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
-    return replace(data, splits={**data.splits, "train": train}, notes=[*data.notes, note])
-
-
 def _saved_labels(config: TrainConfig) -> tuple[str, ...]:
     path = Path(config.out or "") / "last" / TASK_FILE
     return tuple(read_object(path, {"labels": list[str]})["labels"]) if path.is_file() else ()
-
-
-def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
-    findings = check_data(data, max_length=None)
-    findings = [finding for finding in findings if finding.check not in skipped]
-    for finding in findings:
-        if finding.level == "error":
-            where = finding.locations[0] if finding.locations else data.name
-            raise UserError(f"{where}: {finding.message}.")
-    warnings = [
-        f"{WARNING}{finding}"
-        for finding in findings
-        if finding.level == "warning" and finding.check != "reading"  # a note already
-    ]
-    return replace(data, notes=[*data.notes, *warnings])
-
-
-def _without_unlabeled_tests(task: type[Task], data: Dataset) -> Dataset:
-    unlabeled = {
-        split: examples
-        for split, examples in data.splits.items()
-        if is_test(split) and all(task.gold(example) is None for example in examples)
-    }
-    notes = [
-        f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
-        "predicted (finetune predict predicts them)"
-        for split, examples in unlabeled.items()
-    ]
-    splits = {split: data.splits[split] for split in data.splits if split not in unlabeled}
-    return replace(data, splits=splits, notes=[*data.notes, *notes])

@@ -17,12 +17,12 @@ import torch
 from torch.nn import functional
 
 from finetune.data import Dataset
+from finetune.data.text_labels import label_names
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.runtime.device import to_device
 from finetune.tasks.base import CoupledLoss, Task
 from finetune.tasks.text_classification import TextClassificationTask
-from finetune.tasks.text_data import label_names
 from finetune.types import Batch, Partial, SentencePrediction, Sequences, TextExample, UserError
 
 

@@ -18,6 +18,7 @@ import torch
 
 from finetune.config.tasks import QAConfig
 from finetune.data import Dataset
+from finetune.data.preparation import with_gold
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.kinds.answers import ANSWERS, best_threshold
@@ -26,7 +27,7 @@ from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
-from finetune.tasks.base import Task, TaskRecord, with_gold
+from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import class_divergence
 from finetune.types import (

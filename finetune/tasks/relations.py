@@ -22,12 +22,12 @@ import torch
 from finetune.config.tasks import RelationsConfig
 from finetune.data import Dataset
 from finetune.data.examples import Examples
+from finetune.data.preparation import with_gold
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
-from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset, split_at_gold
+from finetune.data.preparation import with_gold
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.kinds import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
@@ -31,7 +32,6 @@ from finetune.preprocessing.span_candidates import (
     num_candidates,
     predicted_candidates,
 )
-from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import (
     class_divergence,
     class_losses,

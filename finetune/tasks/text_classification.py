@@ -22,6 +22,7 @@ from torch.nn import functional
 from finetune.config.tasks import TextConfig
 from finetune.data import Dataset
 from finetune.data.labels import with_standard_names
+from finetune.data.text_labels import label_names, nli_label_order, prepare_texts
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -42,12 +43,7 @@ from finetune.tasks.class_losses import (
     vote_losses,
 )
 from finetune.tasks.decoding import TextDecoder
-from finetune.tasks.text_data import (
-    derive_texts,
-    label_names,
-    nli_label_order,
-    prepare_texts,
-)
+from finetune.tasks.text_fields import derive_texts
 from finetune.types import (
     Batch,
     Encoding,

@@ -23,6 +23,7 @@ from torch.nn import functional
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset
 from finetune.data.dataset import numbered_order
+from finetune.data.preparation import with_gold
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
@@ -36,7 +37,6 @@ from finetune.models.heads.crf import (
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import (
     class_divergence,
     class_frequencies,

@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from finetune.config.search_space import Range, SearchSpace, parse_space
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
+from finetune.data.preparation import most_rows
 from finetune.data.sources import PartOf, is_test
 from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.registry import install_command
@@ -28,7 +29,7 @@ from finetune.runtime.memory import is_out_of_memory, memory_kept
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
 from finetune.tasks.base import Task
-from finetune.tasks.definition import most_rows, starting_config
+from finetune.tasks.definition import starting_config
 from finetune.training.callbacks import Callback, EvaluationEvent, StepEvent
 from finetune.training.optimizer import TUNING_FACTORS, default_learning_rate, result_settings
 from finetune.training.repeated_runs import runs_folder

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from finetune.config.tasks import ClassifyConfig
 from finetune.data import examples as holder
-from finetune.data import snapshots
+from finetune.data import preparation, snapshots
 from finetune.runtime.cache import cache_folder, making
 from finetune.runtime.files import SaveError
-from finetune.tasks import definition, load_task, task_class
+from finetune.tasks import load_task, task_class
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
@@ -37,7 +37,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def config(tmp_path: Path) -> ClassifyConfig:
     data.sentiment(tmp_path / "reviews")
-    tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    tiny.save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.0)
     return ClassifyConfig(
         model=str(tmp_path / "bert"), data=str(tmp_path / "reviews"), max_length=24, batch_size=4
     )
@@ -55,9 +55,9 @@ def reads(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> bool:
         called.append(True)
         return read_data(*arguments)
 
-    read_data = definition.read_data
+    read_data = preparation.read_data
     with monkeypatch.context() as patched:
-        patched.setattr(definition, "read_data", read)
+        patched.setattr(preparation, "read_data", read)
         load_task(config, "classify")
     return bool(called)
 
@@ -157,9 +157,9 @@ def test_data_that_change_while_they_are_read(
             file.write(json.dumps({"text": "late", "label": "pos"}) + "\n")
         return found
 
-    read_data = definition.read_data
+    read_data = preparation.read_data
     with monkeypatch.context() as patched:
-        patched.setattr(definition, "read_data", read)
+        patched.setattr(preparation, "read_data", read)
         load_task(config, "classify")
     assert not cache_entries()
 
@@ -185,12 +185,12 @@ def test_a_resumed_run(
 
 def test_repeated_runs(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     classify = task_class("classify")
-    first = definition.read_once(classify, config)
+    first = preparation.read_once(classify, config)
     assert len(cache_entries()) == 1
     load_task(config, "classify")
     assert len(cache_entries()) == 2, "the data of several runs are not prepared"
-    monkeypatch.setattr(definition, "read_data", None)
-    again = definition.read_once(classify, config)
+    monkeypatch.setattr(preparation, "read_data", None)
+    again = preparation.read_once(classify, config)
     assert {split: list(rows) for split, rows in again.splits.items()} == {
         split: list(rows) for split, rows in first.splits.items()
     }
@@ -247,17 +247,17 @@ def test_another_process_makes_the_entry(tmp_path: Path) -> None:
 def test_one_of_two_processes_reads(config: ClassifyConfig, tmp_path: Path) -> None:
     program = f"""
 import os, sys
-from finetune.data import snapshots
+from finetune.data import preparation, snapshots
 from finetune.data import examples as holder
-from finetune.tasks import definition
+from finetune.data import preparation
 from finetune.training import cache
 holder.MOST_IN_MEMORY, holder.CHUNK = 5, 4
 snapshots.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
-read_data = definition.read_data
+read_data = preparation.read_data
 def read(*arguments):
     open({str(tmp_path / "read-by-")!r} + os.environ["RANK"], "w").close()
     return read_data(*arguments)
-definition.read_data = read
+preparation.read_data = read
 from finetune.cli.main import main
 main(sys.argv[1:])
 """

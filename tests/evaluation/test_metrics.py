@@ -24,13 +24,13 @@ from transformers import EvalPrediction
 
 from finetune.config.tasks import NliConfig
 from finetune.data.tag_schemes import spans_to_tags, tag_names
+from finetune.data.text_labels import label_order, nli_label_order
 from finetune.evaluation import kinds
 from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.kinds import KINDS, scores_of
 from finetune.evaluation.kinds.kind import confusion_tables
 from finetune.evaluation.positive import positive_label
 from finetune.tasks.text_classification import TextClassificationTask, TextRecord
-from finetune.tasks.text_data import label_order, nli_label_order
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
 from tests.command import run
 from tests.small_data import write_jsonl

@@ -14,11 +14,11 @@ import torch
 
 from finetune.config.tasks import CONFIGS
 from finetune.data import check_data, read_text, read_tokens
+from finetune.data.text_labels import with_problem
 from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import load_task
-from finetune.tasks.text_data import with_problem
 from finetune.training.data import training_data
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, Partial, TextExample, TextPrediction, UserError

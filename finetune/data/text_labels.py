@@ -1,29 +1,25 @@
-"""Data of tasks that label texts: reading, preparing, and deriving the fields of their records."""
+"""Labels of texts in the form of a task: names, lists of names or numbers, in a fixed order."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, flag
-from finetune.data import Dataset
-from finetune.data.dataset import numbered_order
+from finetune.data.dataset import Dataset, numbered_order
 from finetune.data.examples import Examples
-from finetune.data.labels import NLI_LABELS, voted_names
+from finetune.data.labels import NLI_LABELS
+from finetune.data.preparation import with_gold
 from finetune.data.splitting import per_class
-from finetune.evaluation.positive import positive_label
-from finetune.models.heads.task_models import Problem
-from finetune.tasks.base import with_gold
-from finetune.tasks.class_losses import class_frequencies, class_weights
-from finetune.types import LabelSet, TextExample, UserError, abbreviated, quantity
+from finetune.types import TextExample, UserError, abbreviated, quantity
 
 
-def problem_of(config: TextConfig, data: Dataset) -> Problem:
+def problem_of(config: TextConfig, data: Dataset) -> Literal["single", "multi", "regression"]:
     """Return the configured kind of problem, else the kind that the type of the labels implies."""
     if isinstance(config, ClassifyConfig) and config.problem != "auto":
         return config.problem
@@ -40,37 +36,6 @@ def prepare_texts(config: TextConfig, data: Dataset) -> Dataset:
     """
     data = in_one_form(data, problem_of(config, data))
     return data if config.per_class is None else _drawn(config, data)
-
-
-def derive_texts(
-    config: TextConfig, data: Dataset, order: Callable[..., list[str]] | None = None
-) -> dict[str, Any]:
-    """Return the kind of problem, the labels in a fixed order, and the class weights."""
-    problem = problem_of(config, data)
-    _check_settings(config, problem, data)
-    train = data.splits["train"]
-    if config.pair_encoder != "cross":
-        _require_pairs(config, data)
-    kinds = {pair is not None for pair in train.column("pair")}
-    derived = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
-    if problem == "regression":
-        return {**derived, "labels": LabelSet(["score"])}
-    counts = Counter(chain.from_iterable(map(_names, train.column("label"))))
-    soft = config.votes == "soft" and any(len(votes or ()) > 1 for votes in train.column("votes"))
-    names = {*counts} | (voted_names([train]) if soft else set())
-    labels = LabelSet((order or label_order)(names, data.label_order))
-    weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
-    positive = config.positive
-    if problem == "single" and len(labels) == 2:
-        positive = positive_label(labels, counts, positive)
-    return {
-        **derived,
-        "labels": labels,
-        "class_weights": weights,
-        "class_frequencies": class_frequencies(config, labels, counts, len(train)),
-        "positive": positive,
-        "votes": soft,
-    }
 
 
 def label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
@@ -108,8 +73,9 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
     return replace(data, splits={**data.splits, "train": drawn}, notes=[*data.notes, note])
 
 
-def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
-    labels = set(chain.from_iterable(map(_names, data.splits["train"].column("label"))))
+def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None:
+    """Raise UserError if a setting does not apply to the problem and the texts."""
+    labels = set(chain.from_iterable(map(names_of, data.splits["train"].column("label"))))
     encoder, window = config.pair_encoder, config.long_text == "window"
     numbers, single = problem == "regression", problem == "single"
     not_classes = f"the labels of {data.name} are numbers, not classes"
@@ -135,6 +101,8 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
                 shown = flag(name) if value is True else f"{flag(name)} {value}"
                 raise UserError(f"{shown}: {reason}: leave {flag(name)} out.")
     _check_votes(config, problem, data)
+    if encoder != "cross":
+        _require_pairs(config, data)
 
 
 def _check_votes(config: TextConfig, problem: str, data: Dataset) -> None:
@@ -163,10 +131,11 @@ def _require_pairs(config: TextConfig, data: Dataset) -> None:
 
 def label_names(example: TextExample) -> Sequence[str]:
     """Return the label names of an example: none, one or several."""
-    return _names(example.label)
+    return names_of(example.label)
 
 
-def _names(label: Any) -> Sequence[str]:
+def names_of(label: Any) -> Sequence[str]:
+    """Return the names of a label: none, one or several."""
     if isinstance(label, tuple):
         return label
     return [] if label is None else [str(label)]

@@ -1,0 +1,244 @@
+"""From settings to the data of a run: read, convert, check, divide.
+
+``read_and_divide`` is the way of all data of labeled tasks. What a task says of its data is a
+``TaskData``. ``prepared_data`` and ``read_once`` take large data from the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from finetune.config.tasks import TrainConfig, changes_of, named_test_sets, settings
+from finetune.data import examples as holder
+from finetune.data.checks import check_data
+from finetune.data.dataset import WARNING, Dataset
+from finetune.data.mixing import with_replay
+from finetune.data.snapshots import Inputs, Prepared, large_inputs
+from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
+from finetune.data.splitting import with_held_out_splits, with_test_sets
+from finetune.types import UserError, quantity
+
+
+class TaskData(Protocol):
+    """What the class of a task says of its data."""
+
+    @property
+    def skipped_checks(self) -> Collection[str]:
+        """The data checks that do not apply."""
+        ...
+
+    @property
+    def gold(self) -> Callable[[Any], Any]:
+        """Returns the gold of an example, None if it has none."""
+        ...
+
+    def read(self, config: Any, source: Any) -> Dataset:
+        """Read the data that ``config.data`` names, or data in memory."""
+        ...
+
+    def prepare(self, config: Any, data: Dataset) -> Dataset:
+        """Convert labels for the task; drop rows without gold and count them in the notes."""
+        ...
+
+    def derive(self, config: Any, data: Dataset) -> dict[str, Any]:
+        """Derive the record's fields from the training data."""
+        ...
+
+
+def read_and_divide(
+    task: TaskData,
+    config: TrainConfig,
+    data: Any = None,
+    saved: tuple[str, ...] = (),
+    replayed: Callable[[str], Dataset] | None = None,
+) -> Prepared:
+    """Read, convert, check and divide the data, and derive the fields of the task's record.
+
+    Args:
+        task: The task.
+        config: The settings.
+        data: Data in memory, in place of ``config.data``.
+        saved: The labels of a run to resume: its head has them in this order.
+        replayed: Returns the data of a run by its folder, for ``--replay``.
+    """
+    if not isinstance(data, Dataset):
+        data = read_data(task, config, data)
+    for split, rows in data.splits.items():
+        if rows:
+            config.description.require_examples(rows.kind, f"{data.name}: the examples of {split}")
+    data = task.prepare(config, data)
+    if "train" not in data.splits:
+        raise UserError(
+            f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
+            "Name it with --data train=FILE,test=FILE."
+        )
+    if replayed is not None and config.replayed is not None:
+        run, share = config.replayed
+        data = with_held_out_splits(data, config)
+        data = with_replay(data, replayed(run), share, config.seed)
+    data = replace(data, label_order=saved or data.label_order)
+    data = _without_unlabeled_tests(task, data)
+    data = _checked(data, task.skipped_checks)
+    derived = task.derive(config, data)
+    if config.replayed is None:
+        data = with_held_out_splits(data, config)
+    return Prepared(data, derived, data.is_large)
+
+
+def read_data(task: TaskData, config: TrainConfig, source: Any = None) -> Dataset:
+    """Read the data of a run with its further test sets; ``source`` replaces ``config.data``."""
+    source = config.data if source is None else source
+    data = task.read(config, PartOf(source, most_rows=most_rows(config)))
+    others = {
+        split: task.read(config, each) for split, each in named_test_sets(config.test_sets).items()
+    }
+    return with_test_sets(data, others)
+
+
+def most_rows(config: TrainConfig) -> int | None:
+    """Return the number of rows of the training split to read with ``--limit``; None reads all.
+
+    As many as fit in memory are read, and at least twice as many as asked for: labels, checks and
+    the examples that are held out come from these rows, too.
+    """
+    return None if config.limit is None else max(2 * config.limit, holder.MOST_IN_MEMORY)
+
+
+def prepared_data(
+    task: TaskData,
+    config: TrainConfig,
+    data: Any = None,
+    saved: tuple[str, ...] = (),
+    replayed: Callable[[str], Dataset] | None = None,
+) -> Prepared:
+    """Return the prepared data and the derived fields of the record, of large data from the cache.
+
+    They depend on settings that change data, and on the labels of a run to resume.
+    """
+    make = partial(read_and_divide, task, config, data, saved, replayed)
+    if isinstance(data, Dataset) or config.replayed is not None:
+        return make()
+    most = most_rows(config)
+    if most == holder.MOST_IN_MEMORY:
+        return make()  # takes seconds, and the whole input would be hashed for the cache
+    inputs = _inputs(config, data)
+    if inputs is None:
+        return make()
+    if not saved:
+        return inputs.prepared(make)
+    found = inputs.known()  # most checkpoints have the labels in the order of the data
+    if found is not None and tuple(found.derived["labels"]) == saved:
+        return found
+    return inputs.prepared(make, labels=saved)
+
+
+def read_once(task: TaskData, config: TrainConfig) -> Dataset:
+    """Read the data of several runs (``read_data``); take large data from the cache."""
+
+    def make() -> Prepared:
+        data = read_data(task, config)
+        return Prepared(data, {}, data.is_large)
+
+    inputs = _inputs(config, None)
+    made = inputs.prepared(make, of="runs") if inputs else make()
+    return made.data
+
+
+def _inputs(config: TrainConfig, data: Any) -> Inputs | None:
+    train = PartOf(config.data if data is None else data, most_rows=most_rows(config))
+    sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
+    return inputs_of(config, sources, list(map(content_of, sources)))
+
+
+def inputs_of(
+    config: TrainConfig, sources: Sequence[Any], contents: Sequence[Content], **more: Any
+) -> Inputs | None:
+    """Return the inputs of large data, with all settings that prepared data may depend on.
+
+    Args:
+        config: The settings.
+        sources: The sources of the data.
+        contents: The content of each source.
+        more: Further settings.
+    """
+    marks = changes_of(type(config))
+    facts = {
+        "task": config.description.name,
+        "sources": list(map(repr, sources)),
+        "settings": {n: value for n, value in settings(config).items() if marks[n].data},
+        **more,
+    }
+    return large_inputs(contents, facts)
+
+
+def limited(data: Dataset, config: TrainConfig) -> Dataset:
+    """Keep the first ``limit`` training examples."""
+    examples, limit = data.splits.get("train"), config.limit
+    if examples is None or limit is None or limit >= len(examples):
+        return data
+    train = examples[:limit]
+    note = f"--limit: the first {limit:,} of {quantity(len(examples), 'example')} of train"
+    labels = set() if examples.are_words else set(train.column("label"))
+    if len(labels) == 1 and None not in labels:
+        note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
+    return replace(data, splits={**data.splits, "train": train}, notes=[*data.notes, note])
+
+
+def with_gold(data: Dataset, field: str, row: str, missing: str, dropped: str = "") -> Dataset:
+    """Drop training and validation rows without gold; test splits without any stay.
+
+    Args:
+        data: The data.
+        field: The field with the gold of an example.
+        row: The word for a row, for messages.
+        missing: The gold that a split lacks, and perhaps advice: the end of the error.
+        dropped: The gold that dropped rows lack, for a note; empty for no note.
+
+    Raises:
+        UserError: A split has no gold.
+    """
+    splits, notes = {}, list(data.notes)
+    for split, rows in data.splits.items():
+        kept = rows
+        if rows.lack(field):
+            kept = rows.keep(value is not None for value in rows.column(field))
+        if not kept and not split.startswith("test"):
+            raise UserError(f"{data.name}: no {row} of {split} has {missing}")
+        if kept and len(kept) < len(rows) and dropped:
+            number = quantity(len(rows) - len(kept), row)
+            notes.append(f"{number} of {split} without {dropped} dropped")
+        splits[split] = kept or rows
+    return replace(data, splits=splits, notes=notes)
+
+
+def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
+    findings = check_data(data, max_length=None)
+    findings = [finding for finding in findings if finding.check not in skipped]
+    for finding in findings:
+        if finding.level == "error":
+            where = finding.locations[0] if finding.locations else data.name
+            raise UserError(f"{where}: {finding.message}.")
+    warnings = [
+        f"{WARNING}{finding}"
+        for finding in findings
+        if finding.level == "warning" and finding.check != "reading"  # a note already
+    ]
+    return replace(data, notes=[*data.notes, *warnings])
+
+
+def _without_unlabeled_tests(task: TaskData, data: Dataset) -> Dataset:
+    unlabeled = {
+        split: examples
+        for split, examples in data.splits.items()
+        if is_test(split) and all(task.gold(example) is None for example in examples)
+    }
+    notes = [
+        f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
+        "predicted (finetune predict predicts them)"
+        for split, examples in unlabeled.items()
+    ]
+    splits = {split: data.splits[split] for split in data.splits if split not in unlabeled}
+    return replace(data, splits=splits, notes=[*data.notes, *notes])
