@@ -41,7 +41,13 @@ from finetune.models.families import (
     position_limit,
 )
 from finetune.models.loading import load_config, load_weights
-from finetune.models.packing import PackedLayout, needs_round_size, with_round_size
+from finetune.models.packing import (
+    MAX_WASTE,
+    MAX_WASTE_ON_DEVICE,
+    PackedLayout,
+    needs_round_size,
+    with_round_size,
+)
 from finetune.models.padding import (
     LengthGroup,
     length_groups,
@@ -176,9 +182,10 @@ class Encoder(nn.Module):
         if vectors is not None:
             filler = len(batch.input_ids) - len(vectors)
             inputs = {"inputs_embeds": pad(vectors, (0, 0, 0, filler))[None]}
+        waste = MAX_WASTE if batch.input_ids.is_cpu else MAX_WASTE_ON_DEVICE
         inputs |= {
             "position_ids": (batch.position_ids + self._first_position)[None],
-            "layout": PackedLayout(batch.cu_seqlens, batch.lengths),
+            "layout": PackedLayout(batch.cu_seqlens, batch.lengths, waste),
         }
         if self.family.segments:
             inputs["token_type_ids"] = self._segments(batch)[None]

@@ -80,7 +80,6 @@ class WeightCopies:
     ) -> None:
         """Make the copies; weights that ``others`` copies too share their memory with it."""
         self.dtype = TYPES[precision]
-        self.casts = _Casts(self.dtype)
         self.layers: list[tuple[nn.Linear, _HalfPrecision]] = []
         self.trained: list[tuple[nn.Parameter, Tensor]] = []
         self.frozen: list[tuple[nn.Parameter, Tensor]] = []
@@ -111,7 +110,7 @@ class WeightCopies:
                 pairs = self.trained if weight.requires_grad else self.frozen
                 pairs.append((weight, self.copies[id(weight)]))
             bias = None if layer.bias is None else self.copies[id(layer.bias)]
-            forward = _HalfPrecision(layer, self.copies[id(layer.weight)], bias, self.casts)
+            forward = _HalfPrecision(layer, self.copies[id(layer.weight)], bias)
             self.layers.append((layer, forward))
 
     def __enter__(self) -> WeightCopies:
@@ -130,7 +129,6 @@ class WeightCopies:
             vars(layer).pop("forward")
         for _, copy in self.trained:
             copy.grad = None
-        self.casts.last = None
 
     def add_gradients(self) -> None:
         """Add the gradients of the copies to the weights' own; call after each backward pass.
@@ -156,51 +154,16 @@ class WeightCopies:
             torch._foreach_add_([own for own, _ in old], [other for _, other in old])
 
 
-class _Casts:
-    """Casts of activations to half precision, one for all layers that read the same one in turn."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.last: tuple[Tensor, int, Tensor] | None = None
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        if vectors.dtype == self.dtype:
-            return vectors
-        if self.last is not None:
-            source, version, cast = self.last
-            if source is vectors and version == vectors._version:
-                return _SameCast.apply(vectors, cast)  # type: ignore[no-any-return, no-untyped-call]
-        cast = vectors.to(self.dtype)
-        self.last = vectors, vectors._version, cast.detach()
-        return cast
-
-
-class _SameCast(torch.autograd.Function):
-    """A cast that was computed before, whose gradient is cast and added separately as ever."""
-
-    @staticmethod
-    def forward(context: Any, vectors: Tensor, cast: Tensor) -> Tensor:
-        context.dtype = vectors.dtype
-        return cast.detach()
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0].to(context.dtype), None
-
-
 class _HalfPrecision:
     """The forward pass of a linear layer with copies of its weights, where autocast is on."""
 
-    def __init__(
-        self, layer: nn.Linear, weight: Tensor, bias: Tensor | None, casts: _Casts
-    ) -> None:
-        self.layer, self.weight, self.bias, self.casts = layer, weight, bias, casts
+    def __init__(self, layer: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
+        self.layer, self.weight, self.bias = layer, weight, bias
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        device = vectors.device.type
+        device, dtype = vectors.device.type, self.weight.dtype
         if vectors.dtype == torch.float64 or not (
-            torch.is_autocast_enabled(device)
-            and torch.get_autocast_dtype(device) == self.casts.dtype
+            torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == dtype
         ):
             return nn.Linear.forward(self.layer, vectors)
-        return functional.linear(self.casts(vectors), self.weight, self.bias)
+        return functional.linear(vectors.to(dtype), self.weight, self.bias)

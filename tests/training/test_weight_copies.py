@@ -125,22 +125,7 @@ def test_a_frozen_weight_is_copied_again_when_it_changes() -> None:
             assert layer(vectors).dtype == torch.float32, "outside of autocast"
 
 
-def test_an_activation_is_cast_once_until_it_changes() -> None:
-    layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
-    vectors = torch.randn(2, 4, requires_grad=True).clone()
-    with torch.autocast("cpu", torch.bfloat16), WeightCopies(layers, "bf16"):
-        with CountOperators() as count:
-            found = [layer(vectors) for layer in layers]
-        assert count.counts["_to_copy"] == 1
-        assert len({each.data_ptr() for each in found}) == 3
-        with torch.no_grad():
-            vectors.mul_(2)
-        with CountOperators() as count:
-            layers[0](vectors)
-        assert count.counts["_to_copy"] == 1
-
-
-MOST_OPERATORS = 720
+MOST_OPERATORS = 780
 """A step of roberta-base's shape took 1,091 before weights were copied by one operator."""
 
 
