@@ -7,7 +7,6 @@ dense products over groups of sequences of near-equal length; padding exists onl
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -25,8 +24,8 @@ T = TypeVar("T")
 MAX_WASTE = 0.5
 """Padding in a group as a fraction of its tokens. Padding costs attention alone, which is cheap for
 short sequences; many small groups cost calls."""
-MAX_WASTE_ON_DEVICE = math.inf
-"""The same on a GPU, where calls cost more than rows: one group holds all sequences."""
+MAX_WASTE_ON_DEVICE = 3.0
+"""The same on a GPU, where calls cost more than rows: one group holds most batches."""
 MULTIPLE = 16
 """The padded length of a group is a multiple of this: rows of a softmax then fill the vector
 registers of a CPU, and torch compiles kernels for few shapes."""
