@@ -40,7 +40,7 @@ def write(path: Path, rows: list[dict]) -> None:
 
 def survives(*formats: str):
     """Decorate a test that runs on each format with a few draws."""
-    own = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    own = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     return lambda test: pytest.mark.parametrize("suffix", formats)(own(test))
 
 

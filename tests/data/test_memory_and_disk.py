@@ -94,6 +94,8 @@ def columns(folder: Path) -> str:
 
 WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
 """Some have no words, so that chunks differ in size."""
+FORKED = ("jsonl", "csv", "parquet", "shards", "bad rows", "BIOES", "left out", "squad")
+"""Cases that are also read by two processes, which start slowly."""
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
     "jsonl": (read_text, lines(TEXTS), "without label"),
     "csv": (read_text, table(TEXTS, ",", "train.csv"), "without label"),
@@ -189,11 +191,11 @@ def test_where_rows_are_does_not_matter(
     data, found = facts_of(read, spec)
     computed = computed_from(data)
     digests = set()
-    for processes in (1, 2):
+    for processes in (1, 2) if case in FORKED else (1,):
         small_memory(monkeypatch, processes)
         large, again = facts_of(read, spec)
         assert again == found
-        if processes == 1 or case in ("jsonl", "BIOES", "squad"):  # processes start slowly
+        if processes == 1 or case in ("jsonl", "BIOES", "squad"):
             assert computed_from(large) == computed
         assert large.splits["train"].is_large
         digests.add(large.splits["train"].digest())

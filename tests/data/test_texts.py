@@ -1,5 +1,6 @@
 """Texts and pairs with labels: formats, columns, labels, streaming, and every error message."""
 
+import csv
 import gzip
 import io
 import itertools
@@ -532,3 +533,9 @@ def test_an_unread_sheet_is_named_where_a_column_is_missing(tmp_path):
     book = workbook(tmp_path / "b.xlsx", "Notes", "Data")
     with pytest.raises(DataError, match=f"the train split is empty .{unread}"):
         read_text(book)
+
+
+def test_the_longest_field_of_csv_readers_of_the_process_stays(read):
+    before = csv.field_size_limit()
+    read("a.csv", "text,label\n" + "x" * (before + 1) + ",p\ny,q\n")
+    assert csv.field_size_limit() == before

@@ -168,7 +168,7 @@ def test_the_share_of_the_input_that_is_read(
     elif form == "parquet":
         pyarrow.parquet.write_table(pa.table({"text": texts}), source)
     elif form == "conll":
-        source.write_text("".join(f"{text} B-X\n" * 16 + "\n" for text in texts))
+        source.write_text("".join(f"{text} B-X\n" * 4 + "\n" for text in texts))
         read = read_tokens
     elif form == "txt":
         source.write_text("\n".join(texts))
