@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     if arguments is None:  # this is the program: its imports make a million values that stay
         gc.set_threshold(50_000, 50, 50)
+        # Threads that wait by spinning stop each other where other programs use the processor.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     command, main_process = None, process_index() == 0
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

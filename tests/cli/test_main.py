@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -329,3 +332,15 @@ def test_names_of_transformers_in_python(tmp_path: Path) -> None:
 
 def test_help_of_a_command() -> None:
     assert run("help", "tag").out == run("tag", "--help").out
+
+
+def test_threads_of_the_program_wait_without_spinning(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gc, "set_threshold", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["finetune", "--version"])
+    for policy in ("active", "passive"):
+        monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+        if policy == "passive":
+            monkeypatch.delenv("OMP_WAIT_POLICY")
+        with contextlib.suppress(SystemExit):
+            main()
+        assert os.environ["OMP_WAIT_POLICY"] == policy
