@@ -24,8 +24,7 @@ from finetune.deployment.serve import Serve
 from finetune.tasks import model_folder
 from finetune.types import Example, Prediction, UserError
 
-INPUTS = (("text",), ("text", "text_pair"), ("words",))
-"""Legal keys of an example of a model that reads no rows."""
+INPUTS = (("text",), ("text", "text_pair"), ("words",))  # keys of an example that is no row
 
 
 class Row(BaseModel, extra="forbid"):
