@@ -1,10 +1,8 @@
-"""Explain a label by integrated gradients: captum on a saved model of `classify` or `nli`.
+"""Explain a label by integrated gradients (Sundararajan et al., 2017): captum on a saved model.
 
-The gradients along the line from a baseline, which has the mask token for every subword of the
-text, to the text (Sundararajan et al., 2017). The scores of the subwords of a word are added up.
-
-captum is no dependency: pip install captum
-python examples/integrated_gradients.py RUN TEXT [SECOND TEXT]
+The baseline has the mask token for every subword. The scores of the subwords of a word are added.
+pip install captum              # no dependency of finetune
+python examples/integrated_gradients.py RUN TEXT [SECOND TEXT]      # a run of `classify` or `nli`
 """
 
 import sys
@@ -22,8 +20,8 @@ def load(run: str):
 def inputs_of(tokenizer, texts: list[str]):
     """Tokenize a text or a pair, and make the baseline; also the word of each token, or None."""
     encoded = tokenizer(*([text] for text in texts), return_tensors="pt", truncation=True)
-    sequences, places = encoded.sequence_ids(), encoded.word_ids()
-    words = [None if s is None else (s, w) for s, w in zip(sequences, places, strict=True)]
+    numbers = zip(encoded.sequence_ids(), encoded.word_ids(), strict=True)
+    words = [None if text is None else (text, word) for text, word in numbers]
     masked = torch.tensor([word is not None for word in words])
     baseline = encoded["input_ids"].masked_fill(masked, tokenizer.mask_token_id)
     return encoded, baseline, words
@@ -47,13 +45,12 @@ def main() -> None:
     model, tokenizer = load(run)
     encoded, baseline, words = inputs_of(tokenizer, texts)
     label = int(model(**encoded).logits.argmax())
-    ids, others = encoded["input_ids"], {k: v for k, v in encoded.items() if k != "input_ids"}
 
     def score(ids: torch.Tensor) -> torch.Tensor:
-        return model(ids, **others).logits.log_softmax(-1)[:, label]
+        return model(**{**encoded, "input_ids": ids}).logits.log_softmax(-1)[:, label]
 
     gradients = LayerIntegratedGradients(score, model.get_input_embeddings())
-    found = gradients.attribute(ids, baseline, internal_batch_size=1)  # one mask
+    found = gradients.attribute(encoded["input_ids"], baseline, internal_batch_size=1)  # one mask
     print(model.config.id2label[label])
     for word, value in word_scores(encoded, words, found.sum(-1)[0].tolist()):
         print(f"{value:+.3f} {word}")
