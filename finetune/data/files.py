@@ -69,10 +69,6 @@ def keep_error(error: DataError, errors: list[str] | None) -> None:
     errors.append(str(error))
 
 
-Wanted = Callable[[int], bool]
-"""Tells by its number from 0 whether a row is to be read."""
-
-
 def _unknown(block: Any) -> None:
     return None
 
@@ -84,7 +80,6 @@ class Rows(Iterator[T], Generic[T]):
         blocks: The parts of the source. They can be pickled.
         parse: Returns the rows of a block; by default a block is a row. It can be called again.
         size: About the number of rows in a block.
-        count: Returns the number of rows of a block without parsing it; None if it cannot tell.
         share: Returns the fraction of the source that ends with a block; None if it cannot tell.
     """
 
@@ -93,12 +88,11 @@ class Rows(Iterator[T], Generic[T]):
         blocks: Iterable[Any],
         parse: Callable[[Any], Iterable[T]] = lambda block: (block,),
         size: int = 1,
-        count: Callable[[Any], int | None] = _unknown,
         share: Callable[[Any], float | None] = _unknown,
     ) -> None:
         self.blocks: Iterator[Any] = iter(blocks)
         self.parse, self.size = parse, size
-        self.count, self.share = count, share
+        self.share = share
         self._begun: Iterator[T] = iter(())
 
     def __next__(self) -> T:
@@ -120,33 +114,10 @@ class Rows(Iterator[T], Generic[T]):
         """Return the next rows, at most ``number``, as ``ahead`` does."""
         return list(itertools.islice(self.ahead(), number))
 
-    def converted(
-        self,
-        convert: Callable[[Iterable[T]], Iterable[R]],
-        count: Callable[[Any], int | None] = _unknown,
-    ) -> Rows[R]:
-        """Return what ``convert`` makes of each block; ``count`` is the number of these rows."""
+    def converted(self, convert: Callable[[Iterable[T]], Iterable[R]]) -> Rows[R]:
+        """Return what ``convert`` makes of each block."""
         parse = self.parse
-        return Rows(self.blocks, lambda block: convert(parse(block)), self.size, count, self.share)
-
-    def numbered(self, wanted: Wanted | None = None) -> Iterator[tuple[int, T]]:
-        """Yield the wanted rows (None: all) with their numbers from 0.
-
-        Blocks without a wanted row are not parsed if their rows can be counted.
-        """
-        if wanted is None:
-            yield from enumerate(self)
-            return
-        number = 0
-        for block in self.blocks:
-            size = self.count(block)
-            if size is not None and not any(map(wanted, range(number, number + size))):
-                number += size
-                continue
-            for row in self.parse(block):
-                if wanted(number):
-                    yield number, row
-                number += 1
+        return Rows(self.blocks, lambda block: convert(parse(block)), self.size, self.share)
 
 
 def joined_rows(parts: Iterable[Rows[T]]) -> Rows[T]:
@@ -171,7 +142,6 @@ def joined_rows(parts: Iterable[Rows[T]]) -> Rows[T]:
         blocks(),
         lambda block: known[block[0]].parse(block[1]),
         min((part.size for part in known), default=1),
-        lambda block: known[block[0]].count(block[1]),
         share,
     )
 
@@ -243,7 +213,7 @@ def read_lines(
     is_file = isinstance(source, Path) and source.is_file()
     blocks = _read_blocks(name, source, encoding, is_file, most)
     size = BLOCK_LINES if is_file else 1
-    return Rows(blocks, partial(decoded_block, name), size, _count_lines, attrgetter("share"))
+    return Rows(blocks, partial(decoded_block, name), size, attrgetter("share"))
 
 
 def _read_blocks(
@@ -382,10 +352,6 @@ def whole_paragraphs(
             number += last + 1
     if lines:
         yield Block(number, b"\n".join(lines), share)
-
-
-def _count_lines(block: Block) -> int:
-    return block.content.count(b"\n") + 1
 
 
 def decoded_block(name: str, block: Block, *, keep_returns: bool = False) -> list[Line]:

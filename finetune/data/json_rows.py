@@ -22,7 +22,7 @@ from finetune.data.files import (
     keep_error,
 )
 from finetune.data.json_files import parse_json
-from finetune.data.tables import Table, is_countable
+from finetune.data.tables import Table
 
 _JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
 _JSON_ADVICE = f": write {_JSON_ROW}."
@@ -43,14 +43,7 @@ def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
                 else:
                     yield from _rows(value, where, options)
 
-    return Table(file.name, [], file.lines.converted(parse, _count_json_rows))
-
-
-def _count_json_rows(block: Any) -> int | None:
-    if not is_countable(block) or b'"paragraphs"' in block.content:  # several rows of SQuAD
-        return None
-    lines = block.content.decode(errors="replace").split("\n")
-    return len(lines) - sum(not line.strip() for line in lines)
+    return Table(file.name, [], file.lines.converted(parse))
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:

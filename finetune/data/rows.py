@@ -28,7 +28,6 @@ from finetune.data.files import (
     ReadOptions,
     Record,
     Rows,
-    Wanted,
     keep_error,
 )
 from finetune.data.formats import open_text_table
@@ -168,7 +167,6 @@ class RowReader(ABC):
         format: str | None = None,
         encoding: str = UTF_8,
         rows: dict[int, Mapping[str, Any]] | None = None,
-        wanted: Wanted | None = None,
         gold: bool = False,
     ) -> Iterator[Any]:
         """Stream the examples of an input for prediction; ``id`` is the row number from 0.
@@ -182,7 +180,6 @@ class RowReader(ABC):
             format: The format of a file whose suffix does not say it.
             encoding: Text encoding of the files.
             rows: Gets the values of each row by ``id``.
-            wanted: Tells by its number whether to read a row; None reads all.
             gold: Whether to read gold: for prediction, its columns may hold anything.
         """
         columns, usual = check_columns(columns, self.roles), usual_columns or {}
@@ -196,7 +193,7 @@ class RowReader(ABC):
         if (first := table.first()) is None:
             return
         make = self.choose(table, [first], columns, "read" if gold else "unread")
-        for index, row in table.records.numbered(wanted):
+        for index, row in enumerate(table.records):
             if rows is not None and not table.sentences:
                 rows[index] = row.values
             yield self.predicted(index, make(index, row))

@@ -18,7 +18,6 @@ from finetune.data import examples as holder
 from finetune.data.dataset import CONVERT_ADVICE, DataError
 from finetune.data.files import (
     MAX_LINE,
-    Block,
     DataFile,
     Line,
     ReadOptions,
@@ -342,12 +341,7 @@ def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
         return (Record({"text": text}, file.where(number)) for number, text in lines)
 
     lines = file.lines
-    return Table(file.name, ["text"], lines.converted(parse, lines.count), typed=False)
-
-
-def is_countable(block: Any) -> bool:
-    """Return whether a block has bytes; the first may begin with a byte order mark."""
-    return isinstance(block, Block) and block.number > 1
+    return Table(file.name, ["text"], lines.converted(parse), typed=False)
 
 
 _Row = tuple[int, list[str]]
@@ -370,9 +364,8 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
         begin, header, headless = 0, [str(index) for index in range(len(cells))], cells
     check_header(header, options, file.where(first[0]))
     convert = partial(_records, file, header, begin, options.errors)
-    count = rows.count
     # every block begins with a number of a line; the header is in the first ones
-    records = rows.converted(convert, lambda block: None if block[0] <= begin else count(block))
+    records = rows.converted(convert)
     return Table(file.name, header, records, typed=False, headless=headless)
 
 
@@ -412,8 +405,8 @@ def _delimited_rows(file: DataFile, errors: list[str] | None) -> Rows[_Row]:
     """
     delimiter = separator(file)
     if delimiter == "\t":
-        return file.lines.converted(_tab_separated, _count_tab_separated)
-    return Rows(_quoted_rows(file, delimiter, errors), count=lambda row: 1)
+        return file.lines.converted(_tab_separated)
+    return Rows(_quoted_rows(file, delimiter, errors))
 
 
 def separator(file: DataFile) -> str:
@@ -427,13 +420,6 @@ def separator(file: DataFile) -> str:
 
 def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:
     return ((number, text.split("\t")) for number, text in lines if text.strip(" "))
-
-
-def _count_tab_separated(block: Any) -> int | None:
-    if not is_countable(block):
-        return None
-    lines = block.content.split(b"\n")
-    return sum(bool(line.rstrip(b"\r").strip(b" ")) for line in lines)
 
 
 def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Row]:
@@ -581,7 +567,6 @@ def parquet_table(name: str, place: str, options: ReadOptions, first: int = 1) -
         batches(),
         parse,
         size,
-        lambda block: int(block[1].num_rows),
         lambda block: (block[0] + block[1].num_rows) / num_rows,
     )
     table = Table(name, list(schema.names), records, names=class_names(features))

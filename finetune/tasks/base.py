@@ -114,8 +114,7 @@ class TaskRecord:
             source: A path, a folder or pattern of several files, ``-`` for standard input, or a
                 table.
             options: ``columns`` by role; the text ``encoding`` of the files; ``rows``, a dict that
-                gets the values of each row by ``id``; ``wanted``, which tells by its number whether
-                to read a row.
+                gets the values of each row by ``id``.
 
         Raises:
             DataError: If a row cannot be read; the message names file and line.

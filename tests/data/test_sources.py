@@ -149,9 +149,6 @@ def test_several_files_to_predict(tmp_path):
         assert [e.text for e in found] == [f"{n} film" for n in "aabbcc"], spec
         assert [e.id for e in found] == list(range(6))
         assert found[3].where == f"{tmp_path / 'b.ndjson'}:2"
-    rows = {}
-    found = list(read_text_file(tmp_path, rows=rows, wanted=lambda number: number in (1, 4)))
-    assert [(e.id, e.text) for e in found] == [(1, "a film"), (4, "c film")] and [*rows] == [1, 4]
     opened = read_text_file(tmp_path)
     assert next(opened).text == "a film"
     (tmp_path / "c.jsonl").write_text("{")  # a file is opened once the files before it are read
@@ -180,8 +177,6 @@ def test_several_files_of_columns_to_predict(tmp_path):
     found = list(read_token_file(words))
     assert [(e.id, e.words) for e in found] == [(i, (w,)) for i, w in enumerate("aabb")]
     assert found[1].document == found[0].document != found[2].document
-    chosen = read_token_file(words, wanted=lambda number: number == 2)
-    assert [(e.id, e.words) for e in chosen] == [(2, ("b",))]
 
 
 def test_files_that_do_not_fit_together(tmp_path):
