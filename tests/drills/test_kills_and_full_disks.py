@@ -26,10 +26,6 @@ RUN, RESUME = ("--out", "out"), ("--resume", "auto")
 DATA = "sentiment pairs relations questions choices numbers running_text windows".split()
 DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "windows/test.jsonl")
 PREDICT = ("predict", "one", "--out", "out/found.jsonl", "--resume")
-SMALL = (
-    "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
-    "eval_every: 30\nmax_length: 48\nbatch_size: 8\n"
-)
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         shutil.copy(directory / "sentiment" / f"{name}.jsonl", directory / "new")
     (directory / "suite").mkdir()
     write_suite(directory / "suite")
-    (directory / "small.yaml").write_text(SMALL, "utf-8")
     write_recipe(directory, more="eval_every: 4\nsave_every: 2\nmax_length: 48")
     with serving(directory, directory / "out") as started:
         for name, words in {
