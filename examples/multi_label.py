@@ -11,7 +11,6 @@ config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),
     data="examples/data/topics",  # {"text": …, "labels": ["health", "sports"]}
     class_weights="auto",  # each topic is rare; without weights the model would predict none
-    threshold=0.5,  # the probability from which a label applies
     epochs=6,
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-multi-label"),
