@@ -118,7 +118,7 @@ def parsed_known(
     add_options(parser, options)
     found, unknown = parser.parse_known_intermixed_args(words)
     if isinstance(texts := vars(found).get("text"), list):  # `RUN --text A B`
-        texts += [word for word in unknown if not is_option(word)]
+        texts += [word.removeprefix(NO_OPTION) for word in unknown if not is_option(word)]
         unknown = [word for word in unknown if is_option(word)]
     fields = {option.field: option for option in options}
     values = dict[str, Any]()

@@ -176,8 +176,9 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         contents = [read_content(file) for file in files if file.is_file()]
         skip = 0
         if self._can_resume:
-            names = ("decoding", "threshold", "costs", "keep_columns", "encoding", "columns")
+            names = ("decoding", "threshold", "keep_columns", "encoding", "columns")
             settings = {name: vars(self)[name] for name in (*names, "explain", "nearest")}
+            settings["costs"] = self._costs
             content = content_of(model.folder, [each.digest for each in contents], settings)
             multiple = CHUNK * num_processes()
             skip = on_main_process(

@@ -207,6 +207,7 @@ def test_nothing_is_an_option_after_two_dashes():
         predictions="-a", gold="--help", format="json"
     )
     assert run("check", "--quiet", "--", "--verbose").err.startswith("error: --data --verbose: ")
+    assert parse(["predict", "run", "--text", "a", "--", "-b"]).text == ("a", "-b")
 
 
 def test_one_word_for_input(calls: list[tuple]):

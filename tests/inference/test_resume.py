@@ -77,6 +77,26 @@ def test_a_file_is_continued_to_the_same_bytes(
     assert "wrote 18 rows: " in predict(workdir, model, "--out", out).ok().err
 
 
+def test_other_costs_are_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, out, costs = lab.trained("classify"), tmp_path / "out.jsonl", tmp_path / "costs.json"
+    labels = finetune.load(model).labels
+    command = ["predict", model, "--file", tmp_path / "in.jsonl", "--costs", costs, "--out", out]
+    write_jsonl(tmp_path / "in.jsonl", [{"text": "a room"}])
+
+    def write_costs(cost: int) -> None:
+        costs.write_text(json.dumps({g: {p: cost * (g != p) for p in labels} for g in labels}))
+
+    def interrupted(_: records.Record) -> str:
+        raise KeyboardInterrupt
+
+    write_costs(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "json_line", interrupted)
+        assert run(*command).code == 130
+    write_costs(2)
+    run(*command, "--resume").refused("begun with another costs")
+
+
 def test_an_error_leaves_nothing(workdir: Path) -> None:
     model = lab.trained("tag")
     (workdir / "new" / "c.jsonl").write_text("{\n")

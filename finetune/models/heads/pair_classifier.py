@@ -134,8 +134,7 @@ class PairClassifier(EncoderModel):
 def separate_texts(batch: Batch) -> Batch:
     """Return a batch whose sequences are the texts of the pairs of a batch, in order.
 
-    The texts of a pair are told apart by ``part``, which is 0 and
-    1, so that their dropout differs.
+    ``part`` is 0 for the first text of a pair, and 1 for the second.
     """
     starts, lengths = batch.words, batch.word_lengths
     ends = starts + lengths
