@@ -174,6 +174,10 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
 
         files = input_files(self.file) if self.file and not self._is_stream else []
         contents = [read_content(file) for file in files if file.is_file()]
+        mark = ","
+        if files and files[0].is_file():
+            file = open_data(files[0], encoding=self.encoding)
+            mark = separator(file) if file.format == "csv" else ","
         skip = 0
         if self._can_resume:
             names = ("decoding", "threshold", "keep_columns", "encoding", "columns")
@@ -190,10 +194,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             for _ in rows:
                 pass
             return predictions
-        mark = ","
-        if files and files[0].is_file():
-            file = open_data(files[0], encoding=self.encoding)
-            mark = separator(file) if file.format == "csv" else ","
         number = withheld = 0
         predictions.reporter = reporter = Reporter()
         writer = record_writer(output, separator=mark, append=self._can_resume)

@@ -115,17 +115,14 @@ class TextReader(RowReader):
 
     Args:
         pair: True requires a second text, False ignores one, None reads it if it exists.
-        targets: Whether to read the compared words of each pair (``TextExample.targets``).
         mixed_labels: Whether splits may have labels of different kinds, such as names and numbers.
     """
 
     header_names = HEADER_NAMES
+    roles = ROLES
 
-    def __init__(
-        self, pair: bool | None = None, *, targets: bool = False, mixed_labels: bool = False
-    ) -> None:
-        self.roles = (*ROLES, *TARGET_ROLES) if targets else ROLES
-        self.pair, self.targets, self.mixed_labels = pair, targets, mixed_labels
+    def __init__(self, pair: bool | None = None, *, mixed_labels: bool = False) -> None:
+        self.pair, self.mixed_labels = pair, mixed_labels
 
     def open(self, file: DataFile, options: ReadOptions) -> Table:
         """Open a file as a table; the only column of a file to predict is the text."""
@@ -135,21 +132,10 @@ class TextReader(RowReader):
         return table
 
     def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
-        """Choose the columns of texts and, if needed, of compared words."""
-        of_texts = {role: name for role, name in given.items() if role in ROLES}
-        chosen = guess_columns(table, of_texts, self.pair)
-        targets: dict[str, str] = {}
-        if self.targets:
-            targets = target_columns(table, given)
-            if not targets:
-                raise DataError(
-                    f"{table.name}: no column names the word of each text: write index and "
-                    "index_pair (words between blanks, from 0), or start, end, start_pair, "
-                    "end_pair (characters)."
-                )
-            chosen = chosen._replace(targets=tuple(targets.values()))
+        """Choose the columns of texts."""
+        chosen = guess_columns(table, given, self.pair)
         read = {"text": chosen.text, "pair": chosen.pair, "label": chosen.label}
-        table.choose(**read, negative=chosen.negative, **targets)
+        table.choose(**read, negative=chosen.negative)
         table.label_column = chosen.label
         if chosen.other_labels:
             other = chosen.other_labels[0]
@@ -192,7 +178,6 @@ def read_text(
     splits: Sequence[str] | None = None,
     encoding: str = UTF_8,
     mixed_labels: bool = False,
-    targets: bool = False,
     errors: list[str] | None = None,
 ) -> Dataset:
     """Read texts, or pairs of texts, with their labels into TextExamples.
@@ -203,13 +188,12 @@ def read_text(
         spec: A folder, a file (read as train), ``train=FILE,test=FILE+FILE``, a folder written by
             save_to_disk, or a hub data set; or data in memory: a ``DatasetDict`` or ``Dataset``, a
             data frame, a list of dicts, or a dict of these by split.
-        columns: Columns of the roles text, pair and label, and of ``TARGET_ROLES``, if they have no
-            usual names. Numbers count from 0 in files without a header.
+        columns: Columns of the roles text, pair and label, if they have no usual names. Numbers
+            count from 0 in files without a header.
         pair: As in ``TextReader``.
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
         mixed_labels: As in ``TextReader``.
-        targets: As in ``TextReader``.
         errors: Gets the errors of rows that cannot be read, which are left out, as for
             ``finetune check``. Without it, the first one is raised.
 
@@ -221,7 +205,7 @@ def read_text(
         >>> data.splits["train"][0].label
         'positive'
     """
-    reader = TextReader(pair, targets=targets, mixed_labels=mixed_labels)
+    reader = TextReader(pair, mixed_labels=mixed_labels)
     return reader.read(spec, columns=columns, splits=splits, encoding=encoding, errors=errors)
 
 
@@ -230,16 +214,15 @@ def read_text_file(
     *,
     pair: bool | None = None,
     labels: bool = True,
-    targets: bool = False,
     **options: Any,
 ) -> Iterator[TextExample]:
     """Stream the texts of an input for prediction; ``id`` is the row number from 0.
 
     In a plain text file each line is a row, blank lines too. ``labels`` False ignores labels, so
-    that any column may have their name. ``pair`` and ``targets`` are as in ``TextReader``,
-    ``source`` and ``options`` as in ``RowReader.stream``.
+    that any column may have their name. ``pair`` is as in ``TextReader``, ``source`` and
+    ``options`` as in ``RowReader.stream``.
     """
-    return TextReader(pair, targets=targets).stream(source, gold=labels, **options)
+    return TextReader(pair).stream(source, gold=labels, **options)
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:

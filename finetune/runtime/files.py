@@ -200,12 +200,6 @@ def entries(folder: Path) -> list[str]:
     return [n for n in names if not n.startswith(LOCK) and not _TEMPORARY.fullmatch(n)]
 
 
-def clear_folder(folder: Path, last: str | None = None) -> None:
-    """Remove all files of a folder except its lock; the file ``last`` comes last."""
-    for name in sorted(entries(folder), key=lambda name: name == last):
-        _remove(folder / name)
-
-
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
     """Create a folder if needed, and hold it for this process, which may hold it several times.

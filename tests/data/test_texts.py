@@ -469,18 +469,6 @@ def test_the_advice_for_cp1252_keeps_the_euro_sign_and_the_suffix(tmp_path: Path
     assert read_text(path).splits["train"][0].text == "5 €"
 
 
-def test_marked_words_are_content_of_the_data() -> None:
-    row = {"text": "the bank of the river", "text_pair": "a bank", "label": "same", "index_pair": 1}
-    first, other, again = (
-        read_text([{**row, "index": index}] * 2, targets=True) for index in (1, 4, 1)
-    )
-    assert first.splits["train"][0].targets == ((4, 8), (2, 6))
-    assert first.fingerprint == again.fingerprint != other.fingerprint
-    assert read_text([{**row, "index": 1}] * 2).splits["train"][0].targets is None
-    with pytest.raises(DataError, match="there is no word 5 among 5 words"):
-        read_text([{**row, "index": 5}] * 2, targets=True)
-
-
 def workbook(path: Path, *sheets: str, notes: int = 0, cells: dict[str, str] | None = None) -> str:
     """A workbook of these sheets, the last one with texts and labels; ``chart`` has no cells."""
     openpyxl = pytest.importorskip("openpyxl")
