@@ -161,7 +161,6 @@ def _plain_words(row: WordRow, omitted: Omissions) -> dict[str, Any]:
 
 
 def _has_words_of_its_own(row: WordRow) -> bool:
-    """Whether a reader of the text would find other words than the row has."""
     example = row.example
     if example.offsets is None or example.text is None:
         return False

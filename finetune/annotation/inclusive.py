@@ -51,7 +51,6 @@ def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
 
 
 def _numbers(item: Any, count: int, where: str) -> tuple[tuple[int, ...], str]:
-    """The word numbers and the label of a span or relation; DyGIE++ may append scores."""
     if (
         isinstance(item, list)
         and len(item) > count

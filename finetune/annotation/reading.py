@@ -182,7 +182,6 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
 
 
 def _without_spans(row: Record, column: str) -> Record:
-    """An accepted row of Prodigy, and an empty label of doccano, have no spans."""
     if row.values.get(column) is not None:
         return row
     values = dict(row.values)

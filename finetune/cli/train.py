@@ -172,7 +172,6 @@ class TaskCommand(RunOptions, TrainingCommand):
 
 @contextlib.contextmanager
 def _trial_without_hub(task: str, config: TrainConfig) -> Iterator[None]:
-    """Add to the error of a hub that cannot be reached the same command, which needs none."""
     try:
         yield
     except UserError as error:

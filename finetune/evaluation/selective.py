@@ -148,7 +148,6 @@ def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
 
 
 def _tested(answers: Answers, least: int) -> Iterator[Answers]:
-    """Yield the answers at each threshold to test, if there are ``least`` independent ones."""
     number, whole = len(answers), answers.effective
     if whole < least:
         return
@@ -187,7 +186,6 @@ def _why_no_threshold(answers: Answers, risk: float, delta: float) -> str:
 
 
 def _least_risk(answers: Answers, risk: float, delta: float) -> float | None:
-    """Return the least possible risk above a risk, with two digits; None without one."""
     while risk < 1:
         digit = 10.0 ** (math.floor(math.log10(risk) + 1e-9) - 1)
         risk = round(math.floor(risk / digit + 1 + 1e-9) * digit, 12)

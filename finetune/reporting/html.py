@@ -172,7 +172,6 @@ def _facts(runs: NamedRuns) -> list[tuple[Any, str]]:
 
 
 def _by_run(title: str, sections: Sequence[tuple[str, Section]]) -> Section:
-    """Return the section of the only run, or the sections of several runs to unfold."""
     if len(sections) == 1:
         return replace(sections[0][1], title=title)
     return Section(title, parts=[replace(section, title=name) for name, section in sections])

@@ -237,7 +237,6 @@ def upload_folder(
 def _hub_errors(
     kind: Kind, id: str, revision: str | None = None, *, reading: bool = False
 ) -> Iterator[None]:
-    """Raise HubError for errors of the hub's client, also within errors of other libraries."""
     try:
         yield
     except HubError:

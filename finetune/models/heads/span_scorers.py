@@ -154,7 +154,6 @@ class FactorizedScorer(nn.Module):
         pooled: PooledContent,
         rows: Tensor,
     ) -> Tensor:
-        """Return scores [n, C] of the candidates of one width that start at words ``rows`` [n]."""
         inner = pooled.add_to(ends[width - 1 :], width).index_select(0, rows)
         inner += starts[: len(rows)]  # [n, h]
         inner += self.width.weight[width - 1]
