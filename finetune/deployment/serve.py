@@ -64,11 +64,14 @@ class Serve(Command):
             models = [ServedModel(name, folder, self) for name, folder in folders.items()]
             address, port = listener.getsockname()[:2]
             url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+            hosts = ["localhost", address]  # no page of the web can ask it under its own name
+            if ":" in address or not ipaddress.ip_address(address).is_loopback:
+                hosts = ["*"]
             if not ipaddress.ip_address(address).is_loopback:
                 show(f"note: {url} is open to the network, without passwords.", error=True)
             show(f"serving {', '.join(folders)} at {url}/docs (Ctrl-C stops); try")
             show(f"curl -s {url}/predict -d '{json.dumps(models[0].sample)}'")
-            run_server(make_app(models), listener)
+            run_server(make_app(models, hosts), listener)
 
 
 def named_runs(runs: Sequence[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
@@ -178,9 +179,10 @@ def _too_large(what: str, number: int, limit: int) -> HTTPException:
     return HTTPException(413, f"{what}: {number:,}, at most {limit:,}.")
 
 
-def make_app(models: Sequence[ServedModel]) -> FastAPI:
-    """Make the application, whose ``/predict`` asks the first model."""
+def make_app(models: Sequence[ServedModel], hosts: Sequence[str] = ("*",)) -> FastAPI:
+    """Make the application, whose ``/predict`` asks the first model, for these ``Host`` headers."""
     app = FastAPI(title="finetune", version=finetune.__version__)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
     for path, model in [("", models[0]), *((f"/models/{m.name}", m) for m in models)]:
         example = {"schema": {"type": "object"}, "example": model.sample}
         body = {"requestBody": {"content": {"application/json": example}}}

@@ -276,6 +276,10 @@ def test_a_server(runs: dict[str, Path]):
             exec(program.replace(":8000", f":{port}"), {})
         assert [row["id"] for row in ast.literal_eval(printed.getvalue())] == [0, "b"]
         head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16\r\n\r\n{"
+        for name, status in (("localhost", 200), (f"127.0.0.1:{port}", 200), ("a.example", 400)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/health", headers={"Host": name})
+            assert connection.getresponse().status == status
         with socket.create_connection(("127.0.0.1", port)) as gone:
             gone.sendall(head)
         texts = [f"a lovely room {'in Oslo ' * (n % 40)}" for n in range(250)]
