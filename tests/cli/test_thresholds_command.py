@@ -240,8 +240,10 @@ def test_predict_takes_costs_and_thresholds_of_any_task(
 
 
 def without_floats(value: Any) -> Any:
+    """What is decided: no probabilities, nor `best`, whose order they decide up to rounding."""
     if isinstance(value, dict):
-        return {name: without_floats(each) for name, each in value.items() if name != "id"}
+        kept = {name: each for name, each in value.items() if name not in ("id", "best")}
+        return {name: without_floats(each) for name, each in kept.items()}
     if isinstance(value, list):
         return [without_floats(each) for each in value]
     return "" if isinstance(value, float) else value
