@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config.tasks import IN_MEMORY, TagConfig
+from finetune.config.tasks import IN_MEMORY, settings
 from finetune.data import Dataset
 from finetune.data.dataset import fingerprint
 from finetune.data.json_files import read_object
@@ -91,7 +91,7 @@ def _require_probabilities(task: Task, folder: Path) -> None:
         raise UserError(f"{folder}: --label-errors does not apply to {task.name}.")
     if not KINDS[task.record.kind].classes:
         raise UserError(f"{folder}: --label-errors needs classes, tags or spans, not numbers.")
-    if isinstance(task.record.config, TagConfig) and task.record.config.crf:
+    if settings(task.record.config).get("crf"):
         raise UserError(
             f"{folder}: a CRF has no probability of each tag: train the folds without --crf."
         )

@@ -14,7 +14,6 @@ import finetune
 from finetune.inference.loop import chunks
 from finetune.inference.vectors import decision_vectors
 from tests import laboratory as lab
-from tests.inference.test_explanation import examples_of
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("classify", {}),
@@ -34,6 +33,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 def model_of(task: str, settings: dict[str, Any]) -> Any:
     family = settings.get("model", "bert")
     return finetune.load(lab.trained(task, **settings | {"model": str(lab.checkpoint(family))}))
+
+
+def examples_of(model: Any, number: int = 3) -> list[Any]:
+    """Some training examples, with gold."""
+    config = model.task.record.config
+    return list(model.task.read(config, config.data).splits["train"])[:number]
 
 
 @pytest.mark.parametrize(("task", "settings"), CASES)

@@ -14,7 +14,7 @@ from finetune.tasks import task_class
 from finetune.tasks.base import Task, TaskRecord
 from tests.test_layers import MODULES, ROOT, tree
 
-OWNED = ("tasks.", "config.tasks", "registry")
+OWNED = ("tasks.", "config.tasks", "data.text_labels", "registry")
 """Modules that define tasks."""
 
 
