@@ -100,14 +100,14 @@ def check_splits(part: Part) -> None:
     A model that begins with another is saved and loaded, which its old settings may prevent.
     """
     if part.config.init_from is not None:
-        on_main_process(lambda: check_saved_model(part.task, part.head))
+        on_main_process(lambda: check_saved_model(part.task, part.head, part.folder.path))
     for split in part.dataset.scored_splits:
         part.task.score(*predict_split(part, split, number=1, shown=False))
 
 
-def check_saved_model(task: Task, head: Any) -> None:
-    """Save a model and load it again."""
-    with tempfile.TemporaryDirectory(prefix="finetune-") as folder:
+def check_saved_model(task: Task, head: Any, parent: Path | None = None) -> None:
+    """Save a model and load it again; ``parent`` is a folder on a disk that has room for it."""
+    with tempfile.TemporaryDirectory(prefix=".check-", suffix=".new", dir=parent) as folder:
         with plain_layers(head, merged=True):
             save_task(task, Path(folder))
             head.save_pretrained(folder)
