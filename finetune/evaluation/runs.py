@@ -216,12 +216,16 @@ def write_checksums(folder: Path, files: Iterable[Path]) -> None:
 
 
 def damaged_file(folder: Path) -> Path | None:
-    """Return a file that is damaged or missing since checksums were written; None without one."""
+    """Return a file that is damaged or missing since checksums were written; None without one.
+
+    Files of the model come first.
+    """
     path = folder / CHECKSUMS
     try:
-        for name, expected in read_object(path).items():
+        hashes = read_object(path)
+        for name in sorted(hashes, key=lambda name: name.split("/")[0] not in _MODEL):
             path = folder / name
-            if file_hash(path) != expected:
+            if file_hash(path) != hashes[name]:
                 return path
     except (OSError, UserError):
         return path

@@ -129,8 +129,9 @@ def test_a_table_keeps_its_separator_and_names_gold(tmp_path: Path) -> None:
 def test_weights_that_have_changed_are_told(tmp_path: Path) -> None:
     run_folder = shutil.copytree(lab.trained("classify"), tmp_path / "run")
     assert "warning" not in run("predict", run_folder, "--text", "a room").ok().err
-    with (run_folder / "best" / "config.json").open("a") as file:
-        file.write(" ")
+    for name in ("README.md", "best/config.json"):
+        with (run_folder / name).open("a") as file:
+            file.write(" ")
     told = run("predict", run_folder, "--text", "a room").ok().err
     assert "warning: " in told and "config.json: damaged, changed or missing since" in told
 
