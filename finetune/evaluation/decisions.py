@@ -119,9 +119,9 @@ class Decisions:
         if self.sets is not None:
             found["set"] = self.sets.members(prediction.class_probabilities, example.texts())
         if self.distance is not None:
-            unlike = distance is not None and distance > self.distance
-            found["distance"] = None if distance is None else round(distance, 4)
-            found["unlike"] = unlike
+            rounded = None if distance is None else round(distance, 4)  # equal in every batch
+            unlike = rounded is not None and rounded > self.distance
+            found |= {"distance": rounded, "unlike": unlike}
         prediction = dataclasses.replace(prediction, decided=found)
         if self.confidence is None and self.distance is None:
             return prediction

@@ -7,6 +7,7 @@ their covariance (Lee et al. 2018; for encoders Podolskiy et al. 2021).
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +157,7 @@ def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray
 def largest_distance(distances: np.ndarray, rate: float) -> float:
     """Return the distance that at most a share ``rate`` of new texts of the same kind exceeds.
 
-    It is a conformal quantile.
+    It is a conformal quantile, with four digits, as decisions compare distances.
 
     Raises:
         UserError: There are too few distances.
@@ -167,4 +168,4 @@ def largest_distance(distances: np.ndarray, rate: float) -> float:
             f"--unlike {rate:g}: {quantity(len(distances), 'example')}, where "
             f"{needed(1 - rate):,} are needed: add some, or raise the rate."
         )
-    return found
+    return math.ceil(found * 1e4) / 1e4
