@@ -98,6 +98,10 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         from finetune.evaluation.compare import compare_systems, comparison_record
 
         if all((Path(entry.runs) / "folds.json").is_file() for entry in (first, second)):
+            if self.data is not None:
+                raise UserError(
+                    f"--data {self.data}: folds have test splits of their own: leave it out."
+                )
             return self._compare_folds(first, second)
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(self._predictions_of(e.runs)) for e in (first, second)]
@@ -192,6 +196,8 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             return
         with contextlib.ExitStack() as stack:
             runs = [name] if Path(name).exists() else name.split(",")
+            if (Path(name) / "seeds.json").is_file():
+                runs = [str(path) for path in sorted(Path(name).glob("seed-*")) if path.is_dir()]
             files = [stack.enter_context(predicted(run, self.data, self)) for run in runs]
             yield ",".join(map(str, files))
 

@@ -29,6 +29,7 @@ from finetune.config.options import DATA, OUTPUT, Help, argument
 from finetune.data.json_files import read_object
 from finetune.evaluation.runs import RunFolder
 from finetune.registry import PLUGINS
+from finetune.runtime.files import SaveError
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.records import (
     RECORD_SUFFIXES,
@@ -327,8 +328,9 @@ def _saying_what_is_kept(output: str, resumable: bool) -> Iterator[None]:
 
     try:
         yield
-    except Exception:
-        settings_path(Path(output).resolve()).unlink(missing_ok=True)
+    except UserError as error:
+        if not isinstance(error, SaveError):  # a full disk keeps the rows so far
+            settings_path(Path(output).resolve()).unlink(missing_ok=True)
         raise
     except KeyboardInterrupt:
         if Path(output).exists() and not Path(output).is_file():  # a pipe, written directly

@@ -150,12 +150,12 @@ class RowReader(ABC):
         if not head:
             return Examples(), Counter()
         table.set_header(head)
-        if "_task_hash" in table.header:
+        make = self.choose(table, head, columns, gold)
+        if "_task_hash" in table.header or _are_answers(table, head):
             raise DataError(
                 f"{table.name}: an export of Prodigy: finetune convert {table.name} "
                 "--out data.jsonl"
             )
-        make = self.choose(table, head, columns, gold)
         return made_examples(table, self.usable(make, table), head, errors)
 
     def stream(
@@ -209,6 +209,14 @@ class RowReader(ABC):
                 f"{where}: no key holds {error.content} (keys here: {keys}): add {error.usual!r}."
             ) from error
         return make(index, record)
+
+
+def _are_answers(table: Table, rows: Sequence[Any]) -> bool:
+    if table.sentences or "answer" not in table.header or "answer" in table.read.values():
+        return False
+    answers = [row.values["answer"] for row in rows if row.values.get("answer") is not None]
+    texts = all(isinstance(answer, str) for answer in answers)
+    return texts and {"accept"} < {*answers} <= {"accept", "reject", "ignore"}
 
 
 def first_rows(table: Table) -> list[Any]:

@@ -81,7 +81,8 @@ def replace_file(
             _sync_folder(path.parent)
         except BaseException as error:
             with contextlib.suppress(OSError):
-                if not (append and isinstance(error, KeyboardInterrupt)):
+                # a refused input needs another one, anything else the lines that are written
+                if not append or isinstance(error, UserError):
                     fresh.unlink(missing_ok=True)
             written = (None, str(fresh), str(path.parent))  # and not the files that the block reads
             if isinstance(error, OSError) and (error.filename and str(error.filename)) in written:

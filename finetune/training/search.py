@@ -159,11 +159,13 @@ class Search:
     def _enqueue_stopped(self) -> None:
         trials = self.study.get_trials()
         for trial in trials:
-            if trial.state.name == "RUNNING":
+            stopped = trial.state.name == "RUNNING"
+            if stopped:
                 self.study.tell(trial.number, state=type(trial.state).FAIL)
-            if not _has_ended(trial) and self._folder(trial.number).exists():
+            folder = self._folder(trial.number)
+            if stopped or (not _has_ended(trial) and folder.exists()):
                 self.study.enqueue_trial(trial.params, trial.user_attrs)
-                shutil.rmtree(self._folder(trial.number))
+                shutil.rmtree(folder, ignore_errors=True)
         if not trials:
             self.study.enqueue_trial({}, {"settings": {}})
 
