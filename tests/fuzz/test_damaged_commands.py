@@ -424,6 +424,7 @@ def test_damaged_rows(name: str, place: Path) -> None:
 
 def test_damaged_parquet(place: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table({"text": [f"text {n}" for n in range(50)], "label": ["a", "b"] * 25})
     pyarrow.parquet.write_table(table, buffer := io.BytesIO())
     check = ("check", "new.parquet")
