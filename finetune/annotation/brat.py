@@ -81,7 +81,7 @@ def read_documents(path: Path, encoding: str) -> tuple[list[TokenRecord], list[s
         stem: _annotations(file, encoding) if file.is_file() else None
         for stem, file in files.items()
     }
-    related = any(each is not None and each.relations for each in read.values())
+    related = any(lines is not None and lines.relations for lines in read.values())
     records = [_document(stem, encoding, lines, related) for stem, lines in read.items()]
     notes: list[str] = []
     if bare := [str(stem) for stem, lines in read.items() if lines is None]:
@@ -107,11 +107,17 @@ def _document(stem: Path, encoding: str, lines: _Lines | None, related: bool) ->
     if lines is None:
         return record
     items: dict[str, Any] = {}
-    for each in annotations:
-        if each.id in items:
-            raise DataError(f"{each.where}: {each.id} is twice in this file: give each an id.")
-        items[each.id] = {"offsets": each.fragments, "label": each.label, "text": each.text}
-    spans, places = list(items.values()), [each.where for each in annotations]
+    for annotation in annotations:
+        if annotation.id in items:
+            raise DataError(
+                f"{annotation.where}: {annotation.id} is twice in this file: give each an id."
+            )
+        items[annotation.id] = {
+            "offsets": annotation.fragments,
+            "label": annotation.label,
+            "text": annotation.text,
+        }
+    spans, places = list(items.values()), [annotation.where for annotation in annotations]
     record = with_spans(record, spans, places, split=related)
     if not related:
         return record
@@ -167,7 +173,9 @@ def _matching_text(raw: str, annotations: Sequence[Annotation]) -> str:
     fitting = (
         candidate
         for candidate in candidates
-        if all(covers(candidate, each.fragments, each.text) for each in annotations)
+        if all(
+            covers(candidate, annotation.fragments, annotation.text) for annotation in annotations
+        )
     )
     return next(fitting, text)
 

@@ -58,14 +58,18 @@ def check_format(annotations: Annotations, to: str) -> None:
         legal = "jsonl or label-studio"
         if to in ("conll", "brat", "spacy"):
             problem, legal = "texts with labels, and this format annotates words", _OTHERS["text"]
-        elif to in ("prodigy", "doccano") and any(type(each.label) is float for each in examples):
+        elif to in ("prodigy", "doccano") and any(
+            type(example.label) is float for example in examples
+        ):
             problem = "numbers as labels, and this tool has names"
-    elif any(each.tags is not None and each.spans is None for each in examples):
+    elif any(example.tags is not None and example.spans is None for example in examples):
         legal = _OTHERS["tags"]
         problem = "" if to not in _TOOLS else "tags that spell no spans"
     if to in ("conll", "brat") and not problem:
         names = {
-            span.label for each in examples for span in (*(each.spans or ()), *each.unreachable)
+            span.label
+            for example in examples
+            for span in (*(example.spans or ()), *example.unreachable)
         }
         if odd := sorted(name for name in names if re.search(r"\s", name)):
             problem, legal = f"a label with white space, {odd[0]!r}", _OTHERS["text"]
