@@ -425,9 +425,11 @@ def search_once(
 ) -> FinishedSearch:
     """Search in the folder ``config.out``; ``search`` explains the arguments."""
     from finetune.reporting.many_runs import write_best_recipe, write_search
+    from finetune.runtime.processes import require_one_process
     from finetune.training.run_folder import hold
     from finetune.training.search import open_search, search_folder
 
+    require_one_process("search")
     folder = search_folder(config, task, trials, minutes)
     with hold(folder):
         study = open_search(folder, task, config, space, data, metrics=metrics, reporter=reporter)
@@ -575,7 +577,7 @@ def distill(
         >>> small.models["student"].score  # doctest: +SKIP
         0.92
     """
-    from finetune.runtime.processes import num_processes
+    from finetune.runtime.processes import require_one_process
     from finetune.training.distillation import (
         config_without_teacher,
         fit_student,
@@ -589,8 +591,7 @@ def distill(
 
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
-    if num_processes() > 1:
-        raise UserError("distill runs in one process: start it without accelerate or torchrun.")
+    require_one_process("distill")
     loaded = load_teacher(teacher)
     config, data = new_student(loaded, model, data, settings)
     plain = config_without_teacher(config) if baseline else None  # before the student is trained

@@ -28,6 +28,7 @@ from finetune.runtime.processes import (
     num_processes,
     process_index,
     require_honored_settings,
+    require_one_process,
 )
 from finetune.runtime.progress import output_may_be_lost
 from finetune.types import UserError, did_you_mean
@@ -138,7 +139,7 @@ def _run(command: Command) -> None:
 def _shares_work(command: Command) -> bool:
     require_honored_settings()
     if name := command.single_process:
-        raise UserError(f"{name} runs in one process: start it without accelerate or torchrun.")
+        require_one_process(name)
     return command.shares_work
 
 

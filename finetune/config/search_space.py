@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
+from finetune.config.options import Limit
 from finetune.config.recipes import typed_setting
-from finetune.config.tasks import CONFIGS, changes_of, setting_types
+from finetune.config.tasks import CONFIGS, changes_of, flag, marks, setting_types
 from finetune.types import UserError, abbreviated, did_you_mean
 
 SYNTAX = "NAME=A,B,C, or NAME=LOW:HIGH for numbers (NAME=LOW:HIGH:log on a logarithmic scale)"
@@ -38,7 +39,7 @@ def parse_space(task: str, items: Sequence[str] | Mapping[str, Any]) -> SearchSp
             to the part after the equals sign, or to a list of values.
 
     Raises:
-        UserError: A setting is unknown or must not vary, or a value has another type.
+        UserError: A setting is unknown or must not vary, or a value has another type or is illegal.
 
     >>> parse_space("nli", ["lr=1e-5:1e-3:log", "batch_size=8,16"])
     {'lr': Range(low=1e-05, high=0.001, log=True, whole=False), 'batch_size': [8, 16]}
@@ -79,7 +80,14 @@ def _dimension(task: str, name: str, value: Any) -> Range | list[Any]:
     texts = [str(text).strip() for text in (value.split(",") if isinstance(value, str) else value)]
     if len(set(texts)) < len(texts):
         raise UserError(f"--space {name}={','.join(texts)}: a value is given twice: keep one.")
-    return [typed_setting(task, name, text) for text in texts]
+    return [_typed(task, name, text) for text in texts]
+
+
+def _typed(task: str, name: str, text: str) -> Any:
+    value, limit = typed_setting(task, name, text), marks(CONFIGS[task], Limit).get(name)
+    if value is not None and limit is not None and not limit.legal(value):
+        raise UserError(f"--space {name}: {flag(name)} must be {limit.wanted}, not {value!r}.")
+    return value
 
 
 def _range(task: str, name: str, text: str, *, whole: bool) -> Range:
@@ -87,11 +95,11 @@ def _range(task: str, name: str, text: str, *, whole: bool) -> Range:
     ends, log = text.removesuffix(":log").split(":"), text.endswith(":log")
     if len(ends) != 2:
         raise UserError(f"{where}: write {SYNTAX}.")
-    low, high = (typed_setting(task, name, end) for end in ends)
-    if not (isinstance(low, int | float) and isinstance(high, int | float) and low < high):
-        raise UserError(f"{where}: write two numbers, the lower first.")
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise UserError(f"{where}: the ends must be finite.")
-    if log and low <= 0:
-        raise UserError(f"{where}: a logarithmic scale must begin above 0.")
+    low, high = (_typed(task, name, end) for end in ends)
+    if not (isinstance(low, int | float) and isinstance(high, int | float)):
+        raise UserError(f"{where}: write two numbers.")
+    if not (-math.inf < low < high < math.inf) or (log and low <= 0):
+        raise UserError(
+            f"{where}: write two finite numbers, the lower first, for a logarithmic scale above 0."
+        )
     return Range(low, high, log, whole)

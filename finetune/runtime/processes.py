@@ -39,6 +39,12 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def require_one_process(name: str) -> None:
+    """Raise UserError if the launch has several processes."""
+    if num_processes() > 1:
+        raise UserError(f"{name} runs in one process: start it without accelerate or torchrun.")
+
+
 def process_index() -> int:
     """Return the index of this process; process 0 prints and writes files."""
     return int(os.environ.get("RANK", "0"))

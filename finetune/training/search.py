@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 DATABASE, STUDY = "search.db", "search"
 KEPT = ("config.json", "log.jsonl", "metrics.json")
 """Files to keep of an ended trial; the best trial keeps all."""
+AS_GIVEN = "as given"
+"""The attribute of the trial with the settings of the command."""
 STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
 
 
@@ -167,19 +169,18 @@ class Search:
                 self.study.enqueue_trial(trial.params, trial.user_attrs)
                 shutil.rmtree(folder, ignore_errors=True)
         if not trials:
-            self.study.enqueue_trial({}, {"settings": {}})
+            self.study.enqueue_trial({}, {AS_GIVEN: True})
 
     def _score(self, trial: OptunaTrial) -> float:
         import optuna
 
-        values = trial.user_attrs.get("settings")
-        if values is None:
-            values = {name: _suggest(trial, name, space) for name, space in self.space.items()}
-            trial.set_user_attr("settings", values)
-        shown = " ".join(f"{name}={value}" for name, value in values.items())
+        for name, values in self.space.items() if AS_GIVEN not in trial.user_attrs else ():
+            _suggest(trial, name, values)
+        settings = self._settings(trial)
+        shown = " ".join(f"{name}={value}" for name, value in settings.items())
         self.reporter.say(f"trial {trial.number}: {shown or 'the settings of the command'}")
         try:
-            score = self._train(trial, values)
+            score = self._train(trial, settings)
             if not math.isfinite(score):
                 raise Diverged(f"its {self.metric} is {score}")
         except optuna.TrialPruned:
@@ -187,7 +188,7 @@ class Search:
             raise
         except Exception as error:
             reason = failure(error)
-            if reason is None or (not values and not isinstance(error, Diverged)):
+            if reason is None or (not settings and not isinstance(error, Diverged)):
                 raise  # with the settings of the command all trials would fail
             trial.set_user_attr("error", reason)
             self.reporter.say(f"trial {trial.number}: failed, {reason}")
@@ -195,8 +196,11 @@ class Search:
         self.reporter.say(f"trial {trial.number}: finished, {self.metric} {score:.4f}")
         return score
 
-    def _train(self, trial: OptunaTrial, values: Mapping[str, Any]) -> float:
-        config = replace(self.config, **values, out=str(self._folder(trial.number)))
+    def _settings(self, trial: OptunaTrial | FrozenTrial) -> dict[str, Any]:
+        return {name: _readable(value, self.space[name]) for name, value in trial.params.items()}
+
+    def _train(self, trial: OptunaTrial, settings: Mapping[str, Any]) -> float:
+        config = replace(self.config, **settings, out=str(self._folder(trial.number)))
         prune = [_Prune(trial, self.metric)]
         with open_run(config, self.accelerator) as folder, memory_kept():
             task, data = load_task(config, self.task, self.data)
@@ -209,9 +213,15 @@ class Search:
     def result(self) -> SearchResult:
         """Return the trials that have ended."""
         sign = 1 if self.study.direction.name == "MINIMIZE" else -1
-        trials = [_trial(trial) for trial in self.study.get_trials() if _has_ended(trial)]
+        trials = [self._ended(trial) for trial in self.study.get_trials() if _has_ended(trial)]
         trials.sort(key=lambda t: (t.state != "finished", sign * (t.score or 0.0), t.number))
         return SearchResult(self.folder, self.task, self.metric, self.space, trials)
+
+    def _ended(self, trial: FrozenTrial) -> Trial:
+        assert trial.duration is not None
+        state, error = STATES[trial.state.name], trial.user_attrs.get("error")
+        seconds = trial.duration.total_seconds()
+        return Trial(trial.number, state, self._settings(trial), trial.value, seconds, error)
 
     def config_of(self, trial: Trial) -> TrainConfig:
         """Return the settings of a trial, with its folder."""
@@ -315,24 +325,23 @@ def _sampler(seed: int) -> Any:
         return TPESampler(n_startup_trials=8, multivariate=True, group=True, seed=seed)
 
 
-def _suggest(trial: OptunaTrial, name: str, values: Range | list[Any]) -> Any:
+def _suggest(trial: OptunaTrial, name: str, values: Range | list[Any]) -> None:
     if not isinstance(values, Range):
-        return trial.suggest_categorical(name, values)
-    if values.whole:
-        return trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
-    value = trial.suggest_float(name, values.low, values.high, log=values.log)
-    return min(max(float(f"{value:.3g}"), values.low), values.high)  # digits that people can read
+        trial.suggest_categorical(name, values)
+    elif values.whole:
+        trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
+    else:
+        trial.suggest_float(name, values.low, values.high, log=values.log)
+
+
+def _readable(value: Any, values: Range | list[Any]) -> Any:
+    if not isinstance(values, Range) or values.whole:
+        return value
+    return min(max(float(f"{value:.3g}"), values.low), values.high)
 
 
 def _has_ended(trial: FrozenTrial) -> bool:
     return trial.state.name in ("COMPLETE", "PRUNED") or "error" in trial.user_attrs
-
-
-def _trial(trial: FrozenTrial) -> Trial:
-    assert trial.duration is not None
-    settings, error = trial.user_attrs["settings"], trial.user_attrs.get("error")
-    state, seconds = STATES[trial.state.name], trial.duration.total_seconds()
-    return Trial(trial.number, state, settings, trial.value, seconds, error)
 
 
 class _Prune(Callback):

@@ -160,6 +160,21 @@ def test_spaces_are_typed():
     assert str(space["lr"]) == "1e-05:0.001:log" and space["epochs"] == [2.0, 2.5]
 
 
+@pytest.mark.parametrize("item", ["lr=-1,1e-3", "lr=-1:1", "batch_size=0,8", "label_smoothing=1,0"])
+def test_a_value_that_no_trial_can_have_is_refused_before_the_first(item: str):
+    with pytest.raises(UserError, match=r"--space \w+: --[a-z-]+ must be .*, not "):
+        parse_space("tag", [item])
+
+
+def test_several_processes_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="search runs in one process"):
+        finetune.search("classify", "none", out=str(tmp_path / "found"))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("task", CONFIGS)
 def test_default_spaces(task: str):
     config = CONFIGS[task](model=str(lab.checkpoint()), batch_size=4)
