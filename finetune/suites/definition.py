@@ -21,13 +21,12 @@ SUITE_KEYS: Mapping[str, Any] = {
     "models": tuple[str, ...],
     "average": Literal["members", "scores", "none"],
 }
-"""The keys of a suite file besides ``members`` and ``submission``, with their types."""
+"""The keys of a suite file besides ``members``, with their types."""
 MEMBER_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("recipe", "from", "published", "note"), str),
     "scores": tuple[str, ...],
     "weight": float,
 }
-FILE_KEYS: Mapping[str, Any] = {"member": str, "split": str, "data": str}
 AVERAGES = {
     "members": "mean over the data sets; a data set with several scores counts with their mean",
     "scores": "mean over the scores",
@@ -65,16 +64,6 @@ class Member:
     note: str = ""
 
 
-class SubmissionFile(NamedTuple):
-    """A file of a submission: the predictions of a member on a split without labels."""
-
-    name: str
-    member: str
-    split: str
-    data: str | None = None
-    """The data of the split; None are the data of the member's run."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """The content of a suite file, with the recipes of one model."""
@@ -88,7 +77,6 @@ class Suite:
     average: str = "members"
     members: Mapping[str, Member]
     """The members in the order of the file."""
-    submission: Sequence[SubmissionFile] = ()
 
     def order(self, only: Sequence[str] = ()) -> list[Member]:
         """Return the members, or some of them, each after the member that it starts from."""
@@ -122,18 +110,15 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
             each other.
     """
     path, content, where = open_recipe(path)
-    others = {key: value for key, value in content.items() if key not in ("members", "submission")}
-    values = _typed(where, "a suite", SUITE_KEYS, others)
+    listed = content.pop("members", None)
+    values = _typed(where, "a suite", SUITE_KEYS, content)
     models = values.get("models", ())
     last = (model or "").rstrip("/").split("/")[-1]
     chosen = last if last in models else next(iter(models), "")
-    listed = content.get("members")
     if not isinstance(listed, dict) or not listed or "title" not in values:
         raise UserError(f"{path}: a suite needs a `title`, and `members`, each with a `recipe`.")
     members = {name: _member(path, where, name, listed[name], chosen) for name in listed}
-    files = content.get("submission") or {}
-    submission = [_file(where, name, files[name], members) for name in files]
-    suite = Suite(path=path, members=members, submission=submission, **values)
+    suite = Suite(path=path, members=members, **values)
     suite.order()
     return suite
 
@@ -147,14 +132,10 @@ def _typed(
     return typed
 
 
-def _check_name(at: str, name: str) -> None:
-    if not re.fullmatch(r"\w[\w.-]*", name) or name in RESULT_FILES:
-        raise UserError(f"{at}: {name!r} is no plain name: use letters, digits, -, . and _.")
-
-
 def _member(path: Path, where: Where, name: str, entry: Any, model: str) -> Member:
     at = where("members", name)
-    _check_name(at, name)
+    if not re.fullmatch(r"\w[\w.-]*", name) or name in RESULT_FILES:
+        raise UserError(f"{at}: {name!r} is no plain name: use letters, digits, -, . and _.")
     values = _typed(where, "a member", MEMBER_KEYS, entry, "members", name)
     if "recipe" not in values:
         raise UserError(f"{at}: {name} has no recipe: write `{name}: {{recipe: nli/rte-minilm}}`.")
@@ -191,16 +172,6 @@ def _score(where: str, recipe: Recipe, text: str) -> Score:
         hint = f"{did_you_mean(metric, legal)} Metrics are {abbreviated(legal, 20)}."
         raise UserError(f"{where}: {text!r} must be SPLIT METRIC, as `test accuracy`.{hint}")
     return Score(split, metric)
-
-
-def _file(where: Where, name: str, entry: Any, members: Mapping[str, Member]) -> SubmissionFile:
-    at = where("submission", name)
-    _check_name(at, name)
-    values = _typed(where, "a file", FILE_KEYS, entry, "submission", name)
-    if values.get("member") not in members or "split" not in values:
-        names = abbreviated(members, 20)
-        raise UserError(f"{at}: {name} needs a `member` (one of {names}) and a `split`.")
-    return SubmissionFile(name, **values)
 
 
 def suite_lines(path: Path) -> Iterator[str]:

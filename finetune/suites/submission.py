@@ -16,38 +16,37 @@ from typing import Any, NamedTuple
 from finetune.cli.output import check_output, show
 from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import replace_file
-from finetune.suites.definition import Member, SubmissionFile, Suite
-from finetune.types import (
-    Prediction,
-    TextPrediction,
-    UserError,
-    abbreviated,
-    quantity,
-)
+from finetune.suites.definition import Member, Suite
+from finetune.types import Prediction, TextPrediction, UserError, abbreviated, quantity
 
 _NLI = {name: name for name in ("entailment", "neutral", "contradiction")}
 _ENTAILED = {name: name for name in ("entailment", "not_entailment")}
 
 
 class GlueFile(NamedTuple):
-    """The rows of a test set, and the server's word for each label (none: numbers from 0 to 5)."""
+    """A test set, and the server's word for each label (none: numbers from 0 to 5)."""
 
+    member: str
+    """The member of the suite whose runs predict it."""
+    split: str
     rows: int
     labels: Mapping[str, str]
+    data: str | None = None
+    """The data of the split; None are the data of the member's run."""
 
 
 GLUE = {
-    "CoLA.tsv": GlueFile(1063, {"unacceptable": "0", "acceptable": "1"}),
-    "SST-2.tsv": GlueFile(1821, {"negative": "0", "positive": "1"}),
-    "MRPC.tsv": GlueFile(1725, {"not_equivalent": "0", "equivalent": "1"}),
-    "STS-B.tsv": GlueFile(1379, {}),
-    "QQP.tsv": GlueFile(390_965, {"not_duplicate": "0", "duplicate": "1"}),
-    "MNLI-m.tsv": GlueFile(9796, _NLI),
-    "MNLI-mm.tsv": GlueFile(9847, _NLI),
-    "QNLI.tsv": GlueFile(5463, _ENTAILED),
-    "RTE.tsv": GlueFile(3000, _ENTAILED),
-    "WNLI.tsv": GlueFile(146, {"not_entailment": "0", "entailment": "1"}),
-    "AX.tsv": GlueFile(1104, _NLI),
+    "CoLA.tsv": GlueFile("cola", "test", 1063, {"unacceptable": "0", "acceptable": "1"}),
+    "SST-2.tsv": GlueFile("sst2", "test", 1821, {"negative": "0", "positive": "1"}),
+    "MRPC.tsv": GlueFile("mrpc", "test", 1725, {"not_equivalent": "0", "equivalent": "1"}),
+    "STS-B.tsv": GlueFile("stsb", "test", 1379, {}),
+    "QQP.tsv": GlueFile("qqp", "test", 390_965, {"not_duplicate": "0", "duplicate": "1"}),
+    "MNLI-m.tsv": GlueFile("mnli", "test_matched", 9796, _NLI),
+    "MNLI-mm.tsv": GlueFile("mnli", "test_mismatched", 9847, _NLI),
+    "QNLI.tsv": GlueFile("qnli", "test", 5463, _ENTAILED),
+    "RTE.tsv": GlueFile("rte", "test", 3000, _ENTAILED),
+    "WNLI.tsv": GlueFile("wnli", "test", 146, {"not_entailment": "0", "entailment": "1"}),
+    "AX.tsv": GlueFile("mnli", "test", 1104, _NLI, "nyu-mll/glue:ax"),
 }
 """The files of the GLUE server by name."""
 HEADER = "index\tprediction"
@@ -80,16 +79,16 @@ def submit(suite: Suite, folder: Path, out: str, seed: int | None) -> None:
         UserError: A run or an example is missing, or a label is not one of the server's.
     """
     check_output(out, folder.glob("*"), (".zip",))
-    if {file.name for file in suite.submission} != GLUE.keys():
-        raise UserError(f"{suite.path}: its `submission` must have the files {', '.join(GLUE)}.")
-    members = {file.member: suite.members[file.member] for file in suite.submission}
-    runs = {name: best_run(members[name], folder / name, seed) for name in members}
+    names = dict.fromkeys(file.member for file in GLUE.values())
+    if missing := [name for name in names if name not in suite.members]:
+        raise UserError(f"--submit: {suite.path} has no {', '.join(missing)}: only glue is sent.")
+    runs = {name: best_run(suite.members[name], folder / name, seed) for name in names}
     texts: dict[str, str] = {}
-    for file in suite.submission:
+    for name, file in GLUE.items():
         run = runs[file.member]
-        predictions = predict_split(run, file)
-        texts[file.name] = glue_text(file.name, predictions)
-        show(f"{file.name}: {quantity(len(predictions), 'row')}, {run.path}", error=True)
+        predictions = predict_split(run, name, file)
+        texts[name] = glue_text(name, predictions)
+        show(f"{name}: {quantity(len(predictions), 'row')}, {run.path}", error=True)
     with replace_file(Path(out), follow=True, binary=True) as archive_file:
         with zipfile.ZipFile(archive_file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, text in texts.items():
@@ -97,7 +96,7 @@ def submit(suite: Suite, folder: Path, out: str, seed: int | None) -> None:
     show(f"{out}: {quantity(len(texts), 'file')}")
 
 
-def predict_split(run: RunFolder, file: SubmissionFile) -> list[Prediction]:
+def predict_split(run: RunFolder, name: str, file: GlueFile) -> list[Prediction]:
     """Return the predictions of a run for the examples of a split, in order."""
     from finetune.inference.predictor import Predictor
     from finetune.tasks import task_class
@@ -109,7 +108,7 @@ def predict_split(run: RunFolder, file: SubmissionFile) -> list[Prediction]:
     data = task_class(model.task.name).read(config, source)
     if file.split not in data.splits:
         names = abbreviated(data.splits)
-        raise UserError(f"{file.name}: {source} has no split {file.split}, only {names}.")
+        raise UserError(f"{name}: {source} has no split {file.split}, only {names}.")
     return model.predict(data.splits[file.split])
 
 

@@ -31,12 +31,12 @@ class ForeignModel(BertModel):
 class ForeignTokenizer(BertTokenizerFast):
     pass
 """
+MEMBERS = sorted({file.member for file in GLUE.values()})
 SUITE = """title: Questions
 source: none
 average: none
-members: {qa: {recipe: qa.yaml, scores: [test f1]}}
-submission:
-""" + "".join(f"  {name}: {{member: qa, split: test}}\n" for name in GLUE)
+members:
+""" + "".join(f"  {name}: {{recipe: qa.yaml, scores: [test f1]}}\n" for name in MEMBERS)
 CLASSES = (
     "AutoModel",
     "AutoModelForMaskedLM",
@@ -111,8 +111,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"task: qa\nmodel: {folder / 'encoder'}\ndata: {folder / 'data' / 'qa'}\n"
     )
     (folder / "suite.yaml").write_text(SUITE)
-    outcome = run("run", folder / "suite.yaml", "--out", folder / "suite", *SMALL)
-    assert outcome.code == 0, outcome.err
+    first, *others = MEMBERS
+    run("run", folder / "suite.yaml", "--out", folder / "suite", "--only", first, *SMALL).ok()
+    for name in others:
+        shutil.copytree(folder / "suite" / first, folder / "suite" / name)
     return folder
 
 
