@@ -62,8 +62,8 @@ class Convert(DataOptions, Command):
         convert(self)
 
 
-def find_label_errors(options: Check) -> None:
-    """Search for label errors, print the most probable ones and write all."""
+def find_label_errors(options: Check) -> bool:
+    """Print the most probable label errors and write all; return whether there is one."""
     out = Path(options.out) if options.out else None
     if out is not None and out.is_dir():
         raise UserError(f"--out {out} is a folder: name a file.")
@@ -74,4 +74,4 @@ def find_label_errors(options: Check) -> None:
         require_writable(out.parent)
         require_suffix(out, (".jsonl", ".ndjson", ""), "--out")
         require_replaceable(out, '{"file": ')
-    print_label_errors(Path(options.source or ""), out, options.examples)
+    return print_label_errors(Path(options.source or ""), out, options.examples)

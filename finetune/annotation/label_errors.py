@@ -340,14 +340,15 @@ def file_and_line(where: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (where, None)
 
 
-def print_label_errors(folds: Path, out: Path | None, examples: int) -> None:
-    """Search for label errors, print the most probable ones and write all to ``out``."""
+def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
+    """Print the most probable label errors, write all to ``out``; return whether there is one."""
     suspects = search_label_errors(folds)
     _print_suspects(suspects, examples)
     if out is not None:
         rows = (json.dumps(s.record(), ensure_ascii=False) + "\n" for s in suspects.found)
         write_text(out, "".join(rows), follow=True)
         show(f"all suspects, the most probable first: {out}")
+    return bool(suspects.found)
 
 
 def _print_suspects(suspects: Suspects, examples: int) -> None:

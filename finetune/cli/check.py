@@ -86,7 +86,8 @@ class Check(OutOption, DataOptions, Command):
                     "settings of the runs: leave it out."
                 )
         quiet_libraries()
-        PLUGINS["check --label-errors"](self)
+        if PLUGINS["check --label-errors"](self) and self.strict:
+            sys.exit(1)
 
     def _with_recipe(self) -> tuple[Check, TrainConfig | None]:
         source = self.source or ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, get_origin, get_type_hints
 
 from finetune.cli.help import Option, first_sentence, options_of, values_of
@@ -114,21 +114,32 @@ def parsed_known(
             if word == option.name and not legal & {*words[place + 1 : place + 2]}:
                 words[place] = f"{word}=true"
     words += [NO_OPTION + word for word in after]
+    has_texts = any(option.name == "--text" and option.item for option in options)
+    if has_texts and words and not is_option(words[0]):
+        words = [*_with_option_before_each_text(words)]
     parser = _Parser(prog=f"finetune {name}", add_help=False, allow_abbrev=False)
     add_options(parser, options)
     found, unknown = parser.parse_known_intermixed_args(words)
-    if isinstance(texts := vars(found).get("text"), list):  # `RUN --text A B`
-        texts += [word.removeprefix(NO_OPTION) for word in unknown if not is_option(word)]
-        unknown = [word for word in unknown if is_option(word)]
     fields = {option.field: option for option in options}
     values = dict[str, Any]()
     for field, value in vars(found).items():
         if isinstance(value, str):
             value = value.removeprefix(NO_OPTION)
-        elif fields[field].positional:
+        elif isinstance(value, list) and get_origin(fields[field].item) is not tuple:
             value = [word.removeprefix(NO_OPTION) for word in value]
         values[field] = _typed(fields[field], value)
     return values, [word.removeprefix(NO_OPTION) for word in unknown]
+
+
+def _with_option_before_each_text(words: Sequence[str]) -> Iterator[str]:
+    number = 0  # of the text that comes next
+    for word in words:
+        if is_option(word):
+            number = 1 if word == "--text" else 2 if word.startswith("--text=") else 0
+        elif number:
+            yield from ["--text"] * (number > 1)
+            number += 1
+        yield word
 
 
 def add_options(

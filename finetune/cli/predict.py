@@ -236,7 +236,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         self.reasons(model, [])  # refused before anything is predicted
         try:
-            RunFolder.open(model.folder.parent).require_intact()
+            RunFolder.open(model.folder.parent).require_intact(model_only=True)
         except UserError as error:
             show(f"warning: {error}", error=True)
         return model

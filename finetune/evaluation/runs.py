@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, Self, TypedDict
@@ -86,13 +86,14 @@ class RunFolder:
                 "train again with another --out."
             )
 
-    def require_intact(self) -> Path | None:
+    def require_intact(self, *, model_only: bool = False) -> Path | None:
         """Raise UserError if the model of a finished run has changed since.
 
-        Reads all files of the run, if it has checksums. Returns another file that has changed; None
-        if there is none.
+        Reads all files of the run, or of its model, if it has checksums. Returns another file that
+        has changed; None if there is none.
         """
-        found = damaged_file(self.path) if (self.path / CHECKSUMS).is_file() else None
+        known = (self.path / CHECKSUMS).is_file()
+        found = damaged_file(self.path, _MODEL if model_only else ()) if known else None
         if found and found.relative_to(self.path).parts[0] in _MODEL:
             raise UserError(
                 f"{found}: damaged, changed or missing since the run was finished: restore it from "
@@ -215,15 +216,16 @@ def write_checksums(folder: Path, files: Iterable[Path]) -> None:
     write_text(folder / CHECKSUMS, json.dumps(hashes, indent=2) + "\n")
 
 
-def damaged_file(folder: Path) -> Path | None:
+def damaged_file(folder: Path, parts: Collection[str] = ()) -> Path | None:
     """Return a file that is damaged or missing since checksums were written; None without one.
 
-    Files of the model come first.
+    Files of the model come first. Files elsewhere than in ``parts`` are not read, if there are any.
     """
     path = folder / CHECKSUMS
     try:
         hashes = read_object(path)
-        for name in sorted(hashes, key=lambda name: name.split("/")[0] not in _MODEL):
+        names = [name for name in hashes if not parts or name.split("/")[0] in parts]
+        for name in sorted(names, key=lambda name: name.split("/")[0] not in _MODEL):
             path = folder / name
             if file_hash(path) != hashes[name]:
                 return path

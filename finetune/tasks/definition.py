@@ -75,6 +75,10 @@ def run_data(
             f"run the command in the folder where they are, or {otherwise}."
         ) from error
     if saved.get("fingerprint", found.fingerprint) != found.fingerprint:
+        if (model.parent.parent / "folds.json").is_file():
+            raise UserError(
+                f"{model.parent}: was trained on a fold of {found.name}, and {need}: {otherwise}."
+            )
         raise UserError(
             f"{found.name}: changed since the training of {model.parent}, and {need}: restore "
             f"them, or {otherwise}."

@@ -269,6 +269,8 @@ def test_several_texts(place: Path):
     outcome = run("predict", place / "classify", "--text", "one", "two")
     separate = [run("predict", place / "classify", "--text", text) for text in ("one", "two")]
     alone = [records(each.out)[0]["scores"] for each in separate]
+    apart = run("predict", place / "classify", "--text", "one", "--text", "two")
+    assert apart.out == outcome.out, "in the order of the command"
     assert [row["id"] for row in records(outcome.out)] == [0, 1]
     assert [row["scores"] for row in records(outcome.out)] == [
         pytest.approx(scores, abs=1e-5) for scores in alone

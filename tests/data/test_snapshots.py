@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from finetune.config.tasks import ClassifyConfig
 from finetune.data import examples as holder
@@ -21,6 +23,7 @@ from finetune.tasks import load_task, task_class
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
+from tests.command import run
 from tests.forks import in_two_forks
 
 ROOT = Path(__file__).parents[2]
@@ -259,7 +262,8 @@ preparation.read_data = read
 from finetune.cli.main import main
 main(sys.argv[1:])
 """
-    settings = ["--model", str(config.model), "--data", config.data, "--steps", "1"]
+    tiny.save_tiny_checkpoint(model := tmp_path / "without dropout", "bert", dropout=0.0)
+    settings = ["--model", str(model), "--data", config.data, "--steps", "1"]
     settings += ["--batch-size", "4", "--max-length", "24", "--precision", "fp32"]
     out = tmp_path / "two"
     words = [sys.executable, "-c", program, "classify", *settings, "--out", str(out)]
@@ -267,3 +271,8 @@ main(sys.argv[1:])
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert len(list(tmp_path.glob("read-by-*"))) == 1
+    run("classify", *settings, "--out", tmp_path / "one").ok()
+    one, two = (load_file(tmp_path / n / "best/model.safetensors") for n in ("one", "two"))
+    for name in one:
+        if not name.endswith("key.bias"):  # the softmax leaves it no gradient but rounding errors
+            torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
