@@ -58,6 +58,8 @@ class TaskPaths(NamedTuple):
     """Its class, derived from ``finetune.tasks.base.Task``."""
     summary: str
     """Its line in `finetune --help`."""
+    load: str = "finetune.tasks.definition:load_defined"
+    """The function that makes it and its data, from its class, settings and data."""
 
 
 TASKS = {
@@ -105,6 +107,7 @@ TASKS = {
         "finetune.pretraining.settings:PretrainConfig",
         "finetune.pretraining.fill_mask:MaskFilling",
         "masked language modeling on your own text",
+        "finetune.pretraining.task:load_blocks",
     ),
 }
 """The tasks. Each is also a command, which trains it."""

@@ -378,4 +378,4 @@ def _chooses_labels(task: Task) -> bool:
     from finetune.evaluation.kinds import KINDS
 
     kind = KINDS[task.record.kind]
-    return kind.takes_thresholds and (kind.one_class or bool(task.threshold_labels))
+    return kind.takes_thresholds and (kind.one_class or bool(task.record.threshold_labels))

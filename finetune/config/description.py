@@ -51,6 +51,9 @@ class TaskDescription:
     """Name of the folder of its small data in ``examples/data``."""
     windows: bool = True
     """Whether several sequences of an example are windows of a long one."""
+    grouped: bool = False
+    """Whether the loss of a micro-batch needs all sequences of an example: training keeps them
+    together. An example of more than ``--max-tokens`` tokens is a micro-batch of its own."""
     reads_targets: bool = False
     """Whether the model reads the targets of a batch, also for predictions."""
     labels: bool = True

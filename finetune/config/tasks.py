@@ -362,6 +362,11 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return False
 
     @property
+    def sampling_strength(self) -> float | None:
+        """The strength of ``--sampling``: 1 gives all classes the same share of an epoch."""
+        return None
+
+    @property
     def lr_factor(self) -> float:
         """Default learning rate in multiples of the usual one of fine-tuning."""
         return 1.0
@@ -464,6 +469,14 @@ class LabelConfig(TrainConfig):
             return None
         match = REPLAYED.fullmatch(self.replay)
         return (match[1], float(match[2])) if match else (self.replay, 1.0)
+
+    @property
+    def sampling_strength(self) -> float | None:
+        """The strength of ``--sampling``: 1 gives all classes the same share of an epoch."""
+        if self.sampling == "none":
+            return None
+        _, strength = named_strength(self.sampling)
+        return 1.0 if strength is None else strength
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
@@ -627,6 +640,7 @@ class ChoiceConfig(TrainConfig):
         examples=ChoiceQuestion,
         example_file="QUESTIONS.jsonl",
         windows=False,
+        grouped=True,
         metrics=("accuracy", *CALIBRATION),
         pipeline="multiple-choice",
         auto_class="AutoModelForMultipleChoice",

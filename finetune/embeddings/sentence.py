@@ -26,7 +26,7 @@ from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.base import CoupledLoss, Task, TaskRecord
+from finetune.tasks.base import CoupledLoss, Task, TaskRecord, starting_model
 from finetune.types import (
     Batch,
     Encoding,
@@ -92,7 +92,6 @@ class SentenceTask(Task):
     record_class = SentenceRecord
     skipped_checks = ("labels", "pairs")
     gold = attrgetter("text")
-    takes_metrics = False
     graph_refusal = (
         "sentence encoders give vectors, and graphs are written for logits only: use "
         "`finetune embed`, or export best/ with sentence-transformers (backend onnx)"
@@ -190,11 +189,6 @@ class SentenceTask(Task):
         """Return the ids of subwords that the objective adds."""
         return self._objective.added_ids()
 
-    def limited(self, max_length: int, max_tokens: int | None) -> Task:
-        """Return the task with another --max-length and --max-tokens."""
-        config = replace(self.record.config, max_length=None, max_tokens=max_tokens)
-        return replace(self, record=replace(self.record, max_length=max_length, config=config))
-
     # --- Sequences --------------------------------------------------------------------------------
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
@@ -216,7 +210,7 @@ class SentenceTask(Task):
             result.append([objective.encoding(example.id, n, ids, label) for n, ids in cut])
         return result, num_cut
 
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, Tensor]:
         if "token" in rows:  # of pairs for cmlm
             targets = {
                 name: torch.from_numpy(rows[name].values.astype(np.int64))
@@ -242,7 +236,7 @@ class SentenceTask(Task):
         }
         if folder is not None:
             return load(str(folder), trained=True, **settings)
-        return load(trained=False, **settings, **self._pretrained)
+        return load(trained=False, **settings, **starting_model(self))
 
     def loss(self, scores: MaskedScores, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy of the masked subwords, and their number (cmlm)."""
@@ -278,7 +272,7 @@ class SentenceTask(Task):
         return SentencePrediction(example.id, vectors, best, scores[best], scores)
 
     def _score(
-        self, gold: Sequence[TextExample], predicted: Sequence[SentencePrediction]
+        self, gold: Sequence[TextExample], predicted: Sequence[SentencePrediction], **facts: Any
     ) -> dict[str, float]:
         expected: list[Any] = [example.label for example in gold]
         labels: list[Any] = [prediction.label for prediction in predicted]

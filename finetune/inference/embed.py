@@ -134,10 +134,14 @@ class Embedder:
         """Number of inputs that were cut, as in a run of ``finetune sentence``."""
         self._trained: tuple[Task, Any] | None = None
         last = self.layers == [self.encoder.num_layers] and combine != "none"
-        limited = None if task is None else task.limited
-        if task is not None and limited and unit == "text" and pooling is None and last:
-            self.max_length = task.record.max_length if max_length is None else self.max_length
-            self._trained = limited(self.max_length, max_tokens), head.to(self.device)
+        about = None if task is None else task.description
+        embeds = about is not None and not (about.labels or about.fills_masks)
+        if task is not None and embeds and unit == "text" and pooling is None and last:
+            record: Any = task.record
+            self.max_length = record.max_length if max_length is None else self.max_length
+            config = replace(record.config, max_length=None, max_tokens=max_tokens)
+            record = replace(record, max_length=self.max_length, config=config)
+            self._trained = replace(task, record=record), head.to(self.device)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The words that carried a decision: the score of a label minus the score without each word.
 
 The score explained is the log-probability of the predicted label, or the logit of one of several
-labels and of the type of a span (``Task.label_scores``). Over several windows it is their mean. In
-a sentence, whose words have tags or spans, the mask token stands in place of the word.
+labels and of the type of a span (``finetune.tasks.explained``). Over several windows it is their
+mean. In a sentence, whose words have tags or spans, the mask token stands in place of the word.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from finetune.inference.loop import chunks, forward_passes, precision_on
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
 from finetune.tasks.base import Task
+from finetune.tasks.explained import Explained
 from finetune.types import LabelSpan, TextExample, TokenExample, UserError
 
 CHUNK = 256
@@ -65,13 +66,19 @@ class Explanation:
         return record
 
 
-def check_explainable(task: Task) -> None:
-    """Raise ``UserError`` if the predictions of a task cannot be explained."""
-    if not task.explained_score:
+def explained_by(task: Task) -> Explained:
+    """Return what words explain in the predictions of a task.
+
+    Raises:
+        UserError: The predictions cannot be explained.
+    """
+    explained = None if task.explained is None else task.explained(task.record)
+    if explained is None or not explained.unit:
         raise UserError(
             f"--explain: the predictions of this `{task.name}` model cannot be explained: legal "
             "are models of classify, nli, tag and ner without --context."
         )
+    return explained
 
 
 def words_of(example: TextExample | TokenExample) -> Words:
@@ -117,7 +124,8 @@ def explain(
     example: Any, prediction: Any, task: Task, model: Any, device: torch.device
 ) -> list[Explanation]:
     """Explain each label of a prediction for an example, by a model on a device."""
-    labels = task.explained_labels(prediction)
+    about = explained_by(task)
+    labels = about.labels(prediction)
     if not labels:
         return []
     limit = _most_words(task)
@@ -137,7 +145,7 @@ def explain(
         Explanation(
             label,
             float(own[0]),
-            task.explained_score,
+            about.unit,
             explained,
             tuple((own[0] - own[1:]).tolist()),
         )
@@ -181,23 +189,23 @@ def _scores(
     device: torch.device,
 ) -> Array:
     renumbered = [replace(example, id=number) for number, example in enumerate(examples)]
-    sequences = task.encode(renumbered).sequences
+    sequences, about = task.encode(renumbered).sequences, explained_by(task)
     scores_of = np.full((len(sequences), len(labels)), np.nan)
     passes = forward_passes(
         model,
         sequences.lengths,
         lambda rows: pack(sequences.take(rows)),
-        lambda output, batch: task.label_scores(output).double().cpu().numpy(),
+        lambda output, batch: about.scores(output).double().cpu().numpy(),
         device=device,
         precision=precision_on(task, device),
         max_tokens=task.record.config.max_tokens,
     )
     with contextlib.closing(passes):
         for group, scores in passes:
-            counts = task.num_logits(sequences.take(group))
+            counts = about.num_rows(sequences.take(group))
             for number, first in zip(group, np.cumsum(counts) - counts, strict=True):
                 for column, label in enumerate(labels):
-                    row = task.label_row(label, sequences[int(number)])
+                    row = about.row(label, sequences[int(number)])
                     if row is not None:
                         scores_of[number, column] = scores[first + row, label.number]
     means = np.empty((len(examples), len(labels)))

@@ -316,7 +316,7 @@ class PredictionStream(Iterator[Prediction]):
 
 def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:
     """Return the examples that have text, and the predictions of the others by id."""
-    empty = {example.id: task.blank(example) for example in examples}
+    empty = {example.id: task.record.of_blank(example) for example in examples}
     blank = {id: prediction for id, prediction in empty.items() if prediction is not None}
     return [example for example in examples if example.id not in blank], blank
 

@@ -24,7 +24,7 @@ from finetune.data.in_memory import input_table, is_from
 from finetune.evaluation.costs import check_costs
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.kinds import KINDS
-from finetune.inference.explanation import Explanation, check_explainable, explain
+from finetune.inference.explanation import Explanation, explain, explained_by
 from finetune.inference.loop import PredictionStream, predict, without_blank
 from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors
 from finetune.models.half_precision import keep_cast_weights
@@ -107,7 +107,7 @@ class Predictor:
         if costs is not None:
             check_costs(costs, list(self.labels), KINDS[self.task.record.kind])
             decisions = replace(decisions, costs=costs)
-        if threshold is not None and self.task.threshold_labels:
+        if threshold is not None and self.task.record.threshold_labels:
             self.task = with_thresholds(self.task, threshold)
         elif threshold is not None:
             decisions = replace(decisions, confidence=least_confidence(self.task, threshold))
@@ -205,7 +205,7 @@ class Predictor:
             >>> max(zip(found.scores, found.words.words))  # doctest: +SKIP
             (0.71, 'film')
         """
-        check_explainable(self.task)
+        explained_by(self.task)
         examples = self.examples(inputs, columns=columns)
         pairs = zip(examples, self.predict(examples), strict=True)
         device = self.accelerator.device

@@ -5,7 +5,7 @@ prediction.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
@@ -23,7 +23,7 @@ from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import read_documents
-from finetune.tasks.base import Gather, Task, TaskRecord, joined
+from finetune.tasks.base import Gather, Task, TaskRecord, joined, starting_model
 from finetune.types import (
     Batch,
     Encoding,
@@ -59,18 +59,10 @@ class MaskedTask(Task):
     record: PretrainingRecord
     record_class = PretrainingRecord
     gold = attrgetter("text")
-    takes_metrics = False
     graph_refusal = (
         "masked language models compute logits at masks alone, which a graph does not: "
         "fine-tune the encoder with --init-from"
     )
-
-    @classmethod
-    def load(cls, config: PretrainConfig, data: Any = None) -> tuple[Task, Dataset]:
-        """Load the tokenizer, read the documents, and pack blocks of lines."""
-        from finetune.pretraining.task import load_blocks  # which imports this module
-
-        return load_blocks(config, data)
 
     @classmethod
     def read(cls, config: PretrainConfig, source: Any) -> Dataset:
@@ -87,22 +79,18 @@ class MaskedTask(Task):
         if self.tokenizer.tokenizer.mask_token_id is None:
             raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
 
-    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         """Return the ``position`` [M] of each target in the packed row, the ``number`` of targets
         of each sequence [N], and other targets.
         """
-        sequences = Encodings.of(encodings)
-        targets = super().collate(sequences)
-        targets["position"] += begins_of(sequences).repeat_interleave(targets["number"])
-        return targets
-
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        number = torch.from_numpy(rows["position"].counts)
         targets = {
             name: torch.from_numpy(rows[name].values.astype(np.int64))
             for name in ("position", "token", "kind", "left", "right", "next")
             if name in rows
         }
-        return targets | {"number": torch.from_numpy(rows["position"].counts)}
+        targets["position"] += begins_of(sequences).repeat_interleave(number)
+        return targets | {"number": number}
 
     def head(self, folder: str | Path | None = None) -> Any:
         """Make a model to train, or load one from a folder."""
@@ -117,14 +105,20 @@ class MaskedTask(Task):
         if config.config is not None:
             made = new_config(config.config, self.tokenizer.tokenizer)
             return model.from_config(made, **options)
-        return model.from_pretrained(**options, **self._pretrained)
+        return model.from_pretrained(**options, **starting_model(self))
+
+    def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross entropy of the chosen positions, and their number."""
+        return scores.loss.sum(), torch.ones_like(scores.loss).sum()
 
 
 @dataclass(eq=False)
 class MaskFilling(MaskedTask):
     """Prediction of the subwords at the mask tokens of a text."""
 
-    def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
+    def encode(
+        self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
+    ) -> Encoded:
         """Encode texts with the mask of this tokenizer, and find their masks."""
         own, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
         examples = [

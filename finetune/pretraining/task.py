@@ -7,7 +7,7 @@ Pretraining". An example is a block of whole lines that makes one sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from finetune.data import Dataset
 from finetune.data.preparation import limited
 from finetune.models.warm_start import LANGUAGE_MODELS
-from finetune.preprocessing.encodings import Array, Encoded, Encodings
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.masking import KINDS, Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import (
@@ -150,8 +150,12 @@ class PretrainingTask(MaskedTask):
     def _masking_of_scores(self) -> Masking:
         return replace(self._masking, frequency=None)
 
-    def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
-        """Encode blocks, and mask them as for scores."""
+    def encode(
+        self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
+    ) -> Encoded:
+        """Encode blocks; without ``for_training`` mask them, as for scores."""
+        if for_training:
+            return super().encode(examples, gather)
         masking = self._masking_of_scores
 
         def masked_chunks(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
@@ -162,10 +166,6 @@ class PretrainingTask(MaskedTask):
             return gather(masked, starts)
 
         return super().encode(examples, masked_chunks)
-
-    def encode_training(self, examples: Sequence[Any], gather: Gather) -> Encoded:
-        """Encode blocks without masks."""
-        return super().encode(examples, gather)
 
     def sequences_of_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
@@ -195,10 +195,8 @@ class PretrainingTask(MaskedTask):
     def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         return None
 
-    def collate(self, encodings: Iterable[Encoding]) -> dict[str, Tensor]:
-        """Return the targets of the masked language model and of the span boundaries."""
-        sequences = Encodings.of(encodings)
-        targets = super().collate(sequences)
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, Tensor]:
+        targets = super()._targets(rows, sequences)
         if "left" in targets:
             begins = begins_of(sequences).repeat_interleave(targets["number"])
             targets |= SpanBoundary.targets(targets, begins)
@@ -210,7 +208,7 @@ class PretrainingTask(MaskedTask):
         With further objectives, return the sum and the number of each.
         """
         if not self._objectives:
-            return scores.loss.sum(), torch.ones_like(scores.loss).sum()
+            return super().loss(scores, batch)
         further = (objective.losses(scores, batch.targets) for objective in self._objectives)
         losses = [scores.loss, *further]
         counts = [each.new_full((), len(each)) for each in losses]
@@ -261,9 +259,17 @@ class PairedTask(PretrainingTask):
     def _pairs(self) -> SentencePairs:
         return SentencePairs(self.tokenizer.pair, self.record.max_length)
 
-    def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
-        """Encode and mask the pairs of scores. A second text may be of any example."""
-        masking, blocks = self._masking_of_scores, self.encode_training(examples, joined)
+    def encode(
+        self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
+    ) -> Encoded:
+        """Encode blocks; without ``for_training`` make and mask the pairs of scores.
+
+        The second text of a pair may be of any example.
+        """
+        if for_training:
+            return super().encode(examples, gather, for_training=True)
+        masking = self._masking_of_scores
+        blocks = super().encode(examples, for_training=True)
 
         def masked(start: int) -> Encoded:
             rows = np.arange(start, min(start + CHUNK, len(examples)))
@@ -303,12 +309,12 @@ def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:
     return SubwordTokenizer.saved(config.tokenizer or str(config.config))
 
 
-def load_blocks(config: Any, data: Any = None) -> tuple[Task, Dataset]:
+def load_blocks(task: type[Task], config: Any, data: Any = None) -> tuple[Task, Dataset]:
     """Load the tokenizer, read the documents, and pack blocks of lines."""
     if config.config is not None:
         warm_start, tokenizer = None, _new_tokenizer(config)
     else:
-        warm_start, tokenizer = load_tokenizer(config, PretrainingTask, ())
+        warm_start, tokenizer = load_tokenizer(config, task, ())
     encoder = starting_config(config, warm_start)
     if config.nsp:
         require_next_sentence(str(config.config or config.model or config.init_from), encoder)

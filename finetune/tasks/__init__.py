@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import finetune
 from finetune.config.expected_scores import metrics_of
-from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
+from finetune.config.tasks import CONFIGS, TextConfig, TrainConfig, from_settings, settings
 from finetune.data.json_files import check_types, read_object
 from finetune.models.loading import is_hub_id, local_model, resolve_model
-from finetune.registry import TASKS, Registry
+from finetune.registry import TASKS, Registry, imported
 from finetune.runtime.files import write_text
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import LabelSet, UserError, abbreviated
 
 if TYPE_CHECKING:
     from finetune.data import Dataset
+    from finetune.models.warm_start import WarmStart
+    from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.tasks.base import Task
 
 log = logging.getLogger("finetune")
@@ -62,7 +64,8 @@ def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, D
 
     starting_config(config)  # reports a wrong model before data are read or downloaded
     with without_garbage_collection():
-        return task_class(name).load(config, data)
+        load = imported(TASKS[name].load)
+        return load(task_class(name), config, data)  # type: ignore[no-any-return]
 
 
 def saved_task(folder: str | Path) -> Task:
@@ -130,7 +133,18 @@ def saved_task(folder: str | Path) -> Task:
             f"({abbreviated(in_model)}), so one of the files was changed: restore it."
         )
     tokenizer = SubwordTokenizer.saved(path.parent, words=config.description.words)
-    return task.of(record, tokenizer)
+    return task_of(task, record, tokenizer)
+
+
+def task_of(
+    task: type[Task], record: Any, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
+) -> Task:
+    """Make the task of a record, a tokenizer, and the trained model to begin with."""
+    if isinstance(record.config, TextConfig) and record.config.few_shot:
+        from finetune.tasks.few_shot import FewShotTask
+
+        task = FewShotTask
+    return task(record, tokenizer, warm_start)
 
 
 def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-import numpy as np
-
 from finetune.config.description import TaskDescription
-from finetune.config.tasks import LabelConfig, TrainConfig, column_map, named_strength
+from finetune.config.tasks import TrainConfig, column_map
 from finetune.data import Dataset, read_text_file
 from finetune.data.reading import read_examples
 from finetune.data.tables import Table
@@ -27,14 +25,13 @@ from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged, 
 from finetune.preprocessing.texts import Input, as_example, check_pair
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
+from finetune.tasks.decoding import Decoder
 from finetune.types import (
     Batch,
     Encoding,
     Example,
     LabelSet,
-    LabelSpan,
     Partial,
-    Prediction,
     Sequences,
     TokenExample,
     UserError,
@@ -43,7 +40,9 @@ from finetune.types import (
 if TYPE_CHECKING:
     import torch
 
-H = TypeVar("H")
+    from finetune.tasks.explained import Explained
+
+M = TypeVar("M")
 
 OVERLAP = 64
 CHUNK = 8192
@@ -70,7 +69,7 @@ def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecord:
+class TaskRecord(Decoder):
     """Everything that is saved with a model in order to use it again (``finetune.json``).
 
     Each task adds the fields that it derives from training data or fits on validation data.
@@ -155,6 +154,11 @@ class TaskRecord:
         """The treatment of whole texts that are too long; None for words and contexts."""
         return None
 
+    @property
+    def threshold_labels(self) -> Sequence[str]:
+        """The labels whose lowest probabilities, ``thresholds``, may be changed later."""
+        return ()
+
     def extra_fields(self) -> dict[str, Any]:
         """Return the fields under ``extra`` in ``finetune.json``."""
         values = {field.name: getattr(self, field.name) for field in extra_fields(type(self))}
@@ -180,7 +184,7 @@ def extra_fields(record: type[TaskRecord]) -> list[dataclasses.Field[Any]]:
 class Task(ABC):
     """The base class of all tasks.
 
-    Class methods tell how settings and data make a task (``finetune.tasks.definition``). What
+    The class methods say how settings and data make a task (``finetune.tasks.definition``). What
     ``read``, ``prepare`` and ``derive`` return for data larger than memory depends on settings of
     data and task, ``seed`` and ``overlap`` alone: later runs with other models and training
     settings take it from the cache.
@@ -188,111 +192,35 @@ class Task(ABC):
 
     record: TaskRecord
     tokenizer: SubwordTokenizer
-    _warm_start: WarmStart | None = None
+    warm_start: WarmStart | None = None
+    """The trained model that a new model begins with."""
+
+    # Required members.
 
     record_class: ClassVar[type[TaskRecord]]
     gold: ClassVar[attrgetter[Any]]
     """Return the gold of an example, None if it has none."""
-    skipped_checks: ClassVar[Collection[str]] = ()
-    """The data checks that do not apply."""
-    reusable_head: ClassVar[ReusableHead | None] = None
-    """The class of heads that ``--init-from`` can reuse."""
-
-    @classmethod
-    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
-        """Read and prepare data, and make the task (``finetune.tasks.load_task``)."""
-        from finetune.tasks.definition import load_defined  # which imports this module
-
-        return load_defined(cls, config, data)
-
-    @classmethod
-    def read(cls, config: Any, source: Any) -> Dataset:
-        """Read the data that ``config.data`` names, or data in memory."""
-        return read_examples(config, source)
-
-    @classmethod
-    def prepare(cls, config: Any, data: Dataset) -> Dataset:
-        """Convert labels for the task; drop rows without gold and count them in the notes."""
-        return data
 
     @classmethod
     @abstractmethod
     def derive(cls, config: Any, data: Dataset) -> dict[str, Any]:
         """Derive the record's fields from the training data: ``labels`` and those it adds."""
 
-    @classmethod
-    def of(
-        cls, record: Any, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
-    ) -> Task:
-        """Make the task of a record, a tokenizer, and the trained model to begin with."""
-        return cls(record, tokenizer, warm_start)
-
-    @classmethod
-    def notes(cls, record: Any, data: Dataset) -> list[str]:
-        """Return notes for the log on how the record and the data fit together."""
-        return []
-
-    def complete(self, data: Dataset) -> Dataset:
-        """Check the data with the task, and add what scores need."""
-        return data
-
-    @property
-    def description(self) -> TaskDescription:
-        """The task in words, and the kind of its examples and models."""
-        return self.record.config.description
-
-    @property
-    def name(self) -> str:
-        """The name of the command, as in ``TASKS``."""
-        return self.description.name
-
-    def encode(self, examples: Sequence[Example], gather: Gather = joined) -> Encoded:
-        """Turn examples into sequences of token ids: one for each example, or several windows.
-
-        ``gather`` gets a function that encodes a chunk of the examples, and the first indices of
-        all chunks. It returns their sequences together.
-        """
-
-        def encoded_chunk(start: int) -> Encoded:
-            with without_garbage_collection():
-                return self._encoded_chunk(list(examples[start : start + CHUNK]))
-
-        encoded = gather(encoded_chunk, range(0, len(examples), CHUNK))
-        return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
-
-    def _encoded_chunk(self, examples: Sequence[Any]) -> Encoded:
-        kinds = self.tokenizer.id_kind, whole(2 * self.record.max_length)  # two texts of a pair
-        return Encoded.of(*self._sequences(examples), *kinds)
-
     @abstractmethod
     def _sequences(self, examples: Sequence[Any]) -> tuple[list[list[Encoding]], int]:
         """Return the sequences of each example, and how many texts or words were cut to fit."""
 
-    def _encoding_notes(self, examples: Sequence[Any], encoded: Encoded) -> list[str]:
-        ids, unknown = encoded.sequences.ids.values, self.tokenizer.unknown
-        blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
-        number = sum(int((block == unknown).sum()) for block in blocks)
-        return self.tokenizer.unreadable(number, len(ids))
-
-    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
-        """Make the targets of a batch of sequences, in their order; none if gold is missing."""
-        targets = Encodings.of(encodings).targets
-        return {} if targets is None else self._targets(targets)
-
     @abstractmethod
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Make the targets of a batch from the targets of its sequences."""
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+        """Make the targets of a batch from its sequences, and from their targets in ``rows``."""
 
     @abstractmethod
     def head(self, folder: str | Path | None = None) -> Any:
         """Make a new model on the configured encoder, or load the model saved in a folder."""
 
+    @abstractmethod
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the losses of a batch, and the number to divide it by.
-
-        A task that always has a ``coupled_loss`` leaves this method out.
-        """
-        raise NotImplementedError
+        """Return the sum of the losses of a batch, and the number to divide it by."""
 
     @abstractmethod
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
@@ -308,44 +236,82 @@ class Task(ABC):
         decoder: Any = self.record
         return decoder.finish(example, partials)
 
+    # What the required members give.
+
+    @property
+    def description(self) -> TaskDescription:
+        """The task in words, and the kind of its examples and models."""
+        return self.record.config.description
+
+    @property
+    def name(self) -> str:
+        """The name of the command, as in ``TASKS``."""
+        return self.description.name
+
+    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+        """Make the targets of a batch of sequences, in their order; none if gold is missing."""
+        sequences = Encodings.of(encodings)
+        return {} if sequences.targets is None else self._targets(sequences.targets, sequences)
+
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""
         pairs = zip(gold, predicted, strict=True)
         scored = [pair for pair in pairs if self.gold(pair[0]) is not None]
         return self._score(*map(list, zip(*scored, strict=True))) if scored else {}
 
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-        return score(KINDS[self.record.kind].scored(gold, predicted, **self._facts))
+    # Optional members.
 
-    @property
-    def _facts(self) -> dict[str, Any]:
-        return {}
+    skipped_checks: ClassVar[Collection[str]] = ()
+    """The data checks that do not apply."""
+    reusable_head: ClassVar[ReusableHead | None] = None
+    """The class of heads that ``--init-from`` can reuse."""
+    explained: ClassVar[type[Explained] | None] = None
+    """What words explain in its predictions."""
 
-    def _labeled_head(
-        self, load: Callable[..., H], folder: str | Path | None, /, **settings: Any
-    ) -> H:
-        batching = self.record.config.batching
-        if folder is not None:
-            return load(str(folder), batching=batching)
-        labels = list(self.record.labels)
-        head = load(labels=labels, batching=batching, **settings, **self._pretrained)
-        if self._warm_start is not None:
-            self._warm_start.copy_head(head)
-        return head
+    @classmethod
+    def read(cls, config: Any, source: Any) -> Dataset:
+        """Read the data that ``config.data`` names, or data in memory."""
+        return read_examples(config, source)
 
-    @property
-    def _pretrained(self) -> dict[str, Any]:
-        config, start = self.record.config, self._warm_start
-        name = config.model if start is None else start.source
-        trusted = {"name": name, "trust_remote_code": config.trust_remote_code}
-        return trusted | ({"bilstm": True} if config.bilstm else {})
+    @classmethod
+    def prepare(cls, config: Any, data: Dataset) -> Dataset:
+        """Convert labels for the task; drop rows without gold and count them in the notes."""
+        return data
 
-    @property
-    def keeps_head(self) -> bool:
-        """True if a new model begins with the trained head of ``--init-from``, or rows of it."""
-        return self._warm_start is not None and self._warm_start.rows is not None
+    def complete(self, data: Dataset) -> Dataset:
+        """Check the prepared data, and add notes and what scores need."""
+        return data
 
-    # Optional members: None, False or empty, unless a task overrides them.
+    def encode(
+        self, examples: Sequence[Example], gather: Gather = joined, *, for_training: bool = False
+    ) -> Encoded:
+        """Turn examples into sequences of token ids: one for each example, or several windows.
+
+        Args:
+            examples: The examples.
+            gather: Gets a function that encodes a chunk of the examples, and the first indices of
+                all chunks; returns their sequences together.
+            for_training: Leave out what ``sequences_of_epoch`` adds.
+        """
+        widths = self.tokenizer.id_kind, whole(2 * self.record.max_length)  # two texts of a pair
+
+        def encoded_chunk(start: int) -> Encoded:
+            with without_garbage_collection():
+                chunk = list(examples[start : start + CHUNK])
+                return Encoded.of(*self._sequences(chunk), *widths)
+
+        encoded = gather(encoded_chunk, range(0, len(examples), CHUNK))
+        return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
+
+    def _encoding_notes(self, examples: Sequence[Any], encoded: Encoded) -> list[str]:
+        ids, unknown = encoded.sequences.ids.values, self.tokenizer.unknown
+        blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
+        number = sum(int((block == unknown).sum()) for block in blocks)
+        return self.tokenizer.unreadable(number, len(ids))
+
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> dict[str, Any]:
+        """Compute metrics for examples with gold, and ``facts`` of the kind of predictions."""
+        return score(KINDS[self.record.kind].scored(gold, predicted, **facts))
 
     @property
     def graph_refusal(self) -> str | None:
@@ -369,35 +335,6 @@ class Task(ABC):
         """Apply the fitted values to an example's prediction by an uncalibrated model."""
         raise NotImplementedError
 
-    @property
-    def threshold_labels(self) -> Sequence[str]:
-        """The labels whose lowest probabilities, ``record.thresholds``, may be changed later."""
-        return ()
-
-    def blank(self, example: Any) -> Prediction | None:
-        """Return the empty prediction of an example without text; None for other examples."""
-        return None
-
-    takes_metrics: ClassVar[bool] = True
-    """True if metrics of users compare its predictions with gold, in the form of their kind."""
-
-    @property
-    def sampling(self) -> float | None:
-        """The strength of ``--sampling``: 1 gives all classes the same share of an epoch."""
-        config = self.record.config
-        if not isinstance(config, LabelConfig) or config.sampling == "none":
-            return None
-        _, strength = named_strength(config.sampling)
-        return 1.0 if strength is None else strength
-
-    def classes(self, example: Any) -> Collection[str]:
-        """Return the classes of an example, of which ``sampling`` draws rare ones more often."""
-        raise NotImplementedError
-
-    grouped: ClassVar[bool] = False
-    """True if the loss of a micro-batch needs all sequences of an example: training keeps them
-    together. An example of more than ``--max-tokens`` tokens is a micro-batch of its own."""
-
     def sequences_of_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
     ) -> Encodings:
@@ -407,10 +344,6 @@ class Task(ABC):
     def added_ids(self) -> Sequence[int]:
         """Return the ids of subwords that ``sequences_of_epoch`` adds."""
         return ()
-
-    encode_training: ClassVar[Callable[..., Encoded] | None] = None
-    """Encode training examples as ``encode``, without what ``sequences_of_epoch`` adds; None uses
-    ``encode``."""
 
     @property
     def coupled_loss(self) -> CoupledLoss | None:
@@ -429,14 +362,9 @@ class Task(ABC):
         """
         return None
 
-    @property
-    def vector_task(self) -> Task | None:
-        """The task that predicts the input of ``fit_head``."""
-        return None
-
-    def fit_head(self, head: Any, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
-        """Fit weights of the head in place, to gold and predictions, before each evaluation."""
-        raise NotImplementedError
+    fit_classifier: ClassVar[Callable[..., None] | None] = None
+    """Fit weights of the model in place before each evaluation, from the model, the training
+    examples, and a function that returns what a task predicts for them."""
 
     soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = None
     """Return the sum of the losses of a batch against the logits of a teacher, from the logits, the
@@ -444,35 +372,28 @@ class Task(ABC):
     divided by the number of words, or of sequences of texts. For a CRF the logits are the
     emissions, with the rest of the teacher's scores in the targets of the batch."""
 
-    def num_logits(self, sequences: Encodings) -> Array:
-        """Return the number of rows of the logits of each sequence: [N]."""
-        return np.ones(len(sequences), dtype=np.int64)
-
-    @property
-    def per_subword(self) -> bool:
-        """True if a word has a row of logits for each of its subwords."""
-        return False
-
     def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets of sequences without gold, which add nothing to the loss."""
         raise NotImplementedError
 
-    @property
-    def explained_score(self) -> str:
-        """The score of labels that words explain, such as ``logit``; empty if they explain none."""
-        return ""
 
-    def explained_labels(self, prediction: Any) -> Sequence[LabelSpan]:
-        """Return the labels of a prediction to explain."""
-        raise NotImplementedError
+def labeled_model(
+    task: Task, load: Callable[..., M], folder: str | Path | None, /, **settings: Any
+) -> M:
+    """Make a new model for the labels of a task by ``load`` with settings, or load one saved."""
+    batching = task.record.config.batching
+    if folder is not None:
+        return load(str(folder), batching=batching)
+    labels = list(task.record.labels)
+    model = load(labels=labels, batching=batching, **settings, **starting_model(task))
+    if task.warm_start is not None:
+        task.warm_start.copy_head(model)
+    return model
 
-    def label_scores(self, logits: Any) -> torch.Tensor:
-        """Return the uncalibrated score of each class in each row of the logits: [R, C]."""
-        raise NotImplementedError
 
-    def label_row(self, label: LabelSpan, sequence: Encoding) -> int | None:
-        """Return the row of a label among the rows of a sequence; None if it has no row."""
-        return 0
-
-    limited: ClassVar[Callable[..., Task] | None] = None
-    """Return the task with another --max-length and --max-tokens, for vectors of whole texts."""
+def starting_model(task: Task) -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` that name what a new model begins with."""
+    config, start = task.record.config, task.warm_start
+    name = config.model if start is None else start.source
+    trusted = {"name": name, "trust_remote_code": config.trust_remote_code}
+    return trusted | ({"bilstm": True} if config.bilstm else {})

@@ -51,7 +51,7 @@ def with_thresholds(task: Task, thresholds: str | float | Mapping[str, float]) -
         UserError: The model has no such label, or the thresholds are not from 0 to 1.
     """
     record: Any = task.record
-    given = read_thresholds(thresholds, task.threshold_labels)
+    given = read_thresholds(thresholds, task.record.threshold_labels)
     return replace(task, record=replace(record, thresholds={**record.thresholds, **given}))
 
 

@@ -9,7 +9,7 @@ different numbers of choices.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -29,7 +29,7 @@ from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences, check_characters
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord, labeled_model
 from finetune.tasks.class_losses import class_divergence
 from finetune.tasks.decoding import log_softmax
 from finetune.types import (
@@ -95,7 +95,6 @@ class ChoiceTask(Task):
     skipped_checks = ("labels",)
     gold = attrgetter("label")
     graph_refusal = NO_GRAPH
-    grouped = True
 
     @classmethod
     def prepare(cls, config: ChoiceConfig, data: Dataset) -> Dataset:
@@ -158,30 +157,23 @@ class ChoiceTask(Task):
             found |= dict(zip(((text, second) for text in texts), ids, strict=True))
         return found
 
-    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         """Make the targets of whole questions: ``rows`` [Q, C] and ``label`` [Q].
 
         ``rows`` are the sequences of the choices of each of Q questions, -1 where a question has
         fewer choices than C. ``label`` is ``IGNORED`` without gold.
         """
-        encodings = Encodings.of(encodings)
-        targets = super().collate(encodings)
-        if not targets:
-            return {}
-        _, question = np.unique(encodings.example, return_inverse=True)
-        rows = np.full((question.max() + 1, encodings.part.max() + 1), -1)
-        rows[question, encodings.part] = np.arange(len(encodings))
-        label, right = np.full(len(rows), IGNORED), targets["right"].numpy()
-        label[question[right]] = encodings.part[right]
-        return {"rows": torch.from_numpy(rows), "label": torch.from_numpy(label)}
-
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        return {"right": torch.from_numpy(rows["right"].values.astype(bool))}
+        _, question = np.unique(sequences.example, return_inverse=True)
+        choices = np.full((question.max() + 1, sequences.part.max() + 1), -1)
+        choices[question, sequences.part] = np.arange(len(sequences))
+        label, right = np.full(len(choices), IGNORED), rows["right"].values.astype(bool)
+        label[question[right]] = sequences.part[right]
+        return {"rows": torch.from_numpy(choices), "label": torch.from_numpy(label)}
 
     def head(self, folder: str | Path | None = None) -> ChoiceScorer:
         """Make a new model on the configured encoder, or load one from a folder."""
         dropout = self.record.config.classifier_dropout
-        return self._labeled_head(ChoiceScorer.from_pretrained, folder, dropout=dropout)
+        return labeled_model(self, ChoiceScorer.from_pretrained, folder, dropout=dropout)
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed cross entropy of the right choices, and the number of questions."""
@@ -257,7 +249,7 @@ class ChoiceTask(Task):
         return self._decided(example, np.array(prediction.scores))
 
     def _score(
-        self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction]
+        self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction], **facts: Any
     ) -> dict[str, float]:
         found = super()._score(gold, predicted)
         if self.record.temperature is not None:

@@ -14,13 +14,19 @@ from typing import Any, Self
 import numpy as np
 
 from finetune.evaluation.temperature import scale
-from finetune.types import LabelSet, Partial, TextExample, TextPrediction, TokenExample
+from finetune.types import LabelSet, Partial, Prediction, TextExample, TextPrediction, TokenExample
 
 
 class Decoder:
     """Makes predictions from logits: the record of a task, or what an export holds of it."""
 
     labels: LabelSet
+    all_subwords: bool = False
+    """Whether all subwords of a word have logits."""
+
+    def of_blank(self, example: Any) -> Prediction | None:
+        """Return the prediction for an example without text; None for other examples."""
+        return None
 
     @classmethod
     def attributes(cls) -> list[str]:

@@ -25,7 +25,7 @@ from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks import TASK_FILE, saved_task, task_class
+from finetune.tasks import TASK_FILE, saved_task, task_class, task_of
 from finetune.tasks.base import Task
 from finetune.types import UserError
 
@@ -38,10 +38,9 @@ def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tup
     limit = sequence_limit(config, tokenizer, warm_start)
     record = task.record_class(config=config, max_length=limit, **derived)
     data = limited(data, config)
-    notes = [*data.notes, *unmeasured_labels(data), *task.notes(record, data)]
-    notes += [warm_start.note] if warm_start else []
-    made = task.of(record, tokenizer, warm_start)
-    return made, made.complete(replace(data, notes=notes))
+    made = task_of(task, record, tokenizer, warm_start)
+    data = made.complete(replace(data, notes=[*data.notes, *unmeasured_labels(data)]))
+    return made, replace(data, notes=[*data.notes, warm_start.note]) if warm_start else data
 
 
 def run_data(

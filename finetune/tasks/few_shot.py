@@ -7,7 +7,7 @@ SetFit (Tunstall et al., 2022): vectors of texts get a cosine of 1 if their labe
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from finetune.data.text_labels import label_names
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.runtime.device import to_device
-from finetune.tasks.base import CoupledLoss, Task
+from finetune.tasks.base import CoupledLoss, Task, starting_model
+from finetune.tasks.explained import ExplainedTexts
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import Batch, Partial, SentencePrediction, Sequences, TextExample, UserError
 
@@ -37,10 +38,19 @@ def cosine_loss(
     return errors.sum(), u.new_full((), len(label))
 
 
+class ExplainedFewShot(ExplainedTexts):
+    """Labels of texts."""
+
+    def scores(self, logits: Any) -> torch.Tensor:
+        """Return log-probabilities of classes [N, C]."""
+        return super().scores(_class_logits(logits))
+
+
 class FewShotTask(TextClassificationTask):
     """Texts or pairs of texts with one label each, few examples of each label."""
 
     soft_loss = None  # type: ignore[assignment]  # it learns from texts alone
+    explained = ExplainedFewShot
 
     def complete(self, data: Dataset) -> Dataset:
         """Raise UserError if the training examples lack a label."""
@@ -49,7 +59,7 @@ class FewShotTask(TextClassificationTask):
             raise UserError(
                 f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
             )
-        return data
+        return super().complete(data)
 
     @property
     def graph_refusal(self) -> str:
@@ -59,12 +69,7 @@ class FewShotTask(TextClassificationTask):
             "`finetune predict`, or train without it and export that"
         )
 
-    @property
-    def vector_task(self) -> Task:
-        """The task that predicts the vectors of texts."""
-        return _VectorTask(self.record, self.tokenizer)
-
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         return {}  # the loss compares vectors
 
     def head(self, folder: str | Path | None = None) -> SentenceEncoder:
@@ -85,7 +90,7 @@ class FewShotTask(TextClassificationTask):
             pooling=pooling,
             normalize=normalize,
             **settings,
-            **self._pretrained,
+            **starting_model(self),
         )
 
     def sequences_of_epoch(
@@ -127,16 +132,16 @@ class FewShotTask(TextClassificationTask):
         # a frozen encoder has no gradient, the classifier one of 0
         return loss + 0.0 * head.classifier_weights().sum(), count
 
-    def fit_head(
+    def fit_classifier(
         self,
         head: SentenceEncoder,
         gold: Sequence[TextExample],
-        predicted: Sequence[SentencePrediction],
+        predict: Callable[[Task], Sequence[Any]],
     ) -> None:
         """Fit a logistic regression on the vectors, with an L2 penalty as in SetFit (C = 1)."""
         from sklearn.linear_model import LogisticRegression  # which takes long to import
 
-        labels = self.record.labels
+        labels, predicted = self.record.labels, predict(_VectorTask(self.record, self.tokenizer))
         classes = np.array([labels.id(str(each.label), each.where) for each in gold])
         weights = self.record.class_weights
         model = LogisticRegression(max_iter=10_000).fit(
@@ -155,10 +160,6 @@ class FewShotTask(TextClassificationTask):
     def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each text."""
         return super().decode(_class_logits(logits), batch)
-
-    def label_scores(self, logits: SentenceOutput) -> torch.Tensor:
-        """Return log-probabilities of classes [N, C]."""
-        return super().label_scores(_class_logits(logits))
 
 
 def _class_logits(output: SentenceOutput) -> torch.Tensor:

@@ -103,4 +103,4 @@ def task_of_config(folder: Path) -> Task:
         max_length=tokenizer.max_length(limit, None),
         **fields,
     )
-    return made.of(record, tokenizer)
+    return made(record, tokenizer)

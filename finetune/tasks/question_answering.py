@@ -23,11 +23,11 @@ from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.kinds.answers import ANSWERS, best_threshold
 from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses, rows_of
-from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord, labeled_model
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import class_divergence
 from finetune.types import (
@@ -72,6 +72,11 @@ class AnswerRecord(TaskRecord, AnswerDecoder):
     def n_best(self) -> int:  # type: ignore[override]
         """Number of answers in a prediction."""
         return self.config.n_best
+
+    @property
+    def threshold_labels(self) -> Sequence[str]:
+        """The name of no answer, if it may be predicted."""
+        return [NO_ANSWER] if self.unanswerable else []
 
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
         """Stream questions with their contexts, without their answers."""
@@ -139,33 +144,26 @@ class QuestionAnsweringTask(Task):
         unanswerable = not all(data.splits["train"].column("answers"))
         return {"labels": LabelSet(POSITIONS), "pairs": True, "unanswerable": unanswerable}
 
-    @classmethod
-    def notes(cls, record: AnswerRecord, data: Dataset) -> list[str]:
-        """Return a note on questions without an answer."""
-        train = data.splits["train"]
-        number = sum(not example.answers for example in train)
-        if number:
-            return [f"{number:,} of {quantity(len(train), 'training question')} have no answer"]
-        others = {
-            split: sum(example.answers == () for example in examples)
-            for split, examples in data.splits.items()
-        }
-        return [
-            f"warning: {split}: {quantity(count, 'question')} without an answer, which a model "
-            "trained on answers alone always misses"
-            for split, count in others.items()
-            if count
-        ]
+    def complete(self, data: Dataset) -> Dataset:
+        """Add a note on questions without an answer."""
+        train, notes = data.splits["train"], list(data.notes)
+        if number := sum(not example.answers for example in train):
+            notes.append(
+                f"{number:,} of {quantity(len(train), 'training question')} have no answer"
+            )
+            return replace(data, notes=notes)
+        for split, examples in data.splits.items():
+            if count := sum(example.answers == () for example in examples):
+                notes.append(
+                    f"warning: {split}: {quantity(count, 'question')} without an answer, which a "
+                    "model trained on answers alone always misses"
+                )
+        return replace(data, notes=notes)
 
     @property
     def calibrated(self) -> bool:
         """True if a threshold of no answer is chosen."""
         return self.record.unanswerable
-
-    @property
-    def threshold_labels(self) -> Sequence[str]:
-        """The name of no answer, if it may be predicted."""
-        return [NO_ANSWER] if self.record.unanswerable else []
 
     def _sequences(self, examples: Sequence[Question]) -> tuple[list[list[Encoding]], int]:
         record = self.record
@@ -187,14 +185,14 @@ class QuestionAnsweringTask(Task):
             )
         return notes
 
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         found = {name: torch.from_numpy(rows[name].values.astype(np.int64)) for name in POSITIONS}
         weight = (found["start"] >= 0).float()
         return {name: value.clamp(min=0) for name, value in found.items()} | {"weight": weight}
 
     def head(self, folder: str | Path | None = None) -> QuestionAnswerer:
         """Make a new model on the configured encoder, or load one from a folder."""
-        return self._labeled_head(QuestionAnswerer.from_pretrained, folder)
+        return labeled_model(self, QuestionAnswerer.from_pretrained, folder)
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed loss of start and end of the windows, and their number."""
@@ -210,10 +208,6 @@ class QuestionAnsweringTask(Task):
             rows_of(each, batch).flatten(0, 1).clamp(min=-1e4) for each in (logits, teacher)
         )
         return class_divergence(own, other, temperature).sum() / 2
-
-    def num_logits(self, sequences: Encodings) -> Array:
-        """Return the number of tokens of each sequence."""
-        return sequences.lengths
 
     def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets whose weight is 0."""

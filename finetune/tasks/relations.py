@@ -8,7 +8,7 @@ Chen 2022). The start markers are classified together, into the labels or no rel
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
@@ -25,9 +25,10 @@ from finetune.data.examples import Examples
 from finetune.data.preparation import with_gold
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import Encoded, Ragged
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
+from finetune.tasks.base import labeled_model
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -136,10 +137,9 @@ class RelationTask(WordTask):
             "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
         }
 
-    @classmethod
-    def notes(cls, record: RelationRecord, data: Dataset) -> list[str]:
-        """Return a note on the pairs to classify, and notes on the unseen types of each split."""
-        found = []
+    def complete(self, data: Dataset) -> Dataset:
+        """Add a note on the pairs to classify, and notes on the unseen types of each split."""
+        record, found = self.record, list(data.notes)
         for split, rows in data.splits.items():
             spans = [example.spans or () for example in rows]
             chosen = [{*_pairs(record.config, record.related, each)} for each in spans]
@@ -164,11 +164,7 @@ class RelationTask(WordTask):
                     f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
                     f"{abbreviated(unseen)}"
                 )
-        return found
-
-    def classes(self, example: TokenExample) -> Collection[str]:
-        """Return the labels of the relations of a sentence."""
-        return {relation.label for relation in example.relations or ()}
+        return replace(data, notes=found)
 
     @cached_property
     def _markers(self) -> Markers:
@@ -223,7 +219,7 @@ class RelationTask(WordTask):
             notes.append(f"{spans} inside a word: no pairs with them are classified")
         return notes
 
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         record = self.record
         weights = record.class_weights and (1.0, *record.class_weights)
         label = torch.from_numpy(rows["label"].values.astype(np.int64))
@@ -231,7 +227,8 @@ class RelationTask(WordTask):
 
     def head(self, folder: str | Path | None = None) -> RelationClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
-        return self._labeled_head(
+        return labeled_model(
+            self,
             RelationClassifier.from_pretrained,
             folder,
             subject_id=self._markers.subject_id,

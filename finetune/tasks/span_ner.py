@@ -26,12 +26,13 @@ from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.kinds import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import (
     candidate_index,
     num_candidates,
     predicted_candidates,
 )
+from finetune.tasks.base import labeled_model
 from finetune.tasks.class_losses import (
     class_divergence,
     class_losses,
@@ -40,6 +41,7 @@ from finetune.tasks.class_losses import (
     label_losses,
     loss_targets,
 )
+from finetune.tasks.explained import ExplainedSpans
 from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_thresholds
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
@@ -47,7 +49,6 @@ from finetune.types import (
     Batch,
     Encoding,
     LabelSet,
-    LabelSpan,
     Partial,
     Span,
     SpanPrediction,
@@ -84,6 +85,11 @@ class SpanRecord(WordRecord, SpanDecoder):
         configured = self.config.decoding
         return self.decoding if configured == "auto" else configured
 
+    @property
+    def threshold_labels(self) -> Sequence[str]:
+        """All span types."""
+        return list(self.labels)
+
 
 NO_GOLD = (
     "spans, or tags that spell spans (B-TYPE, I-TYPE, O). For tags of single words use "
@@ -97,6 +103,7 @@ class SpanNerTask(WordTask):
     record: SpanRecord
     record_class = SpanRecord
     gold = attrgetter("spans")
+    explained = ExplainedSpans
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
@@ -125,22 +132,17 @@ class SpanNerTask(WordTask):
             "class_weights": weights,
         }
 
-    @classmethod
-    def notes(cls, record: SpanRecord, data: Dataset) -> list[str]:
-        """Return a note on candidates and decoding."""
-        width = record.max_width
+    def complete(self, data: Dataset) -> Dataset:
+        """Add a note on candidates and decoding."""
+        width = self.record.max_width
         limit = "of any width" if width is None else f"up to {width} words wide"
-        return [f"candidates: spans {limit}; decoding {record.constraint}"]
+        note = f"candidates: spans {limit}; decoding {self.record.constraint}"
+        return replace(data, notes=[*data.notes, note])
 
     @property
     def calibrated(self) -> bool:
         """True if thresholds are chosen."""
         return self.record.config.calibrate != "none"
-
-    @property
-    def threshold_labels(self) -> Sequence[str]:
-        """All span types."""
-        return list(self.record.labels)
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
         encoded, num_cut = self._windows(examples, core_only=False)
@@ -224,7 +226,7 @@ class SpanNerTask(WordTask):
         found = f"{fraction} out of reach, counted as missed: {reasons}"
         return [*notes, found] if reasons else notes
 
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         """Return ``span``, ``num_words`` predicted, and ``loss_targets``.
 
         ``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels;
@@ -256,7 +258,8 @@ class SpanNerTask(WordTask):
     def head(self, folder: str | Path | None = None) -> SpanClassifier:
         """Make a new span scorer on the configured encoder, or load one from a folder."""
         record, config = self.record, self.record.config
-        head = self._labeled_head(
+        head = labeled_model(
+            self,
             SpanClassifier.from_pretrained,
             folder,
             representation=config.representation,
@@ -303,14 +306,9 @@ class SpanNerTask(WordTask):
         divergence = label_divergence if several else class_divergence
         return divergence(logits, teacher, temperature).sum()
 
-    def num_logits(self, sequences: Encodings) -> Array:
-        """Return the number of candidates of each sequence."""
-        width = self.record.max_width
-        return np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
-
     def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets in which no candidate has a loss."""
-        counts, number = self.num_logits(sequences), len(sequences)
+        counts, number = ExplainedSpans(self.record).num_rows(sequences), len(sequences)
         ones = np.ones(number, np.int64)
         none = Ragged.of_counts(np.zeros(0, np.int32), ones * 0)
         others = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
@@ -326,28 +324,6 @@ class SpanNerTask(WordTask):
         """Return the candidates of each sequence whose score could reach a threshold."""
         rows = self.record.windows(logits.cpu().numpy(), batch.num_words)
         return batch.partials(rows)
-
-    @property
-    def explained_score(self) -> str:
-        """The score of types that words explain, of sentences that are read alone."""
-        return "logit" if self.record.config.context == "none" else ""
-
-    def explained_labels(self, prediction: SpanPrediction) -> Sequence[LabelSpan]:
-        """Return the type of each span."""
-        ids = self.record.labels.id
-        return [LabelSpan(each.label, ids(each.label), each[:2]) for each in prediction.spans]
-
-    def label_scores(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return the logits of types against no type: [S, C]."""
-        return logits if self.record.config.multi_label else logits[:, 1:] - logits[:, :1]
-
-    def label_row(self, label: LabelSpan, sequence: Encoding) -> int | None:
-        """Return the row of a span; None in windows without it."""
-        assert label.words is not None
-        start, end = (word - sequence.first_word for word in label.words)
-        if start < 0 or end > sequence.num_words:
-            return None
-        return int(candidate_index(start, end, sequence.num_words, self.record.max_width))
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
@@ -370,7 +346,7 @@ class SpanNerTask(WordTask):
         return self.record.decide(prediction, self.record.thresholds)
 
     def _score(
-        self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
+        self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction], **facts: Any
     ) -> dict[str, float]:
         found = super()._score(gold, predicted)
         if self.record.thresholds:

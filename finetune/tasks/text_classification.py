@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,17 +22,15 @@ from torch.nn import functional
 from finetune.config.tasks import TextConfig
 from finetune.data import Dataset
 from finetune.data.labels import with_standard_names
-from finetune.data.text_labels import label_names, nli_label_order, prepare_texts
+from finetune.data.text_labels import nli_label_order, prepare_texts
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
-from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences
-from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord, labeled_model
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
     class_divergence,
@@ -43,11 +41,11 @@ from finetune.tasks.class_losses import (
     vote_losses,
 )
 from finetune.tasks.decoding import TextDecoder
+from finetune.tasks.explained import Explained, ExplainedTexts
 from finetune.tasks.text_fields import derive_texts
 from finetune.types import (
     Batch,
     Encoding,
-    LabelSpan,
     Partial,
     TextExample,
     TextPrediction,
@@ -78,10 +76,10 @@ class TextRecord(TaskRecord, TextDecoder):
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_thresholds(self.thresholds, self.with_threshold)
+        check_thresholds(self.thresholds, self.threshold_labels)
 
     @property
-    def with_threshold(self) -> list[str]:
+    def threshold_labels(self) -> list[str]:
         """The labels that have a threshold: all of several, or the positive one of two."""
         if self.problem == "multi":
             return list(self.labels)
@@ -110,15 +108,7 @@ class TextClassificationTask(Task):
     record_class = TextRecord
     reusable_head = SequenceClassifier
     gold = attrgetter("label")
-
-    @classmethod
-    def of(
-        cls, record: TextRecord, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
-    ) -> Task:
-        """Make the task of a record, with ``--few-shot`` another one."""
-        from finetune.tasks.few_shot import FewShotTask  # which imports this module
-
-        return (FewShotTask if record.config.few_shot else cls)(record, tokenizer, warm_start)
+    explained: ClassVar[type[Explained]] = ExplainedTexts
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
@@ -130,13 +120,13 @@ class TextClassificationTask(Task):
         """Return the kind of problem, the labels in a fixed order, and the class weights."""
         return derive_texts(config, data)
 
-    @classmethod
-    def notes(cls, record: TextRecord, data: Dataset) -> list[str]:
-        """Return a note on the positive class where its name does not tell it."""
-        if record.positive is None or record.config.positive or named_positive(record.labels):
-            return []
-        rare = record.positive
-        return [f"f1 scores {rare!r}, the rarer label in training; --positive names another"]
+    def complete(self, data: Dataset) -> Dataset:
+        """Add a note on the positive class where its name does not tell it."""
+        record, rare = self.record, self.record.positive
+        if rare is None or record.config.positive or named_positive(record.labels):
+            return data
+        note = f"f1 scores {rare!r}, the rarer label in training; --positive names another"
+        return replace(data, notes=[*data.notes, note])
 
     @property
     def graph_refusal(self) -> str:
@@ -147,19 +137,6 @@ class TextClassificationTask(Task):
     def calibrated(self) -> bool:
         """True if a temperature is fitted."""
         return self.record.config.calibrate != "none"
-
-    @property
-    def threshold_labels(self) -> Sequence[str]:
-        """The labels that have a threshold."""
-        return self.record.with_threshold
-
-    def blank(self, example: TextExample) -> TextPrediction | None:
-        """Return a prediction without a label for an example without text."""
-        return self.record.of_blank(example)
-
-    def classes(self, example: TextExample) -> Sequence[str]:
-        """Return the labels of an example."""
-        return label_names(example)
 
     @cached_property
     def _text_sequences(self) -> TextSequences:
@@ -197,7 +174,7 @@ class TextClassificationTask(Task):
             target["votes"] = [shares.get(name, 0.0) for name in labels]
         return target
 
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         """Return ``label`` [N] or [N, C], ``weight`` [N] of the window, and ``loss_targets``.
 
         Of annotators who disagree, also the shares of their ``votes`` [N, C].
@@ -222,13 +199,15 @@ class TextClassificationTask(Task):
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.record.config
         if not config.custom_head:
-            return self._labeled_head(
+            return labeled_model(
+                self,
                 SequenceClassifier.from_pretrained,
                 folder,
                 problem=self.record.problem,
                 dropout=config.classifier_dropout,
             )
-        return self._labeled_head(
+        return labeled_model(
+            self,
             PairClassifier.from_pretrained,
             folder,
             kind=config.pair_encoder,
@@ -280,28 +259,6 @@ class TextClassificationTask(Task):
         rows = self.record.windows(logits.cpu().numpy())
         return batch.partials(rows)
 
-    @property
-    def explained_score(self) -> str:
-        """The score of labels that words explain."""
-        scores = {"single": "log-probability", "multi": "logit", "regression": "number"}
-        return scores[self.record.problem]
-
-    def explained_labels(self, prediction: TextPrediction) -> Sequence[LabelSpan]:
-        """Return the predicted label, also a withheld one, each of several, or the number."""
-        labels, label = self.record.labels, prediction.label
-        label = prediction.decided.get("withheld") if label is None else label
-        if label is None:
-            return ()
-        if self.record.problem == "regression":
-            return (LabelSpan(labels[0], 0),)
-        names = label if isinstance(label, tuple) else (str(label),)
-        return [LabelSpan(name, labels.id(name)) for name in names]
-
-    def label_scores(self, logits: Any) -> torch.Tensor:
-        """Return log-probabilities of classes, logits of several labels, or the number: [N, C]."""
-        scores: torch.Tensor = logits
-        return scores.log_softmax(-1) if self.record.problem == "single" else scores
-
     def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> tuple[dict[str, Any], str]:
@@ -330,14 +287,11 @@ class TextClassificationTask(Task):
             return np.array(applies, dtype=bool).reshape(len(gold), len(labels))
         return np.array([labels.id(str(e.label), e.where) for e in gold], dtype=int)
 
-    @property
-    def _facts(self) -> dict[str, Any]:
-        return {"labels": self.record.labels, "positive": self.record.positive}
-
     def _score(
-        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
+        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction], **facts: Any
     ) -> dict[str, float]:
-        scores = super()._score(gold, predicted)
+        facts = {"labels": self.record.labels, "positive": self.record.positive}
+        scores = super()._score(gold, predicted, **facts)
         if self.record.temperature is not None:
             scores |= self._calibration_errors(gold, predicted)
         return scores

@@ -37,6 +37,7 @@ from finetune.models.heads.crf import (
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.tasks.base import labeled_model
 from finetune.tasks.class_losses import (
     class_divergence,
     class_frequencies,
@@ -44,6 +45,7 @@ from finetune.tasks.class_losses import (
     class_weights,
     loss_targets,
 )
+from finetune.tasks.explained import ExplainedTags
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
@@ -51,7 +53,6 @@ from finetune.types import (
     Batch,
     Encoding,
     LabelSet,
-    LabelSpan,
     Partial,
     TokenExample,
     TokenPrediction,
@@ -94,6 +95,14 @@ class TagRecord(WordRecord, TagDecoder):
         config = self.config
         return not config.crf and (config.label_subwords == "all" or config.word_score != "first")
 
+    def num_rows(self, sequences: Encodings) -> Array:
+        """Return the number of core words of each sequence, or of their subwords: [N]."""
+        if not self.all_subwords:
+            return sequences.num_words
+        starts, offsets, _ = sequences.words
+        counts: Array = starts[offsets[1:] - 1].astype(np.int64) - starts[offsets[:-1]]
+        return counts
+
 
 class TokenClassificationTask(WordTask):
     """One tag for every word."""
@@ -102,6 +111,7 @@ class TokenClassificationTask(WordTask):
     record_class = TagRecord
     reusable_head = TokenClassifier
     gold = attrgetter("tags")
+    explained = ExplainedTags
 
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
@@ -140,16 +150,16 @@ class TokenClassificationTask(WordTask):
         converted = (convert_tags(tags, source, scheme) for tags in training_tags(train))
         return found | _of_loss(config, labels, converted)
 
-    @classmethod
-    def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
-        """Return a note on subwords that word scores use without training."""
-        config = record.config
+    def complete(self, data: Dataset) -> Dataset:
+        """Add a note on subwords that word scores use without training."""
+        config = self.record.config
         if config.word_score == "first" or config.label_subwords != "first":
-            return []
-        return [
+            return data
+        note = (
             f"--word-score {config.word_score} scores subwords that --label-subwords first "
             "does not train: --label-subwords all fits better"
-        ]
+        )
+        return replace(data, notes=[*data.notes, note])
 
     @property
     def calibrated(self) -> bool:
@@ -191,7 +201,7 @@ class TokenClassificationTask(WordTask):
         source, scheme = self.record.source, self.record.scheme
         return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
 
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         if self.record.config.crf:
             return chain_targets(rows, len(self.record.labels))
         record = self.record
@@ -202,8 +212,9 @@ class TokenClassificationTask(WordTask):
     def head(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
         """Make a new tagger on the configured encoder, or load one from a folder."""
         if self.record.config.crf:
-            return self._labeled_head(CrfTagger.from_pretrained, folder, scheme=self.record.scheme)
-        tagger = self._labeled_head(TokenClassifier.from_pretrained, folder)
+            scheme = self.record.scheme
+            return labeled_model(self, CrfTagger.from_pretrained, folder, scheme=scheme)
+        tagger = labeled_model(self, TokenClassifier.from_pretrained, folder)
         tagger.subwords = "all" if self.record.all_subwords else "first"
         return tagger
 
@@ -237,22 +248,9 @@ class TokenClassificationTask(WordTask):
             return chain_divergence(logits, CrfScores(teacher, *edges), batch, temperature)
         return class_divergence(logits, teacher, temperature).sum()
 
-    @property
-    def per_subword(self) -> bool:
-        """True if a word has a row of logits for each of its subwords."""
-        return self.record.all_subwords
-
-    def num_logits(self, sequences: Encodings) -> Array:
-        """Return the number of core words of each sequence, or of their subwords."""
-        if not self.record.all_subwords:
-            return sequences.num_words
-        starts, offsets, _ = sequences.words
-        counts: Array = starts[offsets[1:] - 1].astype(np.int64) - starts[offsets[:-1]]
-        return counts
-
     def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return unknown tags, which have no loss."""
-        counts = self.num_logits(sequences)
+        counts = self.record.num_rows(sequences)
         found = {"tag": Ragged.of_counts(np.full(counts.sum(), IGNORED, np.int32), counts)}
         if self.record.config.crf:
             last = np.diff(sequences.example, append=-1) != 0  # window of its sentence
@@ -278,30 +276,6 @@ class TokenClassificationTask(WordTask):
         """Predict one tag for each word."""
         return self.record.finish(example, partials, log_probabilities=log_probabilities)
 
-    @property
-    def explained_score(self) -> str:
-        """The score of tags that words explain, of sentences that are read alone."""
-        return "log-probability" if self.record.config.context == "none" else ""
-
-    def explained_labels(self, prediction: TokenPrediction) -> Sequence[LabelSpan]:
-        """Return the tag of each word, without O and withheld tags."""
-        ids = self.record.labels.ids(prediction.tags, -1)
-        tags = enumerate(zip(prediction.tags, ids, strict=True))
-        return [LabelSpan(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
-
-    def label_scores(self, logits: torch.Tensor | CrfScores) -> torch.Tensor:
-        """Return log-probabilities of tags; a CRF gives them from its emissions alone: [W, C]."""
-        return (logits.emissions if isinstance(logits, CrfScores) else logits).log_softmax(-1)
-
-    def label_row(self, label: LabelSpan, sequence: Encoding) -> int | None:
-        """Return the row of a word, or of its first subword; None in the other windows."""
-        assert label.words is not None
-        word = label.words[0] - sequence.first_word
-        if not 0 <= word < sequence.num_words:
-            return None
-        starts = sequence.word_starts
-        return starts[word] - starts[0] if self.record.all_subwords else word
-
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> tuple[dict[str, Any], str]:
@@ -319,14 +293,11 @@ class TokenClassificationTask(WordTask):
         probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
         return self.record.decide(example, classes, probabilities, logs)
 
-    @property
-    def _facts(self) -> dict[str, Any]:
-        return {"schemes": (self.record.source, self.record.scheme)}
-
     def _score(
-        self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
+        self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction], **facts: Any
     ) -> dict[str, float]:
-        scores = super()._score(gold, predicted)
+        schemes = self.record.source, self.record.scheme
+        scores = super()._score(gold, predicted, schemes=schemes)
         if self.record.temperature is not None:
             tags = [self._in_scheme(example.tags or ()) for example in gold]
             scores |= word_calibration_scores(tags, predicted, self.record.labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,6 @@ class WordTask(Task):
     """Base class of tasks whose examples are words."""
 
     record: WordRecord
-
-    def classes(self, example: TokenExample) -> Collection[str]:
-        """Return the span types of a sentence; its tags if they are not spans."""
-        if example.spans is not None:
-            return {span.label for span in example.spans}
-        return set(example.tags or ())
 
     @property
     def graph_refusal(self) -> str:

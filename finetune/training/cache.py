@@ -50,12 +50,10 @@ def encode(task: Task, examples: Sequence[Example], *, for_training: bool = Fals
     Args:
         task: The task.
         examples: The examples.
-        for_training: Whether the sequences are for training alone (``Task.encode_training``).
+        for_training: Whether the sequences are for training alone, as in ``Task.encode``.
     """
-    own = task.encode_training if for_training else None
-    encoded_by = own or task.encode
     if len(examples) >= MIN_EXAMPLES and is_enabled():
-        key = encoding_key(task, examples, of="training" if own else "all")
+        key = encoding_key(task, examples, of="training" if for_training else "all")
         entry = cache_folder(KIND) / key
         with contextlib.suppress(OSError, ValueError):  # missing or damaged: encode
             return _load(entry)
@@ -65,7 +63,7 @@ def encode(task: Task, examples: Sequence[Example], *, for_training: bool = Fals
                 with replace_folder(entry) as fresh:
                     # other processes of the launch wait, so that all processors are free
                     to_files = partial(_to_files, fresh, len(examples), num_workers(alone=True))
-                    encoded = encoded_by(examples, to_files)
+                    encoded = task.encode(examples, to_files, for_training=for_training)
                     text = json.dumps({"notes": encoded.notes})
                     (fresh / NOTES).write_text(text, encoding="utf-8")
                     write_about(fresh)
@@ -76,14 +74,14 @@ def encode(task: Task, examples: Sequence[Example], *, for_training: bool = Fals
         with tempfile.TemporaryDirectory() as folder:
             try:
                 to_files = partial(_to_files, Path(folder), len(examples), num_workers())
-                return encoded_by(examples, to_files)
+                return task.encode(examples, to_files, for_training=for_training)
             except OSError as error:
                 raise UserError(
                     f"the sequences of the data could not be written ({error.strerror}) to the "
                     f"cache, {cache_folder(KIND)}, nor to {folder}: make room, or name "
                     "another folder with FINETUNE_CACHE or TMPDIR."
                 ) from error
-    return encoded_by(examples, joined)
+    return task.encode(examples, joined, for_training=for_training)
 
 
 NOTES = "notes.json"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from accelerate import Accelerator
 from torch import Tensor
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
+from finetune.data.text_labels import names_of
 from finetune.preprocessing.batching import (
     balanced_shares,
     micro_batches,
@@ -23,7 +24,7 @@ from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
-from finetune.types import Batch, Example, quantity
+from finetune.types import Batch, Example, TokenExample, quantity
 
 
 class StepBatch(NamedTuple):
@@ -120,8 +121,8 @@ def training_data(
         train = train.map(lambda _, example: split_at_gold(example))
     splits = {**dataset.splits, "train": train}
     shares = None
-    if (strength := task.sampling) is not None:
-        shares = balanced_shares(list(map(task.classes, train)), strength)
+    if (strength := config.sampling_strength) is not None:
+        shares = balanced_shares([_classes(task, example) for example in train], strength)
     names = sorted(name for name in splits if name.startswith("validation"))
     validation = names[0] if names and config.validation != "none" else None
     first = [name for name in ("train", validation) if name is not None]
@@ -135,7 +136,7 @@ def training_data(
         splits,
         encoded,
         encoded["train"].lengths,
-        task.grouped,
+        task.description.grouped,
         validation,
         Schedule.from_config(config, len(train)),
         accelerator,
@@ -143,6 +144,15 @@ def training_data(
         shares,
         task.collate,
     )
+
+
+def _classes(task: Task, example: Any) -> Collection[str]:
+    gold = task.gold(example)
+    if not isinstance(example, TokenExample):
+        return names_of(gold)
+    if gold is example.tags and example.spans is not None:
+        gold = example.spans  # which the tags spell
+    return {item if isinstance(item, str) else item.label for item in gold or ()}
 
 
 def _encode(

@@ -208,7 +208,7 @@ def fit_without_teacher(
         config = replace(config, model=start.model, init_from=start.init_from)
         problem = record.extra_fields().get("problem")
         warm_start, _ = load_tokenizer(config, task_class(task.name), list(record.labels), problem)
-        task = replace(task, record=replace(record, config=config), _warm_start=warm_start)
+        task = replace(task, record=replace(record, config=config), warm_start=warm_start)
         head = starting_head(task, task.head(), layers)
         folder.teacher = {"layers": layers}
     else:

@@ -156,7 +156,7 @@ class DistillationLoss:
         data.targets = targets
 
     def _require_same_windows(self, own: Encodings, other: Encodings) -> None:
-        subwords = self.task.per_subword
+        subwords = self.task.record.all_subwords
         same = len(own) == len(other) and all(
             (getattr(own, name) == getattr(other, name)).all()
             for name in ("example", "part", "num_words")
@@ -266,7 +266,7 @@ class DistillationLoss:
         return torch.stack([soft, hard.to(logits.dtype), tokens])
 
     def _num_soft(self, batch: Batch) -> int:
-        if self.task.grouped:
+        if self.task.description.grouped:
             return len(set(batch.example))
         return len(batch.words) if self.task.description.words else len(batch.lengths)
 

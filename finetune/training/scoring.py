@@ -69,7 +69,7 @@ def scores_of(
     metrics = part.task.score(examples, predicted)
     if not part.custom_metrics or not metrics:
         return metrics
-    if not part.task.takes_metrics:
+    if not part.task.description.labels:
         raise UserError(f"`finetune {part.task.name}` takes no custom metrics: leave them out.")
     values = compared_values(part.task, examples, predicted)
     return metrics | custom_scores(part.custom_metrics, *values)
@@ -156,17 +156,14 @@ def evaluate(part: Part) -> Evaluation | None:
 
     A head that is fitted to the encoder is fitted before, also without validation.
     """
-    if (reader := part.task.vector_task) is not None:
+    if part.task.fit_classifier is not None:
         train, encoded = part.data.split("train")
-        vectors = predict(
-            reader,
-            part.head,
-            train,
-            part.folder.accelerator,
-            encoded=encoded,
-            precision=part.precision,
-        )
-        part.task.fit_head(part.head, train, vectors)
+        options: dict[str, Any] = {"encoded": encoded, "precision": part.precision}
+
+        def predict_train(reader: Task) -> list[Prediction]:
+            return predict(reader, part.head, train, part.folder.accelerator, **options)
+
+        part.task.fit_classifier(part.head, train, predict_train)
     if part.data.validation is None:
         return None
     examples, predicted = predict_split(part, part.data.validation)

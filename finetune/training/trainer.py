@@ -225,7 +225,8 @@ def train(  # noqa: C901 (the whole course is in one place)
         if not resuming:
             for part in parts:
                 check_splits(part)
-                if replays(part) and part.task.keeps_head:  # a new head has no scores to keep
+                start = part.task.warm_start
+                if replays(part) and start and start.rows:  # a new head has no scores to keep
                     report_start(part)
 
         # the optimizer
@@ -426,7 +427,7 @@ def replays(part: Part) -> bool:
     """Return whether a trained model goes on with new data and some of its old ones."""
     config = part.config
     both = config.replayed is not None and config.init_from is not None
-    return both and part.task.vector_task is None
+    return both and part.task.fit_classifier is None
 
 
 def finish(part: Part) -> FitResult:

@@ -21,10 +21,10 @@ from finetune.config.description import TaskDescription
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
 from finetune.models.heads.pretrained import SequenceClassifier
-from finetune.preprocessing.encodings import Ragged
+from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord, labeled_model
 from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
@@ -55,11 +55,11 @@ class RankTask(Task):
             encodings[:] = [replace(encoding, target=target) for encoding in encodings]
         return found, num_cut
 
-    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         return {"rank": torch.from_numpy(rows["rank"].values.astype(int))}
 
     def head(self, folder: str | Path | None = None) -> SequenceClassifier:
-        return self._labeled_head(SequenceClassifier.from_pretrained, folder, problem="multi")
+        return labeled_model(self, SequenceClassifier.from_pretrained, folder, problem="multi")
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         ranks = torch.arange(1, logits.shape[1] + 1)

@@ -1,0 +1,138 @@
+"""What words explain in the predictions of a task: labels, and their scores in the logits.
+
+``finetune.inference.explanation`` compares the scores with and without each word.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from finetune.models.heads.crf import CrfScores
+from finetune.preprocessing.encodings import Array, Encodings
+from finetune.preprocessing.span_candidates import candidate_index, num_candidates
+from finetune.types import Encoding, LabelSpan, SpanPrediction, TextPrediction, TokenPrediction
+
+
+class Explained(ABC):
+    """The labels of predictions that words explain, and their scores.
+
+    Args:
+        record: The record of the task.
+    """
+
+    def __init__(self, record: Any) -> None:
+        self.record = record
+
+    @property
+    @abstractmethod
+    def unit(self) -> str:
+        """The unit of the scores, such as ``logit``; empty if words explain no label."""
+
+    @abstractmethod
+    def labels(self, prediction: Any) -> Sequence[LabelSpan]:
+        """Return the labels of a prediction to explain."""
+
+    @abstractmethod
+    def scores(self, logits: Any) -> torch.Tensor:
+        """Return the uncalibrated score of each class in each row of the logits: [R, C]."""
+
+    def num_rows(self, sequences: Encodings) -> Array:
+        """Return the number of rows of the logits of each sequence: [N]."""
+        return np.ones(len(sequences), dtype=np.int64)
+
+    def row(self, label: LabelSpan, sequence: Encoding) -> int | None:
+        """Return the row of a label among the rows of a sequence; None if it has no row."""
+        return 0
+
+
+class ExplainedTexts(Explained):
+    """Labels of texts, or their number."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of the scores."""
+        units = {"single": "log-probability", "multi": "logit", "regression": "number"}
+        return units[self.record.problem]
+
+    def labels(self, prediction: TextPrediction) -> Sequence[LabelSpan]:
+        """Return the predicted label, also a withheld one, each of several, or the number."""
+        labels, label = self.record.labels, prediction.label
+        label = prediction.decided.get("withheld") if label is None else label
+        if label is None:
+            return ()
+        if self.record.problem == "regression":
+            return (LabelSpan(labels[0], 0),)
+        names = label if isinstance(label, tuple) else (str(label),)
+        return [LabelSpan(name, labels.id(name)) for name in names]
+
+    def scores(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return log-probabilities of classes, logits of several labels, or the number: [N, C]."""
+        return logits.log_softmax(-1) if self.record.problem == "single" else logits
+
+
+class ExplainedTags(Explained):
+    """Tags of words, of sentences that are read alone."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of the scores."""
+        return "log-probability" if self.record.config.context == "none" else ""
+
+    def labels(self, prediction: TokenPrediction) -> Sequence[LabelSpan]:
+        """Return the tag of each word, without O and withheld tags."""
+        ids = self.record.labels.ids(prediction.tags, -1)
+        tags = enumerate(zip(prediction.tags, ids, strict=True))
+        return [LabelSpan(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
+
+    def scores(self, logits: torch.Tensor | CrfScores) -> torch.Tensor:
+        """Return log-probabilities of tags; a CRF gives them from its emissions alone: [R, C]."""
+        return (logits.emissions if isinstance(logits, CrfScores) else logits).log_softmax(-1)
+
+    def num_rows(self, sequences: Encodings) -> Array:
+        """Return the number of core words of each sequence, or of their subwords: [N]."""
+        return self.record.num_rows(sequences)  # type: ignore[no-any-return]
+
+    def row(self, label: LabelSpan, sequence: Encoding) -> int | None:
+        """Return the row of a word, or of its first subword; None in the other windows."""
+        assert label.words is not None
+        word = label.words[0] - sequence.first_word
+        if not 0 <= word < sequence.num_words:
+            return None
+        starts = sequence.word_starts
+        return starts[word] - starts[0] if self.record.all_subwords else word
+
+
+class ExplainedSpans(Explained):
+    """Types of spans, of sentences that are read alone."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of the scores."""
+        return "logit" if self.record.config.context == "none" else ""
+
+    def labels(self, prediction: SpanPrediction) -> Sequence[LabelSpan]:
+        """Return the type of each span."""
+        ids = self.record.labels.id
+        return [LabelSpan(span.label, ids(span.label), span[:2]) for span in prediction.spans]
+
+    def scores(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the logits of types against no type: [S, C]."""
+        return logits if self.record.multi_label else logits[:, 1:] - logits[:, :1]
+
+    def num_rows(self, sequences: Encodings) -> Array:
+        """Return the number of candidates of each sequence: [N]."""
+        width = self.record.max_width
+        return np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
+
+    def row(self, label: LabelSpan, sequence: Encoding) -> int | None:
+        """Return the row of a span; None in windows without it."""
+        assert label.words is not None
+        start, end = (word - sequence.first_word for word in label.words)
+        if start < 0 or end > sequence.num_words:
+            return None
+        return int(candidate_index(start, end, sequence.num_words, self.record.max_width))
