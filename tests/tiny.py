@@ -48,11 +48,12 @@ _TOKENIZERS = {
     "deberta": ("bytes", _DEBERTA, True),
     "deberta-v2": ("unigram", _DEBERTA_V2, True),
     "mpnet": ("wordpiece", _ROBERTA, False),
+    "squeezebert": ("wordpiece", _BERT, True),
 }
 """The algorithm of each family, its special tokens in the order of their ids, and whether it tells
 the two texts of a pair apart by segments."""
 FAMILIES = tuple(_TOKENIZERS)
-PADDED = ("mpnet",)
+PADDED = ("squeezebert",)
 """Families with a head of their own that are padded inside the Encoder."""
 PACKED = tuple(family for family in FAMILIES if family not in PADDED)
 """Families that run packed."""
@@ -151,6 +152,7 @@ def config(
             "norm_rel_ebd": "layer_norm",
             "share_att_key": True,
         },
+        "squeezebert": {"embedding_size": WIDTH},
     }
     if family == "distilbert":
         for name in (

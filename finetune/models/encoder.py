@@ -29,7 +29,7 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModel, PreTrainedModel
 
-from finetune.models import deberta
+from finetune.models import deberta, mpnet
 from finetune.models.attention import packed_attention
 from finetune.models.bilstm import BILSTM, add_bilstm
 from finetune.models.families import (
@@ -61,6 +61,8 @@ from finetune.types import Batch, UserError
 ABOVE = ("pooler.", f"{BILSTM}.")
 """Names of a base model's submodules above its hidden states."""
 Batching = Literal["auto", "packed", "padded"]
+OWN_FORWARDS: dict[Any, Any] = {"deberta": deberta, "mpnet": mpnet}
+"""By ``Family.packing``, the modules with a forward pass for packed rows."""
 
 
 class Encoder(nn.Module):
@@ -266,8 +268,8 @@ class Encoder(nn.Module):
             inputs = self.packed_inputs(batch, vectors)
             attention = partial(packed_attention, self.model.config)
             with self._same_in_backward(attention):
-                if self.family.packing == "forward":
-                    output = deberta.forward(self.model, **inputs, **settings)
+                if own := OWN_FORWARDS.get(self.family.packing):
+                    output = own.forward(self.model, **inputs, **settings)
                 else:
                     with attention():
                         output = self.model(**inputs, **settings)
@@ -387,8 +389,8 @@ def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) 
         reason = f"no test shows that {model_type} models give the same results packed"
     elif family_of(model) is None:
         reason = f"{type(model).__name__} is not the {model_type} model that transformers has"
-    elif family.packing == "forward":
-        reason = deberta.unsupported_reason(model)
+    elif own := OWN_FORWARDS.get(family.packing):
+        reason = own.unsupported_reason(model)
     elif not (family.packing and model.is_backend_compatible()):
         reason = f"{model_type} models have no forward pass for packed rows"
     elif getattr(model.config, "is_decoder", False):

@@ -11,9 +11,9 @@ from typing import Any, Literal
 class Family:
     """The properties of a model type that the ``Encoder`` needs."""
 
-    packing: Literal["interface", "forward"] | None = None
-    """Packed rows go through transformers' attention ``"interface"``, or through the ``"forward"``
-    of ``models.deberta``. None: padded rows."""
+    packing: Literal["interface", "deberta", "mpnet"] | None = None
+    """Packed rows go through transformers' attention ``"interface"``, or through the forward pass
+    of ``models.deberta`` or ``models.mpnet``. None: padded rows."""
     positions: Literal["from zero", "after padding", "from two"] | None = "from zero"
     """The first position id: 0, the padding id plus 1, or 2; None leaves it to the model."""
     segments: bool = True
@@ -55,8 +55,8 @@ FAMILIES: dict[str, Family] = {
         ("distilbert", "modernbert", "eurobert", "ultrabert"), replace(_PACKED, segments=False)
     ),
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
-    "deberta": Family(packing="forward", half_precision=False),
-    "deberta-v2": Family(packing="forward"),
+    "deberta": Family(packing="deberta", half_precision=False),
+    "deberta-v2": Family(packing="deberta"),
     **dict.fromkeys(("layoutlm", "megatron-bert", "rembert", "squeezebert"), Family()),
     **dict.fromkeys(("longformer", "luke"), _AFTER_PADDING),
     "big_bird": Family(setting=("attention_type", "original_full")),
@@ -66,7 +66,7 @@ FAMILIES: dict[str, Family] = {
     "fnet": Family(reads_padding="Fourier transform"),
     "ibert": replace(_AFTER_PADDING, setting=("quant_mode", False)),
     "mobilebert": Family(reads_padding="embedding, which includes both neighbors of a token"),
-    "mpnet": Family(positions="from two", segments=False),
+    "mpnet": Family(packing="mpnet", positions="from two", segments=False),
     "roformer": Family(positions=None),
     # The adapters of XMOD write half precision into single precision.
     "xmod": replace(_AFTER_PADDING, half_precision=False),

@@ -118,10 +118,10 @@ def test_sentences_to_show() -> None:
 
 
 def test_families_without_analysis_of_attention() -> None:
-    made = embedder(lab.checkpoint("mpnet"))
+    made = embedder(lab.checkpoint("squeezebert"))
     found = measure_geometry(made, LINES)
-    assert found.attention.reason.startswith("mpnet models") and not found.attention.mixing
-    with pytest.raises(UserError, match="--sentence: no analysis of attention: mpnet models"):
+    assert found.attention.reason.startswith("squeezebert models") and not found.attention.mixing
+    with pytest.raises(UserError, match="--sentence: no analysis of attention: squeezebert models"):
         measure_geometry(made, LINES, sentences=["anna"])
 
 
@@ -135,10 +135,10 @@ def test_command(texts: Path, tmp_path: Path) -> None:
     assert "&lt;b&gt;anna" in html and "<b>anna" not in html and "Mixing ratio" in html
     found = json.loads(figures.read_text())
     assert f"{found['raw'][0]['expected_cosine']:.4f}" in outcome.out
-    printed = run("geometry", lab.checkpoint("mpnet"), "--data", texts, "--format", "json")
+    printed = run("geometry", lab.checkpoint("squeezebert"), "--data", texts, "--format", "json")
     assert json.loads(printed.out)["attention"]["reason"] and printed.code == 0
-    page = tmp_path / "mpnet.html"
-    run("geometry", lab.checkpoint("mpnet"), "--data", texts, "--out", page).ok()
-    assert "There is no analysis of attention: mpnet" in page.read_text()
+    page = tmp_path / "squeezebert.html"
+    run("geometry", lab.checkpoint("squeezebert"), "--data", texts, "--out", page).ok()
+    assert "There is no analysis of attention: squeezebert" in page.read_text()
     with pytest.raises(UserError, match="two or more lines of text, not 1"):
         measure_geometry(embedder(lab.checkpoint()), ["one line"])

@@ -46,7 +46,7 @@ def plain(folder: Path, text: str, **options: Any) -> tuple[torch.Tensor, Any]:
         ("bert", {}),
         ("roberta", {"layers": [0], "pooling": "first"}),
         ("modernbert", {"layers": "last4", "combine": "sum"}),
-        ("mpnet", {"layers": [1, -1], "combine": "none", "pooling": "max"}),
+        ("squeezebert", {"layers": [1, -1], "combine": "none", "pooling": "max"}),
         ("deberta-v2", {"layers": "last4", "combine": "sum", "pooling": "first"}),
     ],
 )

@@ -77,6 +77,6 @@ def test_predict_reads_them_and_export_refuses(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    mpnet = str(lab.checkpoint("mpnet"))
-    with pytest.raises(UserError, match="--bilstm does not work with mpnet"):
-        SequenceClassifier.from_pretrained(mpnet, labels=["a", "b"], bilstm=True)
+    squeezebert = str(lab.checkpoint("squeezebert"))
+    with pytest.raises(UserError, match="--bilstm does not work with squeezebert"):
+        SequenceClassifier.from_pretrained(squeezebert, labels=["a", "b"], bilstm=True)

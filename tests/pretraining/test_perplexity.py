@@ -43,7 +43,8 @@ def reference(folder: Path, text: str, method: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("family", "method"), covering(["bert", "roberta", "mpnet", "modernbert"], ["token", "word"])
+    ("family", "method"),
+    covering(["bert", "roberta", "squeezebert", "modernbert"], ["token", "word"]),
 )
 def test_equal_to_plain_transformers(family: str, method: str):
     scorer = TextScorer(checkpoint(family), method=method, max_tokens=60)

@@ -62,7 +62,7 @@ def test_the_gradient_is_that_of_one_large_batch(objective: str) -> None:
             torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10, msg=name)
 
 
-@pytest.mark.parametrize("family", ["bert", "deberta-v2", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "squeezebert"])
 def test_dropout_is_the_same_in_both_passes(family: str) -> None:
     config = lab.config("simcse", **SETTINGS, model=lab.checkpoint(family), max_tokens=40)
     torch.manual_seed(1)

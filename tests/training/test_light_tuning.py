@@ -168,12 +168,12 @@ def test_moments_and_learning_rates(tmp_path: Path) -> None:
         ({"tuning": "lora", "lora": "8:qery"}, "--lora 8:qery: qery: .*query"),
         ({"tuning": "lora", "freeze": "all"}, "--tuning lora: the encoder has no such"),
         ({"tuning": "lora", "sparse_embeddings": "on"}, "embeddings are frozen"),
-        ({"gradient_checkpointing": True, "model": "mpnet"}, "none for mpnet"),
+        ({"gradient_checkpointing": True, "model": "squeezebert"}, "none for squeezebert"),
     ],
 )
 def test_refusals(settings: dict, message: str, tmp_path: Path) -> None:
-    if settings.get("model") == "mpnet":
-        settings = settings | {"model": lab.checkpoint("mpnet")}
+    if settings.get("model") == "squeezebert":
+        settings = settings | {"model": lab.checkpoint("squeezebert")}
     with pytest.raises(UserError, match=message):
         config = config_of("classify", tmp_path / "run", **settings)
         lab.fit(config)

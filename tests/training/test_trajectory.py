@@ -54,7 +54,7 @@ def config_of(
         ("tag windows", "deberta-v2", {"label_smoothing": 0.1, "word_score": "mean"}),
         ("crf", "bert", {}),
         ("ner windows", "bert", {}),
-        ("ner windows", "mpnet", {"representation": "biaffine"}),
+        ("ner windows", "squeezebert", {"representation": "biaffine"}),
         ("context", "bert", {}),
         ("choice", "bert", {}),
         ("pretrain", "bert", {"data": "short_text", "mask": "words"}),

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "classify",
         {"model": "modernbert", "gradient_checkpointing": True},
     ),
-    "mpnet, fp16": ("classify", {"model": "mpnet", "precision": "fp16"}),
+    "squeezebert, fp16": ("classify", {"model": "squeezebert", "precision": "fp16"}),
     "lora": ("classify", {"tuning": "lora"}),
     "bitfit": ("classify", {"tuning": "bitfit"}),
     "mask": ("classify", {"tuning": "mask"}),

@@ -90,14 +90,14 @@ _LAYERS: Mapping[str, Mapping[str, Layers]] = {
     "SequenceClassification": {
         **_either,
         **_same(_bert, "gte", "nomic_bert"),
-        **_same(_first_in_row, *ROBERTA, "electra", "jina_embeddings_v3"),
+        **_same(_first_in_row, *ROBERTA, "electra", "jina_embeddings_v3", "mpnet"),
         **_same(_own_pooler, "deberta"),
         **_same(_dense, "ultrabert"),
         "eurobert": _eurobert,
     },
     "MultipleChoice": {
         **_either,
-        **_same(_bert, *ROBERTA),
+        **_same(_bert, *ROBERTA, "mpnet"),
         "electra": lambda model, first: model.classifier(model.sequence_summary(first[:, None])),
     },
     "TokenClassification": {
