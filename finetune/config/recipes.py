@@ -32,6 +32,8 @@ from finetune.config.values import converted, typed_values
 from finetune.registry import LISTS
 from finetune.types import UserError, abbreviated, did_you_mean
 
+NONE_PUBLISHED = "none published"
+"""The value of ``expected`` if no source reports a score for the settings of a recipe."""
 OWN_KEYS = ("task", "description", "expected", "smoke")
 RUN_SETTINGS = "config.json"
 """File in a run folder with the settings of the run."""
@@ -241,9 +243,12 @@ def load_recipe(path: str | Path) -> Recipe:
     if not isinstance(smoke, dict):
         raise UserError(f"{where('smoke')}: smoke must be a mapping of settings, not {smoke!r}.")
     expected = content.get("expected") or []
+    if expected == NONE_PUBLISHED:
+        expected = []
     if not isinstance(expected, list):
         raise UserError(
-            f"{where('expected')}: `expected` must be a list of scores, not {expected!r}."
+            f"{where('expected')}: `expected` must be a list of scores or the words "
+            f"{NONE_PUBLISHED!r}, not {expected!r}."
         )
     scores = tuple(
         read_expected(where("expected", n), task, values.get("problem"), entry)

@@ -65,6 +65,12 @@ ALIASES: dict[str, HubDataset] = {
     "dbpedia": HubDataset("fancyzhx/dbpedia_14"),
     "emotion": HubDataset("dair-ai/emotion", "split"),
     "go_emotions": HubDataset("google-research-datasets/go_emotions", "simplified"),
+    "banking77": HubDataset("PolyAI/banking77", None, PARQUET_COPY),
+    "clinc150": HubDataset("clinc/clinc_oos", "plus"),
+    "scotus": HubDataset("coastalcph/lex_glue", "scotus"),
+    "eurlex": HubDataset("coastalcph/lex_glue", "eurlex"),
+    "anli": HubDataset("facebook/anli"),
+    "wanli": HubDataset("alisawuffles/WANLI"),
     "trec": HubDataset("CogComp/trec", None, PARQUET_COPY),
     "conll2000": HubDataset("eriktks/conll2000", None, PARQUET_COPY),
     "conll2003": HubDataset("lhoestq/conll2003"),
@@ -72,6 +78,7 @@ ALIASES: dict[str, HubDataset] = {
     "wnut17": HubDataset("leondz/wnut_17", None, PARQUET_COPY),
     "ontonotes": HubDataset("tner/ontonotes5", None, PARQUET_COPY),
     "few_nerd": HubDataset("DFKI-SLT/few-nerd", "supervised", PARQUET_COPY),
+    "multinerd": HubDataset("Babelscape/multinerd"),
     "wikiann": HubDataset("unimelb-nlp/wikiann", "en"),
     "ncbi_disease": HubDataset("ncbi/ncbi_disease", None, PARQUET_COPY),
     "germeval2014": HubDataset("GermanEval/germeval_14", None, PARQUET_COPY),
@@ -92,8 +99,12 @@ _ONTONOTES = (
     "I-CARDINAL B-LOC B-QUANTITY I-QUANTITY I-NORP I-LOC B-PRODUCT I-TIME B-EVENT I-EVENT I-FAC "
     "B-LANGUAGE I-PRODUCT I-ORDINAL I-LANGUAGE"
 )
+_MULTINERD = "PER LOC ORG ANIM BIO CEL DIS EVE FOOD INST MEDIA PLANT MYTH TIME VEHI SUPER PHY"
 CLASS_NAMES = {
     "tner/ontonotes5": {"tags": _ONTONOTES.split()},
+    "Babelscape/multinerd": {
+        "ner_tags": ["O", *(f"{at}-{kind}" for kind in _MULTINERD.split() for at in "BI")]
+    },
     "tner/bc5cdr": {"tags": "O B-Chemical B-Disease I-Disease I-Chemical".split()},
 }
 """Class names of sets with numbers only, by column, from their cards on the hub."""

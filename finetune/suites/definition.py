@@ -1,6 +1,6 @@
 """Suites: YAML files that list recipes, how they depend on each other, and their average.
 
-docs/suites.md describes the keys. `{model}` in the name of a recipe stands for one of `models`.
+docs/recipes.md describes the keys. `{model}` in the name of a recipe stands for one of `models`.
 """
 
 from __future__ import annotations

@@ -123,7 +123,10 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
             "task: nli\nprecision: fp8\n",
             "r.yaml:2: precision must be one of auto, bf16, fp16, fp32",
         ),
-        ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` must be a list"),
+        (
+            "task: nli\nexpected: 0.9\n",
+            "r.yaml:2: `expected` must be a list of scores or the words .none published",
+        ),
         ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
         (
             "task: nli\nexpected:\n"
