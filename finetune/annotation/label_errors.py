@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -20,7 +20,7 @@ import numpy as np
 
 from finetune.annotation.cross_validation import OutOfFold, predict_folds
 from finetune.cli.output import show
-from finetune.data.tag_schemes import convert_tags, tags_to_spans
+from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.error_analysis import ErrorCase
 from finetune.evaluation.kinds import scores_of
@@ -46,8 +46,6 @@ class Suspect(ErrorCase):
     """Probability of the label in the data."""
     worst: bool = True
     """Whether it is the first suspect of its sentence."""
-    sentence: Mapping[str, Any] = field(default_factory=dict)
-    """The words, their prediction and gold, as prediction files have them, of the worst suspect."""
 
     @property
     def confidence(self) -> float:
@@ -78,14 +76,7 @@ class Suspect(ErrorCase):
             record |= {"first_word": first, "end_word": end, "worst": self.worst}
         if self.example.key is not None:
             record["id"] = self.example.key
-        return record | dict(self.sentence)
-
-    def with_sentence(self, predicted: Mapping[str, Any]) -> Suspect:
-        """Return the suspect with its sentence, the prediction of this and gold."""
-        example = self.example
-        shown = {"words": example.words, "offsets": example.offsets, **predicted}
-        known = {name: value for name, value in shown.items() if value is not None}
-        return replace(self, sentence=known | {"gold": example.record()["gold"]})
+        return record
 
 
 class CrossFitted(NamedTuple):
@@ -245,16 +236,7 @@ def _of_words(
         worst.setdefault(index, suspect.margin)
         rows.append((index, suspect))
     rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
-    found = []
-    for index, suspect in rows:
-        if suspect.worst:
-            best = np.array(predictions[index], dtype=float).argmax(-1)
-            tags = tuple(labels[i] for i in best)
-            spans = None
-            if record.scheme is not None:
-                spans = [span._asdict() for span in tags_to_spans(tags, record.scheme)]
-            suspect = suspect.with_sentence({"tags": tags, "spans": spans})
-        found.append(suspect)
+    found = [suspect for _, suspect in rows]
     return Suspects(found, len(given), *_noise(probabilities, given, labels), unit="word")
 
 
@@ -307,12 +289,6 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
     rows.sort(key=lambda row: -row[0])
     found, seen = [], set()
     for _, index, suspect in rows:
-        if index not in seen:
-            spans = [
-                span._asdict() | {"score": round(score, 6)}
-                for span, score in predicted[index].items()
-            ]
-            suspect = suspect.with_sentence({"spans": spans})
         found.append(replace(suspect, worst=index not in seen))
         seen.add(index)
     return Suspects(found, sum(map(len, gold)), unit="span")

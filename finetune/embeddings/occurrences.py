@@ -30,19 +30,17 @@ CONTEXT = 100
 """Words before and after an occurrence that the encoder reads."""
 SHOWN = 30
 """Words before and after an occurrence that people see."""
-_BLANKS = re.compile(r"\s+")
+Words = tuple[Sequence[str], Sequence[tuple[int, int]] | None]
+"""Words, and the characters of each if they have a text."""
 _TAG_PREFIX = re.compile(r"^[BIESLUM]-")
-
-Match = tuple[str, int, int, str | None]
-"""The name of a word, the words ``start`` to ``end - 1`` of an example, and the label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
     """One occurrence of a word: the words ``start`` to ``end - 1`` of its context.
 
-    ``before``, ``form`` and ``after`` are the text for people. ``id`` is the id of the text in the
-    data, else its index.
+    ``id`` is the id of the text in the data, else its index; ``shown`` is the text for people, with
+    the word in brackets.
     """
 
     word: str
@@ -50,9 +48,7 @@ class Occurrence:
     words: tuple[str, ...]
     start: int
     end: int
-    before: str
-    form: str
-    after: str
+    shown: str
     label: str | None = None
 
 
@@ -194,31 +190,27 @@ def _find(
     example: Example, forms: Mapping[tuple[str, ...], str], fold: Callable[[str], str]
 ) -> Iterator[Occurrence]:
     if isinstance(example, TextExample):
-        folded = fold(example.text)
-        if not any(form[0] in folded for form in forms):
+        if not any(form[0] in fold(example.text) for form in forms):
             return
-        words: Sequence[str]
-        offsets: Sequence[tuple[int, int]] | None
-        words, offsets = split_words(example.text)
+        split: Words = split_words(example.text)
     else:
-        words, offsets = example.words, example.offsets
+        split = example.words, example.offsets
+        for target in example.targets or ():
+            name = forms.get(tuple(fold(target.lemma).split("_")))
+            if name is not None:
+                sense = next(iter(target.senses), None)
+                yield _occurrence(example, split, name, target.start, target.end, sense)
         if example.targets:
-            for target in example.targets:
-                name = forms.get(tuple(fold(target.lemma).split("_")))
-                if name is not None:
-                    sense = next(iter(target.senses), None)
-                    match = name, target.start, target.end, sense
-                    yield _occurrence(example, words, offsets, match)
             return
-    units = [fold(word) for word in words]
+    units = [fold(word) for word in split[0]]
     lengths = sorted({len(form) for form in forms}, reverse=True)
     for start in range(len(units)):
         candidates = (tuple(units[start : start + length]) for length in lengths)
         form = next((each for each in candidates if each in forms), None)
         if form is not None:
             end = start + len(form)
-            match = forms[form], start, end, _label(example, start, end)
-            yield _occurrence(example, words, offsets, match)
+            label = _label(example, start, end)
+            yield _occurrence(example, split, forms[form], start, end, label)
 
 
 def _label(example: Example, start: int, end: int) -> str | None:
@@ -233,33 +225,23 @@ def _label(example: Example, start: int, end: int) -> str | None:
 
 
 def _occurrence(
-    example: Example,
-    words: Sequence[str],
-    offsets: Sequence[tuple[int, int]] | None,
-    match: Match,
+    example: Example, split: Words, name: str, start: int, end: int, label: str | None
 ) -> Occurrence:
-    name, start, end, label = match
-    first, last = max(0, start - CONTEXT), min(len(words), end + CONTEXT)
+    words, offsets = split
     low, high = max(0, start - SHOWN), min(len(words), end + SHOWN)
     if offsets is not None and example.text is not None:
-        text, begin, stop = example.text, offsets[start][0], offsets[end - 1][1]
+        text, (begin, stop) = example.text, (offsets[start][0], offsets[end - 1][1])
         before, form = text[offsets[low][0] : begin], text[begin:stop]
         after = text[stop : offsets[high - 1][1]]
     else:
-        before = "".join(f"{word} " for word in words[low:start])
-        form = " ".join(words[start:end])
-        after = "".join(f" {word}" for word in words[end:high])
-    return Occurrence(
-        name,
-        example.id if example.key is None else example.key,
-        tuple(words[first:last]),
-        start - first,
-        end - first,
-        _BLANKS.sub(" ", f"{'… ' if low else ''}{before}"),
-        _BLANKS.sub(" ", form),
-        _BLANKS.sub(" ", f"{after}{' …' if high < len(words) else ''}"),
-        label,
-    )
+        sides = words[low:start], words[start:end], words[end:high]
+        before, form, after = map(" ".join, sides)
+        before, after = f"{before} ", f" {after}"
+    shown = " ".join(f"{before}[{form}]{after}".split())
+    first = max(0, start - CONTEXT)
+    id = example.id if example.key is None else example.key
+    context = tuple(words[first : end + CONTEXT])
+    return Occurrence(name, id, context, start - first, end - first, shown, label)
 
 
 def sample_occurrences(command: Map) -> Sequence[Occurrence]:

@@ -245,7 +245,7 @@ def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
         )
     if method == "tsne":
         notes.append("t-SNE keeps neighborhoods only: sizes and distances of groups mean nothing.")
-    texts = [[each.id, each.label or "", _text(each)] for each in occurrences]
+    texts = [[each.id, each.label or "", each.shown] for each in occurrences]
     charts = [
         chart(f"Layer {scores.layer}", dots=_groups(occurrences, points))
         for scores, points in zip(word_map.scores, word_map.points, strict=True)
@@ -264,10 +264,6 @@ def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
     )
 
 
-def _text(occurrence: Occurrence) -> str:
-    return f"{occurrence.before}[{occurrence.form}]{occurrence.after}"
-
-
 def _groups(occurrences: Sequence[Occurrence], points: Array) -> list[tuple[str, Dots]]:
     several = len({each.word for each in occurrences}) > 1
     names = [" · ".join([each.word] * several + [each.label or "no label"]) for each in occurrences]
@@ -276,7 +272,7 @@ def _groups(occurrences: Sequence[Occurrence], points: Array) -> list[tuple[str,
         order = [*order[: NUM_COLORS - 1], "other labels"]
     groups: dict[str, list[tuple[float, float, str]]] = {name: [] for name in order}
     for each, name, (x, y) in zip(occurrences, names, points.tolist(), strict=True):
-        groups.get(name, groups[order[-1]]).append((x, y, f"{name}: {_text(each)}"))
+        groups.get(name, groups[order[-1]]).append((x, y, f"{name}: {each.shown}"))
     return list(groups.items())
 
 
@@ -293,7 +289,7 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     embedder = open_embedder(command, command.layers, unit="word", combine="none")
     settings: dict[str, Any] = {"method": command.method, "seed": command.seed}
     word_map = make_word_map(embedder, occurrences, **settings, reporter=Reporter())
-    fields = ("id", "word", "label", "before", "form", "after")
+    fields = ("id", "word", "label")
     figures = {
         "model": command.model,
         **settings,
@@ -301,7 +297,7 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
         "scores": [asdict(each) for each in word_map.scores],
         "occurrences": [
             {name: getattr(each, name) for name in fields}
-            | {"points": word_map.points[:, number].round(4).tolist()}
+            | {"text": each.shown, "points": word_map.points[:, number].round(4).tolist()}
             for number, each in enumerate(occurrences)
         ],
     }

@@ -62,11 +62,8 @@ class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
     to the copied ones in the text (FOCUS), or in --vectors (WECHSEL); `mean` gives all subwords the
     mean of the old embeddings."""
     vectors: tuple[str, ...] = ()
-    """Two files of word vectors, of the language of the model and of the text, in word2vec's text
-    format; in one space, or with --dictionary."""
-    dictionary: str | None = None
-    """File of translations that aligns the vectors: on each line a word of the language of the
-    model, a tab, and one of the text."""
+    """Two files of aligned word vectors (one space), of the language of the model and of the text,
+    in word2vec's text format."""
 
     def run(self) -> None:
         """Train the vocabulary, write the folder and print how it covers the text."""
@@ -75,10 +72,8 @@ class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
             raise UserError(f"--out {folder} exists: name another folder, or remove it.")
         if not 1 <= self.size <= LARGEST:
             raise UserError(f"--size must be from 1 to {LARGEST:,}, not {self.size}.")
-        if (self.vectors or self.dictionary) and (self.for_ is None or self.init != "similarity"):
-            raise UserError("--vectors and --dictionary need --for MODEL and --init similarity.")
-        if self.dictionary and not self.vectors:
-            raise UserError("--dictionary aligns the files of --vectors: name these too.")
+        if self.vectors and (self.for_ is None or self.init != "similarity"):
+            raise UserError("--vectors need --for MODEL and --init similarity.")
         if len(self.vectors) not in (0, 2):
             raise UserError(
                 "--vectors needs two files: of the language of the model, then of the text."
@@ -107,8 +102,6 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
     """Mask each subword in a copy of the text, or mask the later ones of its word too."""
     out: str | None = None
     """File (.jsonl) with a line for each text; for pairs, predictions for `finetune compare`."""
-    subwords: bool = False
-    """Add the log-probability of each subword to the lines of --out."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
@@ -118,8 +111,6 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
         if self.text and self.pairs and len(self.text) != 2:
             raise UserError(f"--pairs compares two texts, not {len(self.text)}.")
         require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
-        if self.subwords and self.out is None:
-            raise UserError("--subwords adds to the lines of --out: name that file.")
         if self.out is not None:
             check_output(self.out, inputs_of(self.file), RECORD_SUFFIXES)
         quiet_libraries()

@@ -238,7 +238,7 @@ def score_texts(command: Perplexity) -> None:
             scores.append(score)
             reporter.update(len(scores))
     by_row = iter(scores)
-    lines = [_line(command, row, *islice(by_row, len(row.texts()))) for row in rows]
+    lines = [_line(row, *islice(by_row, len(row.texts()))) for row in rows]
     if command.out:
         with open_records(command.out) as write:
             for line in lines:
@@ -252,10 +252,7 @@ def score_texts(command: Perplexity) -> None:
         options: dict[str, Any] = {"num_resamples": command.resamples, "seed": command.seed}
         accuracy = estimate([counts], limits=(0.0, 1.0), **options)
         record |= {"pairs": len(right), "accuracy": tuple(accuracy)}
-    if command.format == "json":
-        show(json.dumps(record, indent=2))
-    else:
-        _print(command, record, scores if command.text else ())
+    _print(command, record, scores if command.text else ())
 
 
 def _rows(command: Perplexity) -> Iterable[TextExample]:
@@ -272,28 +269,24 @@ def _rows(command: Perplexity) -> Iterable[TextExample]:
     )
 
 
-def _line(command: Perplexity, row: TextExample, *scores: TextScore) -> dict[str, Any]:
-    columns: dict[str, list[Any]] = {
-        "log_likelihood": [round(each.log_likelihood, 6) for each in scores],
-        "num_subwords": [len(each.subwords) for each in scores],
-    }
-    if row.pair is None:
-        columns["num_words"] = [len(split_words(row.text)[0])]
-        columns["num_characters"] = [len(row.text)]
-    if command.subwords:
-        columns["subwords"] = [each.subwords for each in scores]
-        columns["log_probabilities"] = [each.log_probabilities.round(6).tolist() for each in scores]
+def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:
     line: dict[str, Any] = {"id": row.id if row.key is None else row.key}
+    likelihoods = [round(each.log_likelihood, 6) for each in scores]
+    numbers = [len(each.subwords) for each in scores]
     if row.pair is None:
-        return line | {"text": row.text} | {name: value for name, (value,) in columns.items()}
+        line |= {"text": row.text, "log_likelihood": likelihoods[0], "num_subwords": numbers[0]}
+        return line | {"num_words": len(split_words(row.text)[0]), "num_characters": len(row.text)}
     difference = scores[0].log_likelihood - scores[1].log_likelihood
-    probability = 1 / (1 + math.exp(-max(-700.0, min(700.0, difference))))
+    probability = 1 / (1 + math.exp(-min(700.0, abs(difference))))
     label = "first" if difference > 0 else "second" if difference < 0 else "tie"
     line |= {"label": label, "gold": "first", "text": row.text, "text_pair": row.pair}
-    return line | {"score": round(max(probability, 1 - probability), 6)} | columns
+    line["score"] = round(probability, 6)
+    return line | {"log_likelihood": likelihoods, "num_subwords": numbers}
 
 
 def _print(command: Perplexity, record: dict[str, Any], shown: Sequence[TextScore]) -> None:
+    if command.format == "json":
+        return show(json.dumps(record, indent=2))
     command.note(
         f"{quantity(record['texts'], 'text')}, {quantity(record['subwords'], 'subword')}, "
         f"{quantity(record['words'], 'word')} (--method {command.method})"

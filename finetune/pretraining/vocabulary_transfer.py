@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 from scipy import sparse
-from scipy.linalg import orthogonal_procrustes
 from sklearn.utils.extmath import randomized_svd
 from tokenizers import decoders
 from torch import Tensor
@@ -145,33 +144,6 @@ class WordVectors(NamedTuple):
         if not words:
             raise DataError(f"{file}: there are no word vectors in it.")
         return cls(words, np.stack(rows))
-
-    def aligned(self, other: WordVectors, dictionary: Path) -> WordVectors:
-        """Return these vectors rotated into the space of ``other``, by pairs of words.
-
-        The rotation is the orthogonal one nearest to the pairs (Artetxe et al. 2016). Each line of
-        the dictionary has a word of ``other`` and its translation here.
-
-        Raises:
-            DataError: The dictionary has no pair of known words, or a line is no pair.
-        """
-        theirs, ours = (
-            {word: row for row, word in reversed(list(enumerate(side.words)))}
-            for side in (other, self)
-        )
-        pairs = []
-        for number, text in read_lines(str(dictionary), dictionary):
-            words = text.split("\t") if "\t" in text else text.split()
-            if words and len(words) != 2:
-                raise DataError(f"{dictionary}:{number}: {text!r:.60} is no pair of words.")
-            if words and words[0] in theirs and words[1] in ours:
-                pairs.append((theirs[words[0]], ours[words[1]]))
-        if not pairs:
-            raise DataError(f"{dictionary}: no pair has vectors in both files of --vectors.")
-        target, source = (_unit_rows(v.vectors)[0] for v in (other, self))
-        left, right = np.array(pairs).T
-        rotation, _ = orthogonal_procrustes(source[right], target[left])
-        return WordVectors(self.words, source @ rotation)
 
     def of_subwords(self, tokenizer: SubwordTokenizer) -> Array:
         """Return the vector of each subword: the mean over the words in which it occurs [V, width].
@@ -473,9 +445,7 @@ def transfer(
     vectors = None
     if command.vectors:
         source, target = map(WordVectors.read, command.vectors)
-        if command.dictionary:
-            target = target.aligned(source, Path(command.dictionary))
-        elif source.vectors.shape[1] != target.vectors.shape[1]:
+        if source.vectors.shape[1] != target.vectors.shape[1]:
             raise UserError(
                 f"--vectors have {source.vectors.shape[1]} and {target.vectors.shape[1]} "
                 "dimensions: name files in one space."

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import torch
 
     from finetune.tasks.explained import Explained
+    from finetune.tasks.soft_losses import SoftLoss
 
 M = TypeVar("M")
 
@@ -366,15 +367,8 @@ class Task(ABC):
     """Fit weights of the model in place before each evaluation, from the model, the training
     examples, and a function that returns what a task predicts for them."""
 
-    soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = None
-    """Return the sum of the losses of a batch against the logits of a teacher, from the logits, the
-    teacher's, the batch and the temperature; None if the task cannot be distilled. It is to be
-    divided by the number of words, or of sequences of texts. For a CRF the logits are the
-    emissions, with the rest of the teacher's scores in the targets of the batch."""
-
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
-        """Return targets of sequences without gold, which add nothing to the loss."""
-        raise NotImplementedError
+    soft_loss: ClassVar[type[SoftLoss] | None] = None
+    """The loss against a teacher; None if the task cannot be distilled."""
 
 
 def labeled_model(

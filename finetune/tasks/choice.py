@@ -30,8 +30,8 @@ from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences, check_characters
 from finetune.tasks.base import Task, TaskRecord, labeled_model
-from finetune.tasks.class_losses import class_divergence
 from finetune.tasks.decoding import log_softmax
+from finetune.tasks.soft_losses import SoftChoiceLoss, by_question
 from finetune.types import (
     IGNORED,
     Batch,
@@ -95,6 +95,7 @@ class ChoiceTask(Task):
     skipped_checks = ("labels",)
     gold = attrgetter("label")
     graph_refusal = NO_GRAPH
+    soft_loss = SoftChoiceLoss
 
     @classmethod
     def prepare(cls, config: ChoiceConfig, data: Dataset) -> Dataset:
@@ -178,32 +179,9 @@ class ChoiceTask(Task):
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed cross entropy of the right choices, and the number of questions."""
         label = batch.targets["label"]
-        scores = self._by_question(logits, batch)
+        scores = by_question(logits, batch)
         losses = functional.cross_entropy(scores, label, ignore_index=IGNORED, reduction="sum")
         return losses, (label != IGNORED).sum().to(logits.dtype)
-
-    def soft_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
-    ) -> torch.Tensor:
-        """Return the summed divergence from the teacher's choices."""
-        # a temperature below 1 would make the lowest numbers infinite
-        own, others = (self._by_question(x, batch).clamp(min=-1e4) for x in (logits, teacher))
-        return class_divergence(own, others, temperature).sum()
-
-    @staticmethod
-    def _by_question(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return the scores of sequences [N, 1] by question: [Q, C].
-
-        The probability of a choice that a question does not have is 0.
-        """
-        rows = batch.targets["rows"]
-        lowest = torch.finfo(logits.dtype).min
-        return logits[rows.clamp_min(0), 0].masked_fill(rows < 0, lowest)
-
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
-        """Return targets of sequences of which none has the right choice."""
-        ones = np.ones(len(sequences), np.int64)
-        return {"right": Ragged.of_counts(np.zeros(len(sequences), bool), ones)}
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the score of each sequence."""

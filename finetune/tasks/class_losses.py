@@ -1,12 +1,8 @@
-"""Losses over classes: cross entropy, focal and logit-adjusted, with weights of classes; and losses
-against the outputs of a teacher.
+"""Losses over classes: cross entropy, focal and logit-adjusted, with weights of classes.
 
 Focal: Lin, Goyal, Girshick, He & Dollár 2017, "Focal Loss for Dense Object Detection". Logit
 adjustment: Menon et al. 2021, "Long-Tail Learning via Logit Adjustment". Label smoothing: Szegedy,
 Vanhoucke, Ioffe, Shlens & Wojna 2016, "Rethinking the Inception Architecture for Computer Vision".
-Teacher: Hinton, Vinyals & Dean 2015, "Distilling the Knowledge in a Neural Network". At temperature
-T the logits of both distributions are divided by T, and the divergence is multiplied by T^2, which
-keeps the size of its gradient.
 
 Shapes: N rows, C classes.
 """
@@ -170,20 +166,3 @@ def _focal(config: LabelConfig, losses: Tensor) -> Tensor:
         return losses
     # the power has no gradient at 0 for gamma < 1
     return (-torch.expm1(-losses)).clamp_min(1e-12) ** (2.0 if gamma is None else gamma) * losses
-
-
-def class_divergence(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Return T^2 KL(teacher || student) of one label of C: [N, C], [N, C] -> [N]."""
-    own = (logits / temperature).log_softmax(-1)
-    target = (teacher.to(logits.dtype) / temperature).log_softmax(-1)
-    losses = functional.kl_div(own, target, log_target=True, reduction="none").sum(-1)
-    return losses * temperature**2
-
-
-def label_divergence(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Return T^2 KL(teacher || student) of independent labels: [N, C], [N, C] -> [N, C]."""
-    own, target = logits / temperature, teacher.to(logits.dtype) / temperature
-    p = target.sigmoid()
-    losses = p * (functional.logsigmoid(target) - functional.logsigmoid(own))
-    losses = losses + (1 - p) * (functional.logsigmoid(-target) - functional.logsigmoid(-own))
-    return losses * temperature**2

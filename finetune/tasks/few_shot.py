@@ -49,7 +49,7 @@ class ExplainedFewShot(ExplainedTexts):
 class FewShotTask(TextClassificationTask):
     """Texts or pairs of texts with one label each, few examples of each label."""
 
-    soft_loss = None  # type: ignore[assignment]  # it learns from texts alone
+    soft_loss = None  # it learns from texts alone
     explained = ExplainedFewShot
 
     def complete(self, data: Dataset) -> Dataset:

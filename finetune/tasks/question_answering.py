@@ -22,14 +22,14 @@ from finetune.data.preparation import with_gold
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.kinds.answers import ANSWERS, best_threshold
-from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses, rows_of
+from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Task, TaskRecord, labeled_model
 from finetune.tasks.calibration import check_thresholds
-from finetune.tasks.class_losses import class_divergence
+from finetune.tasks.soft_losses import SoftAnswerLoss
 from finetune.types import (
     AnswerPrediction,
     Batch,
@@ -104,6 +104,7 @@ class QuestionAnsweringTask(Task):
     skipped_checks = ("labels", "pairs")
     gold = attrgetter("answers")
     graph_refusal = ""
+    soft_loss = SoftAnswerLoss
 
     @classmethod
     def prepare(cls, config: QAConfig, data: Dataset) -> Dataset:
@@ -199,20 +200,6 @@ class QuestionAnsweringTask(Task):
         start, end = (batch.targets[name] for name in POSITIONS)
         weight = batch.targets["weight"].to(logits.dtype)
         return (position_losses(logits, batch, start, end) * weight).sum(), weight.sum()
-
-    def soft_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
-    ) -> torch.Tensor:
-        """Return the summed divergence from the teacher's starts and ends, over tokens."""
-        own, other = (
-            rows_of(each, batch).flatten(0, 1).clamp(min=-1e4) for each in (logits, teacher)
-        )
-        return class_divergence(own, other, temperature).sum() / 2
-
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
-        """Return targets whose weight is 0."""
-        values = np.full(len(sequences), -1, np.int32)
-        return dict.fromkeys(POSITIONS, Ragged.of_counts(values, np.ones(len(sequences), np.int64)))
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the start and end logits of the first token and the context tokens [1 + m, 2]."""

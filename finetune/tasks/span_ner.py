@@ -34,14 +34,13 @@ from finetune.preprocessing.span_candidates import (
 )
 from finetune.tasks.base import labeled_model
 from finetune.tasks.class_losses import (
-    class_divergence,
     class_losses,
     class_weights,
-    label_divergence,
     label_losses,
     loss_targets,
 )
 from finetune.tasks.explained import ExplainedSpans
+from finetune.tasks.soft_losses import SoftSpanLoss
 from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_thresholds
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
@@ -104,6 +103,7 @@ class SpanNerTask(WordTask):
     record_class = SpanRecord
     gold = attrgetter("spans")
     explained = ExplainedSpans
+    soft_loss = SoftSpanLoss
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
@@ -297,28 +297,6 @@ class SpanNerTask(WordTask):
         else:
             total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, batch.targets["num_words"]
-
-    def soft_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
-    ) -> torch.Tensor:
-        """Return the summed divergence from the teacher's types of all candidates [S, C]."""
-        several = self.record.config.multi_label
-        divergence = label_divergence if several else class_divergence
-        return divergence(logits, teacher, temperature).sum()
-
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
-        """Return targets in which no candidate has a loss."""
-        counts, number = ExplainedSpans(self.record).num_rows(sequences), len(sequences)
-        ones = np.ones(number, np.int64)
-        none = Ragged.of_counts(np.zeros(0, np.int32), ones * 0)
-        others = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
-        return {
-            "indices": none,
-            "classes": none,
-            "others": Ragged.of_counts(others, counts),
-            "num_words": Ragged.of_counts(np.zeros(number, np.int32), ones),
-            "width": Ragged.of_counts(sequences.num_words.astype(np.int32), ones),
-        }
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the candidates of each sequence whose score could reach a threshold."""

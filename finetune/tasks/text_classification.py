@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from finetune.config.tasks import TextConfig
 from finetune.data import Dataset
@@ -33,15 +32,14 @@ from finetune.preprocessing.texts import TextSequences
 from finetune.tasks.base import Task, TaskRecord, labeled_model
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
-    class_divergence,
     class_losses,
-    label_divergence,
     label_losses,
     loss_targets,
     vote_losses,
 )
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.explained import Explained, ExplainedTexts
+from finetune.tasks.soft_losses import SoftLoss, SoftTextLoss
 from finetune.tasks.text_fields import derive_texts
 from finetune.types import (
     Batch,
@@ -109,6 +107,7 @@ class TextClassificationTask(Task):
     reusable_head = SequenceClassifier
     gold = attrgetter("label")
     explained: ClassVar[type[Explained]] = ExplainedTexts
+    soft_loss: ClassVar[type[SoftLoss] | None] = SoftTextLoss
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
@@ -230,29 +229,6 @@ class TextClassificationTask(Task):
             losses, of_class = class_losses(config, logits, label, batch.targets)
             weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
-
-    def soft_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
-    ) -> torch.Tensor:
-        """Return the summed divergence from the teacher's classes or labels, or squared error."""
-        if self.record.problem == "regression":
-            return functional.mse_loss(logits, teacher.to(logits.dtype), reduction="sum")
-        if self.record.problem == "multi":
-            return label_divergence(logits, teacher, temperature).mean(1).sum()
-        return class_divergence(logits, teacher, temperature).sum()
-
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
-        """Return targets whose weight is 0."""
-        size = len(self.record.labels) if self.record.problem == "multi" else 1
-        kind = np.int32 if self.record.problem == "single" else np.float32
-        number, ones = len(sequences), np.ones(len(sequences), np.int64)
-        sizes = {"label": (size, kind), "fraction": (1, np.float32)}
-        if self.record.votes:
-            sizes["votes"] = (len(self.record.labels), np.float32)
-        return {
-            name: Ragged.of_counts(np.zeros(number * size, kind), ones * size)
-            for name, (size, kind) in sizes.items()
-        }
 
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each sequence (regression: the number)."""

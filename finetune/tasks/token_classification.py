@@ -31,7 +31,6 @@ from finetune.evaluation.temperature import probabilities_of
 from finetune.models.heads.crf import (
     CrfScores,
     CrfTagger,
-    chain_divergence,
     chain_loss,
 )
 from finetune.models.heads.pretrained import TokenClassifier
@@ -39,13 +38,13 @@ from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.tasks.base import labeled_model
 from finetune.tasks.class_losses import (
-    class_divergence,
     class_frequencies,
     class_losses,
     class_weights,
     loss_targets,
 )
 from finetune.tasks.explained import ExplainedTags
+from finetune.tasks.soft_losses import SoftTagLoss
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
@@ -112,6 +111,7 @@ class TokenClassificationTask(WordTask):
     reusable_head = TokenClassifier
     gold = attrgetter("tags")
     explained = ExplainedTags
+    soft_loss = SoftTagLoss
 
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
@@ -233,31 +233,6 @@ class TokenClassificationTask(WordTask):
             return (losses * weights).sum(), weights.sum()
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()
-
-    def soft_loss(
-        self,
-        logits: torch.Tensor | CrfScores,
-        teacher: torch.Tensor,
-        batch: Batch,
-        temperature: float,
-    ) -> torch.Tensor:
-        """Return the summed divergence from the teacher's tags of words (or subwords), or from its
-        distribution over the tag sequences of a CRF."""
-        if isinstance(logits, CrfScores):
-            edges = (batch.targets[f"teacher_{name}"] for name in CrfScores._fields[1:])
-            return chain_divergence(logits, CrfScores(teacher, *edges), batch, temperature)
-        return class_divergence(logits, teacher, temperature).sum()
-
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
-        """Return unknown tags, which have no loss."""
-        counts = self.record.num_rows(sequences)
-        found = {"tag": Ragged.of_counts(np.full(counts.sum(), IGNORED, np.int32), counts)}
-        if self.record.config.crf:
-            last = np.diff(sequences.example, append=-1) != 0  # window of its sentence
-            ones = np.ones_like(counts)
-            found["begins"] = Ragged.of_counts(sequences.first_word == 0, ones)
-            found["ends"] = Ragged.of_counts(last, ones)
-        return found
 
     def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Partial]:
         """Return log-probabilities [words, C] of the core words of each sequence, or a chain."""

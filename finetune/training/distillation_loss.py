@@ -35,6 +35,7 @@ from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.runtime.cache import file_hash
 from finetune.runtime.device import autocast, batches_to_device, place, to_device
 from finetune.tasks.base import Task
+from finetune.tasks.soft_losses import SoftLoss
 from finetune.training.checkpoint import OTHERS
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import Schedule, parameter_groups
@@ -110,6 +111,11 @@ class DistillationLoss:
     """The training sequences of a teacher with another tokenizer; the target ``row`` of a sequence
     of the student is the number of the teacher's."""
 
+    @property
+    def _soft_loss(self) -> SoftLoss:
+        assert self.task.soft_loss is not None  # as the teacher was accepted
+        return self.task.soft_loss(self.task.record)
+
     def extend_data(self, part: Part) -> None:
         """Add unlabeled text to the training data, and encode all as the teacher reads it."""
         data, task = part.data, part.task
@@ -123,7 +129,7 @@ class DistillationLoss:
         if self.weights.unlabeled is not None:
             for chunk in _unlabeled(task, self.weights, part.config.encoding, len(examples)):
                 encoded = task.encode(chunk)
-                without = self.task.targets_without_gold(encoded.sequences)
+                without = self._soft_loss.targets_without_gold(encoded.sequences)
                 sequences = replace(encoded.sequences, targets=without)
                 own.append(replace(encoded, sequences=sequences))
                 if not same_tokenizer:
@@ -239,8 +245,7 @@ class DistillationLoss:
         self, output: Any, states: Sequence[Tensor], batch: Batch, loss_of_task: BatchLoss
     ) -> tuple[Tensor, Tensor]:
         """Return the sums of the three losses of a batch [3], and the number of the first [1]."""
-        assert self.task.soft_loss is not None  # as the teacher was accepted
-        soft = self.task.soft_loss(
+        soft = self._soft_loss(
             output, batch.targets["teacher_logits"], batch, self.weights.temperature
         )
         hard, _ = loss_of_task(output, batch)

@@ -72,10 +72,7 @@ def test_words_by_sentences():
         ("f:1", (1, 2), "Y", True),
     ]
     assert suspects[0].excerpt == "[d] e f"
-    record = suspects[0].record()
-    assert (record["end_word"], record["words"], record["tags"]) == (1, ("d", "e", "f"), ("Y",) * 3)
-    assert record["gold"] == {"tags": ("X", "X", "Y")}
-    assert "words" not in suspects[1].record()  # the sentence is there once
+    assert suspects[0].record()["end_word"] == 1
 
 
 def test_words_in_another_scheme_than_the_model_has():
@@ -113,9 +110,6 @@ def test_spans_missing_wrong_and_too_many():
         ("boundary", "LOC 'New'", "LOC 'New York'", 0.8, "n.jsonl:1"),
         ("no span", "LOC 'and'", "nothing", 0.98, "n.jsonl:1"),
     ]
-    (record, *_) = (s.record() for s in found(task("ner", ["LOC", "PER"]), examples, predictions))
-    assert record["spans"][2] == {"start": 5, "end": 6, "label": "PER", "score": 0.95}
-    assert record["gold"]["spans"][1] == {"start": 2, "end": 3, "label": "LOC"}
 
 
 def test_places():

@@ -10,6 +10,7 @@ import pytest
 from finetune.embeddings.occurrences import (
     CONTEXT,
     SHOWN,
+    Occurrence,
     find_occurrences,
     parse_words,
     read_examples,
@@ -25,7 +26,11 @@ def texts(*rows: str | tuple[str, str]) -> list[TextExample]:
 
 def forms(rows: list, word: str, **options: bool) -> list[tuple[str, str]]:
     found = find_occurrences(rows, parse_words(word), **options)
-    return [(each.word, each.form) for each in found.sample]
+    return [(each.word, form_of(each)) for each in found.sample]
+
+
+def form_of(occurrence: Occurrence) -> str:
+    return occurrence.shown.partition("[")[2].partition("]")[0]
 
 
 def test_words_and_forms():
@@ -50,14 +55,14 @@ def test_words_and_forms():
 )
 def test_words_of_any_kind(text: str, word: str, form: str):
     (each,) = find_occurrences(texts(text), parse_words(word)).sample
-    assert each.form == form
-    assert "".join(each.before + each.form + each.after) == " ".join(text.split())
+    assert form_of(each) == " ".join(form.split())
+    assert each.shown.replace("[", "").replace("]", "") == " ".join(text.split())
 
 
 def test_given_words_match_as_they_are():
     rows = [TokenExample(0, ("the", "U.S.", "army"), tags=("DT", "NNP", "NN"))]
     (each,) = find_occurrences(rows, parse_words("u.s.")).sample
-    assert (each.before, each.form, each.after, each.label) == ("the ", "U.S.", " army", "NNP")
+    assert (each.shown, each.label) == ("the [U.S.] army", "NNP")
 
 
 def test_labels():
@@ -81,7 +86,7 @@ def test_senses_match_by_lemma(tmp_path: Path):
     ]
     write_jsonl(file, rows)
     found = find_occurrences(read_examples(str(file)), parse_words("die,as well"))
-    labels = [(each.form, each.label) for each in found.sample]
+    labels = [(form_of(each), each.label) for each in found.sample]
     assert labels == [("died", "die%2:30:00::"), ("die", None), ("as well", None)]
 
 
@@ -91,9 +96,8 @@ def test_context_is_cut():
     (each,) = find_occurrences(texts(" ".join(words)), parse_words("die")).sample
     assert each.words[each.start : each.end] == ("die",)
     assert len(each.words) == 2 * CONTEXT + 1 and each.start == CONTEXT
-    assert each.before.split()[:2] == ["…", f"w{300 - SHOWN}"]
-    assert each.after.split()[-2:] == [f"w{300 + SHOWN}", "…"]
-    assert each.before.endswith(" ") and each.after.startswith(" ")
+    shown = each.shown.split()
+    assert (shown[0], shown[-1]) == (f"w{300 - SHOWN}", f"w{300 + SHOWN}")
 
 
 def test_samples_are_drawn_evenly_and_the_same_for_a_seed():

@@ -10,7 +10,7 @@ from torch.distributions import Bernoulli, Categorical, kl_divergence
 
 from finetune.models.heads.crf import CrfScores, chain_divergence
 from finetune.preprocessing.batching import pack
-from finetune.tasks.class_losses import class_divergence, label_divergence
+from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.types import Encoding
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
