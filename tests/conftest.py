@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import time
@@ -28,7 +29,7 @@ os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # nor threads that read a few smal
 
 import pytest
 import torch
-from transformers.utils import logging
+from transformers.utils.logging import set_verbosity_error
 
 from tests import laboratory
 
@@ -36,7 +37,7 @@ torch.set_num_threads(1)
 # A shell that starts the tests with "&" ignores SIGINT, and Python then installs no handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.fsync = lambda _: None  # no machine loses its power here: the disk may write when it likes
-logging.set_verbosity_error()  # each change of it clears the caches of all loggers
+set_verbosity_error()  # each change of it clears the caches of all loggers
 gc.disable()  # until the tests are collected: what is imported and collected stays to the end
 
 
@@ -78,6 +79,23 @@ def _laboratory(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _shared_folders_stay_as_they_are(_laboratory: None) -> Iterator[None]:
     yield
     assert not laboratory.changed_files(), "write into a copy: shutil.copytree"
+
+
+@pytest.fixture
+def warnings_logged() -> Iterator[list[str]]:
+    """The warnings that are logged, also by transformers."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    vars(handler)["emit"] = lambda record: messages.append(record.getMessage())
+    root, library = logging.getLogger(), logging.getLogger("transformers")
+    level = library.level
+    library.setLevel(logging.WARNING)
+    for logger in (root, library):
+        logger.addHandler(handler)
+    yield messages
+    for logger in (root, library):
+        logger.removeHandler(handler)
+    library.setLevel(level)
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -135,6 +136,9 @@ class Option(NamedTuple):
         return f" (default:\xa0{value})"
 
 
+type_hints: Callable[..., dict[str, Any]] = functools.cache(get_type_hints)
+
+
 def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
     """Return the options of a command, its own before inherited ones.
 
@@ -142,10 +146,10 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
         kind: The dataclass of the command, or of settings.
         given: An instance whose values are the defaults, for instance of a recipe.
     """
-    kinds, marks = get_type_hints(kind), dict[str, Help]()
+    kinds, marks = type_hints(kind), dict[str, Help]()
     names, groups, texts = dict[str, str](), dict[str, str](), dict[str, str]()
     for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
-        hints = get_type_hints(base, include_extras=True)
+        hints = type_hints(base, include_extras=True)
         ungrouped = "task" if issubclass(base, TrainConfig) else "options"
         texts |= _field_texts(base.__module__).get(base.__qualname__, {})
         for name in inspect.get_annotations(base):

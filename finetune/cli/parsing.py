@@ -11,9 +11,9 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, get_origin, get_type_hints
+from typing import Any, NoReturn, get_origin
 
-from finetune.cli.help import Option, first_sentence, options_of, values_of
+from finetune.cli.help import Option, first_sentence, options_of, type_hints, values_of
 from finetune.config.tasks import CONFIGS, OTHER_NAMES, flag
 from finetune.config.values import converted
 from finetune.types import UserError, did_you_mean
@@ -173,7 +173,7 @@ def add_options(
 def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
     """Return a command with the values of its fields; others are as in ``given``, or unset."""
     arguments: dict[str, Any] = {}
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     for field in dataclasses.fields(kind):
         before = None if given is None else getattr(given, field.name)
         if dataclasses.is_dataclass(hints[field.name]):

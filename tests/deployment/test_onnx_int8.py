@@ -26,7 +26,7 @@ pytest.importorskip("onnxruntime")
 from finetune.deployment import onnx as export  # noqa: E402
 from finetune.deployment import onnx_int8  # noqa: E402
 from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
-from tests.deployment.test_onnx import FILES, ONE_TEXT, WORDS, one_line, saved  # noqa: E402
+from tests.deployment.test_onnx import FILES, ONE_TEXT, WORDS, exported, one_line, saved  # noqa: E402
 
 
 def data_of(folder: Path) -> Path:
@@ -110,8 +110,9 @@ def test_large_components_are_divided_for_int8(
         model = OnnxModel(folder, threads=1)
         return np.concatenate([model.logits(windows) for windows in model.encode(texts)])
 
-    for folder in folders:
-        export.export_onnx(place, folder)
+    export.export_onnx(place, folders[0])
+    for folder in folders[1:]:
+        shutil.copytree(folders[0], folder)
     graph = onnx.load(folders[0] / "model.onnx")
     onnx_int8._divide_outliers(graph, onnx_int8._ranges(graph, folders[0], texts))
     assert sum("/divided" in node.name for node in graph.graph.node) >= 2
@@ -167,8 +168,7 @@ def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
 
 def test_int8_weights_of_products_use_seven_bits(tmp_path: Path) -> None:
     """Sums of two products of 8 bits overflow on processors without VNNI."""
-    folder = tmp_path / "graph"
-    export.export_onnx(saved("classify"), folder)
+    folder = shutil.copytree(exported("classify"), tmp_path / "graph")
     onnx_int8.quantize(folder, [TextExample(i, text) for i, text in enumerate(ONE_TEXT)])
     graph = onnx.load(folder / "model.onnx").graph
     tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}

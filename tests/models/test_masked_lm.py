@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -87,12 +87,13 @@ def test_code_of_a_checkpoint_runs_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_new_head_of_an_encoder_saved_and_loaded(family: str, tmp_path, caplog) -> None:
-    with caplog.at_level(logging.WARNING, logger="transformers"):
-        tiny.model(family, AutoModel).save_pretrained(tmp_path / "encoder")
-        logging.getLogger("transformers").addHandler(caplog.handler)
-        head = MaskedLanguageModel.from_pretrained(str(tmp_path / "encoder")).eval()
-        assert not caplog.records, "a new head is not worth a warning"
+def test_new_head_of_an_encoder_saved_and_loaded(
+    family: str, tmp_path: Path, warnings_logged: list[str]
+) -> None:
+    tiny.model(family, AutoModel).save_pretrained(tmp_path / "encoder")
+    warnings_logged.clear()
+    head = MaskedLanguageModel.from_pretrained(str(tmp_path / "encoder")).eval()
+    assert not warnings_logged, "a new head is not worth a warning"
     batch, _ = masked(head.model)
     with pytest.raises(UserError, match="no trained head"):
         MaskedLanguageModel.from_pretrained(str(tmp_path / "encoder"), new_head=False)

@@ -50,11 +50,11 @@ def changed(folder: Path, **changes: Any) -> Path:
     return copy
 
 
-def test_settings_that_are_gone_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_settings_that_are_gone_are_ignored(tmp_path: Path, warnings_logged: list[str]):
     copy = changed(tmp_path, config={"warp_speed": 9})
     (found,) = finetune.load(copy).predict(["a lovely room in Oslo"])
     assert found.label == finetune.load(CLASSIFY).predict(["a lovely room in Oslo"])[0].label
-    assert "no setting marked_words, warp_speed," in caplog.records[0].getMessage()
+    assert "no setting marked_words, warp_speed," in warnings_logged[0]
 
 
 @pytest.mark.parametrize(
