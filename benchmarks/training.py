@@ -55,6 +55,7 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.workers import ahead
 from finetune.tasks import load_task
+from finetune.tasks.base import Task
 from finetune.training.optimizer import default_learning_rate, make_optimizer
 from finetune.training.step import Step, begin_step
 from finetune.types import IGNORED, Batch, Encoding, TextExample
@@ -111,19 +112,21 @@ def _seconds(
     optimizer = vocabulary.attach(make_optimizer(head, config))
     step = begin_step(task, head, optimizer, config, subject.accelerator, precision)
     with vocabulary:
-        return seconds_of_steps(step, head, Encoded.of(subject.encoded), batches)
+        return seconds_of_steps(step, task, head, Encoded.of(subject.encoded), batches)
 
 
-def seconds_of_steps(step: Step, head: Any, encoded: Encoded, batches: Batches) -> float:
+def seconds_of_steps(
+    step: Step, task: Task, head: Any, encoded: Encoded, batches: Batches
+) -> float:
     """Return the seconds of steps over batches, after some that do not count."""
     max_tokens = step.config.tokens_on(step.device.type)
 
     def packed(number: int, examples: Sequence[int]) -> list[Batch]:
         rows = encoded.rows(examples)
-        sequences = step.task.sequences_of_epoch(encoded.sequences, number, 0, rows)
+        sequences = task.sequences_of_epoch(encoded.sequences, number, 0, rows)
         groups = micro_batches(sequences, max_tokens)
         seed = pass_seed(step.config.seed, number)
-        return [pack(group, step.task.collate(group), seed) for group in groups]
+        return [pack(group, task.collate(group), seed) for group in groups]
 
     def take_steps(batches: Batches) -> None:
         with contextlib.closing(ahead(starmap(packed, enumerate(batches)))) as ready:
@@ -168,7 +171,7 @@ def pretraining_case(model: str, settings: Settings) -> Case:
         head = MaskedLanguageModel(task.head().model).to(device)
         step = begin_step(task, head, make_optimizer(head, config), config, accelerator, precision)
         tokens = int(encoded.lengths.sum()) - number * tokenizer.single.num_special
-        return arm(name, precision, tokens, partial(seconds_of_steps, step, head, encoded))
+        return arm(name, precision, tokens, partial(seconds_of_steps, step, task, head, encoded))
 
     texts = [line for document in documents for line in document.text.split("\n")]
     separate = [tokenizer.build(line)[0] for line in tokenizer.text_subwords(texts)]

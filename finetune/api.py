@@ -598,7 +598,7 @@ def distill(
     with _opened(config, reporter) as (folder, reporter):
         task, dataset = load_student(loaded, config, data)
         _describe(task, dataset, reporter)
-        result, schedule = fit_student(
+        result = fit_student(
             task,
             dataset,
             config,
@@ -612,9 +612,8 @@ def distill(
     if plain is not None:
         reporter.say(f"student without teacher: {plain.out}")
         with _opened(plain, reporter, accelerator=folder.accelerator) as (folder, reporter):
-            plain = dataclasses.replace(
-                plain, steps=schedule.num_steps, eval_every=schedule.eval_every
-            )
+            steps, eval_every = result.schedule.num_steps, result.schedule.eval_every
+            plain = dataclasses.replace(plain, steps=steps, eval_every=eval_every)
             result = fit_without_teacher(task, dataset, plain, folder, reporter, loaded, layers)
             config = result.task.record.config
             run = _finished(result.task, dataset, config, result, folder, command, report)

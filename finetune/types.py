@@ -453,8 +453,9 @@ class Batch:
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
     ``lengths``, ``example``, ``part`` and ``num_words`` [N]; ``num_subwords``, the sum of
     ``word_lengths``, if known; ``seed``, which training gives torch's generators before the
-    forward pass (None: they go on). ``targets`` is the task's own. A batch on
-    a device has the batch on the CPU, where values can be read without waiting, as its ``host``.
+    forward pass (None: they go on); ``task``, the name of its task among several on one encoder.
+    ``targets`` is the task's own. A batch on a device has the batch on the CPU, where values can be
+    read without waiting, as its ``host``.
     """
 
     input_ids: torch.Tensor
@@ -471,6 +472,7 @@ class Batch:
     targets: Mapping[str, torch.Tensor] = field(default_factory=dict)
     num_subwords: int | None = None
     seed: int | None = None
+    task: str = ""
     host: Batch | None = field(default=None, repr=False)
 
     @property

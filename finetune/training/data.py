@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from accelerate import Accelerator
@@ -35,6 +35,8 @@ class StepBatch(NamedTuple):
     """1, or 0 if the process has no examples and computes a sequence of another one."""
     num_examples: int
     """Examples of the whole optimizer batch."""
+    task: str
+    """The name of its task among several."""
 
 
 @dataclass
@@ -59,6 +61,8 @@ class TrainingData:
     """Shares of the training examples in an epoch [E]; None if all have the same."""
     targets: Callable[[Encodings], dict[str, Tensor]]
     """Returns the targets of a micro-batch."""
+    name: str = ""
+    """The name of the task among several."""
 
     @property
     def train(self) -> Encoded:
@@ -99,13 +103,15 @@ class TrainingData:
             epoch,
             self.train.rows(shard or examples[:1]),
         )
+        groups = micro_batches(sequences, self.max_tokens, together=self.together)
         batches = [
-            pack(group, self.targets(group), pass_seed(self.schedule.seed, step, rank, number))
-            for number, group in enumerate(
-                micro_batches(sequences, self.max_tokens, together=self.together)
+            replace(
+                pack(group, self.targets(group), pass_seed(self.schedule.seed, step, rank, number)),
+                task=self.name,
             )
+            for number, group in enumerate(groups)
         ]
-        return StepBatch(batches, 1.0 if shard else 0.0, len(examples))
+        return StepBatch(batches, 1.0 if shard else 0.0, len(examples), self.name)
 
 
 def training_data(
@@ -114,6 +120,7 @@ def training_data(
     config: TrainConfig,
     accelerator: Accelerator,
     report: Callable[[str], None],
+    name: str = "",
 ) -> TrainingData:
     """Encode all splits for a run, and call ``report`` with notes on them."""
     train = dataset.splits["train"]
@@ -143,6 +150,7 @@ def training_data(
         config.tokens_on(accelerator.device.type),
         shares,
         task.collate,
+        name,
     )
 
 

@@ -22,9 +22,9 @@ from finetune.tasks import load_task, model_folder, saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.tasks.definition import load_tokenizer, starting_config
 from finetune.training.distillation_loss import Distillation, DistillationLoss, Teacher
-from finetune.training.optimizer import Schedule, default_learning_rate
+from finetune.training.optimizer import default_learning_rate
 from finetune.training.run_folder import RunWriter, require_free, with_run_folder
-from finetune.training.trainer import FitResult, fit, part_of, train
+from finetune.training.trainer import FitResult, fit
 from finetune.types import Example, UserError, abbreviated
 
 LR_FACTOR = 6.0
@@ -148,7 +148,7 @@ def fit_student(
     teacher: Teacher,
     distillation: Distillation,
     layers: int | None = None,
-) -> tuple[FitResult, Schedule]:
+) -> FitResult:
     """Train a student on the outputs of its teacher, and score it as ``fit`` does.
 
     Args:
@@ -161,9 +161,6 @@ def fit_student(
         distillation: The losses.
         layers: The number of layers of the teacher that the student starts with; None for the
             model of the settings.
-
-    Returns:
-        The result, and the schedule of the training.
 
     Raises:
         UserError: Teacher, student and settings do not fit, and for the reasons of ``fit``.
@@ -183,9 +180,7 @@ def fit_student(
         head = starting_head(task, task.head(teacher.folder), layers)
     require_distillable(task, folder.path)
     lesson = DistillationLoss(task, teacher, distillation)
-    part = part_of(task, data, config, folder, reporter, head=head, lesson=lesson)
-    (result,) = train([part])
-    return result, part.data.schedule
+    return fit(task, data, config, folder, reporter, head, loss=lesson)
 
 
 def fit_without_teacher(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,8 +39,10 @@ from finetune.tasks.soft_losses import SoftLoss
 from finetune.training.checkpoint import OTHERS
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import Schedule, parameter_groups
-from finetune.training.part import Part
 from finetune.types import IGNORED, Batch, Example, UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.training.scoring import Scorer
 
 BatchLoss = Callable[[Any, Batch], tuple[Tensor, Tensor]]
 """The loss of a task: the sum over a batch and its number, by the output of the head."""
@@ -116,7 +118,7 @@ class DistillationLoss:
         assert self.task.soft_loss is not None  # as the teacher was accepted
         return self.task.soft_loss(self.task.record)
 
-    def extend_data(self, part: Part) -> None:
+    def extend_data(self, part: Scorer) -> None:
         """Add unlabeled text to the training data, and encode all as the teacher reads it."""
         data, task = part.data, part.task
         self.precision = part.precision
@@ -175,7 +177,7 @@ class DistillationLoss:
                 "leave out texts that do not fit into one sequence."
             )
 
-    def parameter_groups(self, part: Part) -> list[dict[str, Any]]:
+    def parameter_groups(self, part: Scorer) -> list[dict[str, Any]]:
         """Choose the layers to compare; return the groups of AdamW of their projections, if any."""
         self._choose_layers(part)
         encoder, config = part.head.encoder, part.config
@@ -201,7 +203,7 @@ class DistillationLoss:
             for decay, number in ((config.weight_decay, 2), (0.0, 1))
         ]
 
-    def _choose_layers(self, part: Part) -> None:
+    def _choose_layers(self, part: Scorer) -> None:
         weight, reason = self.weights.hidden_weight, ""
         if self.read_by_teacher is not None:
             reason = "teacher and student have different tokenizers"

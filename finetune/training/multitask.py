@@ -1,4 +1,4 @@
-"""Several tasks on one encoder: their steps take turns in one run.
+"""The plan of a run of several tasks on one encoder, whose steps take turns.
 
 Each task has a head, data, evaluations and a run folder of its own, and keeps the model of its own
 best validation score, with the encoder as it was then. Only the weights of the encoder, the
@@ -7,24 +7,23 @@ optimizer and the checkpoint are common.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from finetune.config.tasks import Resume, TrainConfig, changes_of, flag, settings
 from finetune.data import Dataset
 from finetune.data.mixing import sampling_probabilities
 from finetune.evaluation.runs import RunFolder
-from finetune.models.heads.base import Head
+from finetune.preprocessing.encodings import Encoded
 from finetune.runtime.files import recover
 from finetune.runtime.progress import Reporter
 from finetune.tasks.base import Task
+from finetune.training.data import StepBatch, TrainingData
 from finetune.training.optimizer import Schedule
-from finetune.training.part import Part
 from finetune.types import UserError
 
 Planned = tuple[Task, Dataset, TrainConfig]
@@ -53,26 +52,18 @@ def with_planned_steps(
         [len(data.splits["train"]) for _, data, _ in tasks.values()],
         alpha,
     )
-    found = {}
+    planned = {}
     for (name, (task, data, config)), number in zip(tasks.items(), steps, strict=True):
         config = replace(config, out=str(out / name), steps=number)
-        found[name] = replace(task, record=replace(task.record, config=config)), data, config
-    return found, dict(zip(tasks, shares, strict=True))
+        planned[name] = replace(task, record=replace(task.record, config=config)), data, config
+    return planned, dict(zip(tasks, shares, strict=True))
 
 
-def share_encoder(heads: Sequence[Head]) -> None:
-    """Give all heads the encoder weights of the first head; poolers belong to the heads."""
-    shared: dict[str, torch.nn.Parameter] = {}
-    for head in heads:
-        for name, module in head.encoder.model.named_modules():
-            for key, weight in list(module.named_parameters(recurse=False)):
-                full = f"{name}.{key}"
-                if not head.is_head(head.encoder_prefix + full):
-                    setattr(module, key, shared.setdefault(full, weight))
+def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:
+    """Return the settings of a run from those of its tasks, with the ``steps`` of all.
 
-
-def require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
-    """Raise UserError unless the settings of encoder and optimizer are equal and supported."""
+    Raises UserError unless the settings of encoder and optimizer are equal and supported.
+    """
     (first, config), *others = configs.items()
     common = settings(config)
     shared = [key for key, mark in changes_of(TrainConfig).items() if mark.shared]
@@ -88,10 +79,13 @@ def require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
         "--tuning": config.tuning != "full",
         "--track": config.track != "none",
         "--sparse-embeddings on": config.sparse_embeddings == "on",
+        "--few-shot": any(getattr(each, "few_shot", False) for each in configs.values()),
     }
-    for option, found in wrong.items():
-        if found:
+    for option, is_set in wrong.items():
+        if is_set:
             raise UserError(f"{option} does not work with several tasks: leave it out.")
+    steps = sum(config.steps or 0 for config in configs.values())
+    return replace(config, steps=steps, eval_every=None, sparse_embeddings="off")
 
 
 def require_own_checkpoint(out: Path, names: Sequence[str], resume: Resume) -> None:
@@ -105,32 +99,30 @@ def require_own_checkpoint(out: Path, names: Sequence[str], resume: Resume) -> N
         )
 
 
-def common_schedule(parts: Sequence[Part]) -> Schedule:
-    """Return the schedule of a run: of its only part, or of the steps of several together."""
-    plans, config = [part.data.schedule for part in parts], parts[0].config
-    if len(plans) == 1:
-        return plans[0]
-    config = replace(config, steps=sum(plan.num_steps for plan in plans), eval_every=None)
-    return Schedule.from_config(config, sum(plan.num_examples for plan in plans))
+class MixedData:
+    """The data of several tasks, whose steps take turns in an order that the seed gives."""
 
+    read_in_training: Sequence[Encoded] = ()
 
-def task_of_each_step(parts: Sequence[Part]) -> list[int]:
-    """Return the number of the part that takes each step, in an order that the seed gives."""
-    numbers = [part.data.schedule.num_steps for part in parts]
-    order = np.repeat(np.arange(len(parts)), numbers)
-    shuffled: list[int] = np.random.default_rng(parts[0].config.seed).permutation(order).tolist()
-    return shuffled
+    def __init__(self, data: Mapping[str, TrainingData], config: TrainConfig) -> None:
+        """``config`` has the ``steps`` of all tasks together."""
+        self.data = data
+        number = sum(len(each.splits["train"]) for each in data.values())
+        self.schedule = Schedule.from_config(config, number)
+        turns = np.repeat(list(data), [each.schedule.num_steps for each in data.values()])
+        self.turns: list[str] = np.random.default_rng(config.seed).permutation(turns).tolist()
 
-
-def each_weight_once(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return parameter groups with the weights that parts share in the first group alone."""
-    found: list[dict[str, Any]] = []
-    seen: set[int] = set()
-    for group in groups:
-        own = [weight for weight in group["params"] if id(weight) not in seen]
-        seen |= {id(weight) for weight in own}
-        found += [{**group, "params": own}] if own else []
-    return found
+    def batches(self, first_step: int) -> Generator[StepBatch]:
+        """Yield the batch of each step, as ``TrainingData.batches``; close it."""
+        with contextlib.ExitStack() as opened:
+            batches = {
+                name: opened.enter_context(
+                    contextlib.closing(data.batches(self.turns[:first_step].count(name)))
+                )
+                for name, data in self.data.items()
+            }
+            for name in self.turns[first_step:]:
+                yield next(batches[name])
 
 
 class TitledReporter(Reporter):

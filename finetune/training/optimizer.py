@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +133,17 @@ TUNING_FACTORS = {"full": 1.0, "lora": 20.0, "bitfit": 50.0, "head": 100.0, "mas
 def default_learning_rate(width: int) -> float:
     """Return the default learning rate: small encoders need, and tolerate, larger steps."""
     return 2e-5 if width >= 512 else 1e-4
+
+
+def each_weight_once(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return parameter groups with the weights that models share in the first group alone."""
+    kept: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    for group in groups:
+        new = [weight for weight in group["params"] if id(weight) not in seen]
+        seen |= {id(weight) for weight in new}
+        kept += [{**group, "params": new}] if new else []
+    return kept
 
 
 def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:

@@ -1,25 +1,36 @@
-"""The scores of a part of a run: evaluations during training, and the scores of the best model."""
+"""The scores of a task in a run: evaluations during training, and the scores of the best model."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from accelerate.utils import ProjectConfiguration
+from torch import Tensor
+from torch.optim import Optimizer
 
 from finetune.config.metric_facts import facts_of
-from finetune.data import WITHOUT_LEAKS, leaked
-from finetune.evaluation.custom_metrics import custom_scores
+from finetune.config.tasks import TrainConfig, settings
+from finetune.data import WITHOUT_LEAKS, Dataset, leaked
+from finetune.evaluation.custom_metrics import CustomMetric, custom_scores
 from finetune.inference.loop import predict
 from finetune.models.adapters import plain_layers
 from finetune.runtime.device import place
-from finetune.runtime.launch import on_main_process
+from finetune.runtime.launch import on_main_process, require_equal
+from finetune.runtime.progress import Reporter
 from finetune.tasks import save_task, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import calibrate, compared_values
-from finetune.training.callbacks import EvaluationEvent, SaveEvent, tell
-from finetune.training.part import Part
+from finetune.tasks.definition import starting_commit
+from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, StepEvent, tell
+from finetune.training.checkpoint import Progress
+from finetune.training.data import TrainingData, training_data
+from finetune.training.optimizer import parameter_groups
+from finetune.training.run_folder import RunLog, RunWriter, open_log
 from finetune.types import Example, Prediction, UserError
 
 NEAR_TIE = 0.02
@@ -28,81 +39,316 @@ SCORE_EVERY = 2.0
 """Least seconds between two lines with scores of validation."""
 
 
-class Evaluation(NamedTuple):
-    """The validation split, predicted and scored."""
+@dataclass(kw_only=True)
+class Scorer:
+    """Scores the model of a task, keeps the best in its run folder, and writes the folder's log.
 
-    examples: Sequence[Example]
-    predicted: Sequence[Prediction]
-    metrics: dict[str, float]
-    score: float
-    """The score that selects the model; higher is better."""
-
-
-def predict_split(
-    part: Part, split: str, head: Any = None, number: int | None = None, *, shown: bool = True
-) -> tuple[Sequence[Example], list[Prediction]]:
-    """Return the examples of a split, or the first ``number``, and what a model predicts for them.
-
-    ``head`` is by default the model in training.
+    ``train`` calls its methods in their order.
     """
-    examples, encoded = part.data.split(split)
-    if number is not None:
-        examples, encoded = examples[:number], encoded[:number]
-    predicted = predict(
-        part.task,
-        part.head if head is None else head,
-        examples,
-        part.folder.accelerator,
-        encoded=encoded,
-        precision=part.precision,
-        reporter=part.reporter if shown else None,
-        title=split,
-        keep_log_probabilities=part.task.calibrated,
-    )
-    return examples, predicted
 
+    task: Task
+    """The task; calibration replaces it."""
+    dataset: Dataset
+    config: TrainConfig
+    folder: RunWriter
+    reporter: Reporter
+    precision: str
+    name: str = ""
+    """The name of the task among several; empty if it is the only one."""
+    callbacks: Sequence[Callback] = ()
+    custom_metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Notes on the data and the training."""
+    progress: Progress = field(default_factory=Progress)
+    data: TrainingData = field(init=False)
+    head: Any = field(init=False)
+    weights: tuple[int, int] = (0, 0)
+    """The number of trained weights, and the number of all weights."""
+    log: RunLog = field(init=False)
+    last_score: float = -float("inf")
+    """The time at which the last validation score was printed."""
 
-def scores_of(
-    part: Part, examples: Sequence[Example], predicted: Sequence[Prediction]
-) -> dict[str, float]:
-    """Return the metrics of the task and the custom ones."""
-    metrics = part.task.score(examples, predicted)
-    if not part.custom_metrics or not metrics:
+    def report(self, note: str) -> None:
+        """Keep a note, and print it."""
+        self.notes.append(note)
+        self.reporter.say(note)
+
+    def begin(self) -> bool:
+        """Prepare the run folder and encode the data; return whether a training continues."""
+        advice = "give all machines the same files"
+        require_equal("fingerprint of the data", self.dataset.fingerprint, advice)
+        resuming, notes = self.folder.begin(self.config, self.dataset)
+        for note in notes:
+            self.report(note)
+        accelerator = self.folder.accelerator
+        self.data = training_data(
+            self.task, self.dataset, self.config, accelerator, self.report, self.name
+        )
+        return resuming
+
+    def check(self, *, resuming: bool) -> None:
+        """Predict and score an example of each split, so that nothing in it ends a finished run.
+
+        A wrong metric is rejected. A model that begins with another is saved and loaded, which its
+        old settings may prevent. With ``--replay`` its scores are reported.
+        """
+        if not resuming:
+            if self.config.init_from is not None:
+                on_main_process(lambda: check_saved_model(self.task, self.head, self.folder.path))
+            for split in self.dataset.scored_splits:
+                self.task.score(*self._predict(split, number=1, shown=False))
+            start = self.task.warm_start
+            if self._replays and start and start.rows:  # a new head has no scores to keep
+                splits = self.dataset.scored_splits
+                metrics = {s: self._scores(*self._predict(s, shown=False)) for s in splits}
+                self.progress.start_note = self._report_scores("before", metrics)
+        self._check_metric()
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the groups of AdamW, by learning rate and weight decay."""
+        return parameter_groups(self.head, self.config)
+
+    def start(self, progress: Progress) -> None:
+        """Go on from a checkpoint: write the settings, begin to track the run, open the log."""
+        self.progress = progress
+        if progress.start_note and progress.start_note not in self.notes:
+            self.notes.append(progress.start_note)
+        self.folder.write_start(
+            self.task,
+            self.config,
+            fingerprint=self.dataset.fingerprint,
+            training_fingerprint=self.dataset.training_fingerprint,
+            precision_used=self.precision,
+            revision_used=starting_commit(self.config),
+            data_used=self.dataset.pinned,
+        )
+        self.folder.require_shared()
+        if self.task.description.words:
+            self.folder.write_vocabulary(self.dataset.splits["train"])
+        if self.config.track != "none":
+            plain = {
+                name: value if isinstance(value, int | float | str | bool) else str(value)
+                for name, value in settings(self.config).items()
+            }
+            accelerator = self.folder.accelerator
+            # of several runs, each has its own
+            accelerator.project_configuration = ProjectConfiguration(str(self.folder.path))
+            accelerator.init_trackers("finetune", config=plain)
+        path = self.folder.path / "log.jsonl"
+        self.log = open_log(path, self.folder.accelerator, progress.step)
+
+    def add(self, loss: Tensor, norm: Tensor, num_examples: int) -> None:
+        """Record a step: its mean loss and gradient norm, and the examples of its batch."""
+        self.log.add(loss, norm, num_examples)
+        self.progress.step += 1
+        tell(
+            self.callbacks,
+            StepEvent(self.progress.step, self.data.schedule.num_steps, loss, norm),
+        )
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last step is followed by an evaluation."""
+        step, schedule = self.progress.step, self.data.schedule
+        return step == schedule.num_steps or step % schedule.eval_every == 0
+
+    def flush(self, optimizer: Optimizer, *, wait: bool) -> str:
+        """End a line of the log (``RunLog.flush``)."""
+        return self.log.flush(self.progress.step, optimizer, wait=wait)
+
+    def evaluate(self) -> None:
+        """Score the validation split, save the model if it is the best yet, report its scores.
+
+        A head that is fitted to the encoder is fitted before, also without validation.
+        """
+        state, folder, split = self.progress, self.folder, self.data.validation
+        self._fit_head()
+        if split is None:
+            state.best_step = state.step
+            folder.save_best(self.task, self.head)
+            self.tell_saved(folder.best)
+            return
+        examples, predicted = self._predict(split)
+        metrics = self._scores(examples, predicted)
+        score = self._selection_score(metrics)
+        better = state.best_score is None or score > state.best_score
+        # of equal scores the later, which has a lower learning rate
+        is_best = better or score == state.best_score
+        state.num_best = 1 if better else state.num_best + is_best
+        if is_best:
+            state.best_score, state.best_step = score, state.step
+            folder.save_best(self.task, self.head)
+            folder.write_predictions(split, examples, predicted)
+            self.tell_saved(folder.best)
+        self.log.evaluation(state.step, split, metrics)
+        self._say_score(metrics, better, is_best)
+        event = EvaluationEvent(state.step, split, metrics, is_best, examples, predicted)
+        tell(self.callbacks, event)
+
+    def tell_saved(self, folder: Path) -> None:
+        """Call the callbacks after a save, once it is on disk."""
+        if self.callbacks:
+            self.folder.wait()
+        tell(self.callbacks, SaveEvent(self.progress.step, folder, folder == self.folder.best))
+
+    def say_kept(self) -> None:
+        """Print the step whose model is kept."""
+        if self.data.validation is not None:
+            equal = self.progress.num_best
+            of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
+            self.reporter.say(f"kept: the model of step {self.progress.best_step}{of}")
+
+    def finish(self) -> dict[str, dict[str, float]]:
+        """Load the best model from its folder, calibrate it, and score it on each split."""
+        self.folder.wait()
+        best = place(self.task.head(self.folder.best), self.folder.accelerator.device)
+        validation, leaks = self.data.validation, leaked(self.dataset)
+        metrics: dict[str, dict[str, float]] = {}
+        # validation first: it calibrates what the others are scored with
+        for split in sorted(self.dataset.scored_splits, key=lambda name: name != validation):
+            examples, predicted = self._predict(split, best)
+            if split == validation:
+                predicted = self._calibrate(examples, predicted)
+            if scores := self._scores(examples, predicted):
+                metrics[split] = scores
+                if ids := leaks.get(split):
+                    own = [index for index, each in enumerate(examples) if each.id not in ids]
+                    rest = [examples[i] for i in own], [predicted[i] for i in own]
+                    if scores := self._scores(*rest):
+                        metrics[f"{split}{WITHOUT_LEAKS}"] = scores
+            self.folder.write_predictions(split, examples, predicted)
+        self.folder.write_metrics(metrics)
+        self.folder.wait()
+        if self._replays:
+            self._report_scores("after", metrics)
+        accelerator = self.folder.accelerator
+        if self.config.track != "none":
+            flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
+            accelerator.log(flat, step=self.progress.step)
+            accelerator.end_training()
+        accelerator.wait_for_everyone()
         return metrics
-    if not part.task.description.labels:
-        raise UserError(f"`finetune {part.task.name}` takes no custom metrics: leave them out.")
-    values = compared_values(part.task, examples, predicted)
-    return metrics | custom_scores(part.custom_metrics, *values)
 
+    @property
+    def _replays(self) -> bool:
+        """Whether a trained model goes on with new data and some of its old ones."""
+        both = self.config.replayed is not None and self.config.init_from is not None
+        return both and self.task.fit_classifier is None
 
-def sign_of(part: Part, metric: str) -> int:
-    """Return -1 for a metric of which lower values are better, else 1."""
-    own = part.custom_metrics.get(metric)
-    return -1 if own is not None and own.lower_is_better else 1
+    def _predict(
+        self, split: str, head: Any = None, number: int | None = None, *, shown: bool = True
+    ) -> tuple[Sequence[Example], list[Prediction]]:
+        examples, encoded = self.data.split(split)
+        if number is not None:
+            examples, encoded = examples[:number], encoded[:number]
+        predicted = predict(
+            self.task,
+            self.head if head is None else head,
+            examples,
+            self.folder.accelerator,
+            encoded=encoded,
+            precision=self.precision,
+            reporter=self.reporter if shown else None,
+            title=split,
+            keep_log_probabilities=self.task.calibrated,
+        )
+        return examples, predicted
 
+    def _fit_head(self) -> None:
+        if self.task.fit_classifier is not None:
+            train, encoded = self.data.split("train")
+            options: dict[str, Any] = {"encoded": encoded, "precision": self.precision}
 
-def selection_score(part: Part, metrics: Mapping[str, float], name: str = "") -> float:
-    """Return the score that selects the model, negative if lower is better.
+            def predict_train(reader: Task) -> list[Prediction]:
+                return predict(reader, self.head, train, self.folder.accelerator, **options)
 
-    ``name`` is the metric, by default the metric of the record.
-    """
-    name = name or part.task.record.metric
-    facts = {metric: facts_of(metric) for metric in metrics}
-    legal = [name for name, of in facts.items() if not (of.lower_is_better or of.of_gold)]
-    if name not in legal:
-        raise UserError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
-    return sign_of(part, name) * metrics[name]
+            self.task.fit_classifier(self.head, train, predict_train)
 
+    def _scores(
+        self, examples: Sequence[Example], predicted: Sequence[Prediction]
+    ) -> dict[str, float]:
+        metrics = self.task.score(examples, predicted)
+        if not self.custom_metrics or not metrics:
+            return metrics
+        if not self.task.description.labels:
+            raise UserError(f"`finetune {self.task.name}` takes no custom metrics: leave them out.")
+        values = compared_values(self.task, examples, predicted)
+        return metrics | custom_scores(self.custom_metrics, *values)
 
-def check_splits(part: Part) -> None:
-    """Predict and score an example of each split, so that nothing in it ends a finished run.
+    def _sign(self, metric: str) -> int:
+        custom = self.custom_metrics.get(metric)
+        return -1 if custom is not None and custom.lower_is_better else 1
 
-    A model that begins with another is saved and loaded, which its old settings may prevent.
-    """
-    if part.config.init_from is not None:
-        on_main_process(lambda: check_saved_model(part.task, part.head, part.folder.path))
-    for split in part.dataset.scored_splits:
-        part.task.score(*predict_split(part, split, number=1, shown=False))
+    def _selection_score(self, metrics: Mapping[str, float], name: str = "") -> float:
+        """Return the score that selects the model, negative if lower is better."""
+        name = name or self.task.record.metric
+        facts = {metric: facts_of(metric) for metric in metrics}
+        legal = [name for name, of in facts.items() if not (of.lower_is_better or of.of_gold)]
+        if name not in legal:
+            raise UserError(
+                f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}."
+            )
+        return self._sign(name) * metrics[name]
+
+    def _check_metric(self) -> None:
+        """Reject a wrong metric before training starts.
+
+        One example shows which metrics exist. Else all do: metrics of span types, of nested spans
+        and of questions without an answer need them, and a custom metric may fail on few examples.
+        """
+        split = self.data.validation
+        if split is None or not (self.config.metric or self.custom_metrics):
+            return
+        name = self.config.metric or self.task.record.metric
+        metrics: dict[str, float] = {}
+        for number in (None,) if self.custom_metrics else (1, None):
+            if name not in metrics:
+                metrics = self._scores(*self._predict(split, number=number))
+        self._selection_score(metrics, name)
+
+    def _report_scores(self, when: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
+        name = self.task.record.metric
+        scores = [
+            f"{split} {of_split[name]:.4f}"
+            for split, of_split in metrics.items()
+            if name in of_split and not split.endswith(WITHOUT_LEAKS)
+        ]
+        note = f"{name} {when} training: {', '.join(scores)}"
+        self.report(note)
+        return note
+
+    def _say_score(self, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:
+        now, name, state = time.monotonic(), self.task.record.metric, self.progress
+        if now - self.last_score < SCORE_EVERY and state.step != self.data.schedule.num_steps:
+            return
+        if is_best and not better and not metrics[name]:  # it has not learned anything yet
+            return
+        self.last_score = now
+        best = self._sign(name) * (state.best_score or 0.0)
+        note = "best so far" if better else f"best {best:.4f}"
+        if is_best and not better:
+            note = "equal to the best so far"
+        validation = self.data.validation
+        self.reporter.say(f"step {state.step}: {validation} {name} {metrics[name]:.4f} ({note})")
+
+    def _calibrate(
+        self, examples: Sequence[Example], predicted: list[Prediction]
+    ) -> list[Prediction]:
+        score = self._selection_score(self._scores(examples, predicted))
+        before = self.progress.best_score
+        if before is not None and abs(score - before) > NEAR_TIE * max(1.0, abs(before)):
+            self.report(
+                f"the saved model scores {score:.4f} on {self.data.validation}, and scored "
+                f"{before:.4f} in training: near ties are decided in another way (half precision, "
+                "merged adapters or another machine)"
+            )
+        if not self.task.calibrated:
+            return predicted
+        calibrated = calibrate(self.task, examples, predicted)
+        self.task = calibrated.task
+        self.notes.append(calibrated.note)
+        self.folder.save_best(self.task, self.task.head(self.folder.best))
+        return list(calibrated.predictions)
 
 
 def check_saved_model(task: Task, head: Any, parent: Path | None = None) -> None:
@@ -112,161 +358,3 @@ def check_saved_model(task: Task, head: Any, parent: Path | None = None) -> None
             save_task(task, Path(folder))
             head.save_pretrained(folder)
         saved_task(folder).head(folder)
-
-
-def report_scores(part: Part, when: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
-    """Report the scores of all splits ``before`` or ``after`` training with ``--replay``."""
-    name = part.task.record.metric
-    found = [
-        f"{split} {scores[name]:.4f}"
-        for split, scores in metrics.items()
-        if name in scores and not split.endswith(WITHOUT_LEAKS)
-    ]
-    note = f"{name} {when} training: {', '.join(found)}"
-    part.report(note)
-    return note
-
-
-def report_start(part: Part) -> None:
-    """Report the scores of the model that a run with ``--replay`` begins with."""
-    splits = part.dataset.scored_splits
-    metrics = {split: scores_of(part, *predict_split(part, split, shown=False)) for split in splits}
-    part.state.start_note = report_scores(part, "before", metrics)
-
-
-def check_metric(part: Part) -> None:
-    """Reject a wrong metric before training starts.
-
-    One example shows which metrics exist. Else all do: metrics of span types, of nested spans
-    and of questions without an answer need them, and a custom metric may fail on few examples.
-    """
-    split = part.data.validation
-    if split is None or not (part.config.metric or part.custom_metrics):
-        return
-    name = part.config.metric or part.task.record.metric
-    metrics: dict[str, float] = {}
-    for number in (None,) if part.custom_metrics else (1, None):
-        if name not in metrics:
-            metrics = scores_of(part, *predict_split(part, split, number=number))
-    selection_score(part, metrics, name)
-
-
-def evaluate(part: Part) -> Evaluation | None:
-    """Predict and score the validation split; None if there is none.
-
-    A head that is fitted to the encoder is fitted before, also without validation.
-    """
-    if part.task.fit_classifier is not None:
-        train, encoded = part.data.split("train")
-        options: dict[str, Any] = {"encoded": encoded, "precision": part.precision}
-
-        def predict_train(reader: Task) -> list[Prediction]:
-            return predict(reader, part.head, train, part.folder.accelerator, **options)
-
-        part.task.fit_classifier(part.head, train, predict_train)
-    if part.data.validation is None:
-        return None
-    examples, predicted = predict_split(part, part.data.validation)
-    metrics = scores_of(part, examples, predicted)
-    return Evaluation(examples, predicted, metrics, selection_score(part, metrics))
-
-
-def evaluate_and_keep(part: Part) -> None:
-    """Score the validation split, save the model if it is the best yet, and report its scores."""
-    state, folder, split = part.state, part.folder, part.data.validation
-    found = evaluate(part)
-    if found is None or split is None:
-        state.best_step = state.step
-        folder.save_best(part.task, part.head)
-        tell_saved(part, folder.best)
-        return
-    better = state.best_score is None or found.score > state.best_score
-    # of equal scores the later, which has a lower learning rate
-    is_best = better or found.score == state.best_score
-    state.num_best = 1 if better else state.num_best + is_best
-    if is_best:
-        state.best_score, state.best_step = found.score, state.step
-        folder.save_best(part.task, part.head)
-        folder.write_predictions(split, found.examples, found.predicted)
-        tell_saved(part, folder.best)
-    part.log.evaluation(state.step, split, found.metrics)
-    _report_score(part, found.metrics, better, is_best)
-    event = EvaluationEvent(
-        state.step, split, found.metrics, is_best, found.examples, found.predicted
-    )
-    tell(part.callbacks, event)
-
-
-def tell_saved(part: Part, folder: Path, *, at_once: bool = False) -> None:
-    """Call the callbacks after a save. They, or ``at_once``, need it on disk."""
-    if at_once or part.callbacks:
-        part.folder.wait()
-    tell(part.callbacks, SaveEvent(part.state.step, folder, folder == part.folder.best))
-
-
-def _report_score(part: Part, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:
-    now, name, state = time.monotonic(), part.task.record.metric, part.state
-    if now - part.last_score < SCORE_EVERY and state.step != part.data.schedule.num_steps:
-        return
-    if is_best and not better and not metrics[name]:  # a model that has not learned anything yet
-        return
-    part.last_score = now
-    best = sign_of(part, name) * (state.best_score or 0.0)
-    note = "best so far" if better else f"best {best:.4f}"
-    if is_best and not better:
-        note = "equal to the best so far"
-    part.reporter.say(
-        f"step {state.step}: {part.data.validation} {name} {metrics[name]:.4f} ({note})"
-    )
-
-
-def report_kept(part: Part) -> None:
-    """Print the step whose model is kept."""
-    if part.data.validation is not None:
-        equal = part.state.num_best
-        of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
-        part.reporter.say(f"kept: the model of step {part.state.best_step}{of}")
-
-
-def score_best(part: Part) -> dict[str, dict[str, float]]:
-    """Load the best model from its folder, calibrate it, and score it on each split."""
-    part.folder.wait()
-    best = place(part.task.head(part.folder.best), part.folder.accelerator.device)
-    validation, leaks = part.data.validation, leaked(part.dataset)
-    metrics: dict[str, dict[str, float]] = {}
-    # validation first: it calibrates what the others are scored with
-    for split in sorted(part.dataset.scored_splits, key=lambda name: name != validation):
-        examples, predicted = predict_split(part, split, best)
-        if split == validation:
-            predicted = _calibrate(part, examples, predicted)
-        if scores := scores_of(part, examples, predicted):
-            metrics[split] = scores
-            if ids := leaks.get(split):
-                own = [index for index, each in enumerate(examples) if each.id not in ids]
-                rest = [examples[i] for i in own], [predicted[i] for i in own]
-                if scores := scores_of(part, *rest):
-                    metrics[f"{split}{WITHOUT_LEAKS}"] = scores
-        part.folder.write_predictions(split, examples, predicted)
-    part.folder.write_metrics(metrics)
-    part.folder.wait()
-    return metrics
-
-
-def _calibrate(
-    part: Part, examples: Sequence[Example], predicted: list[Prediction]
-) -> list[Prediction]:
-    score = selection_score(part, scores_of(part, examples, predicted))
-    before = part.state.best_score
-    if before is not None and abs(score - before) > NEAR_TIE * max(1.0, abs(before)):
-        part.report(
-            f"the saved model scores {score:.4f} on {part.data.validation}, and scored "
-            f"{before:.4f} in training: near ties are decided in another way (half precision, "
-            "merged adapters or another machine)"
-        )
-    if not part.task.calibrated:
-        return predicted
-    calibrated = calibrate(part.task, examples, predicted)
-    part.task = calibrated.task
-    part.notes.append(calibrated.note)
-    part.folder.save_best(part.task, part.task.head(part.folder.best))
-    return list(calibrated.predictions)

@@ -26,6 +26,7 @@ from finetune.runtime.device import (
 from finetune.runtime.launch import gather_rows
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
+from finetune.tasks.multitask import Multitask
 from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch, CustomFunctionError, Sequences, UserError
 
@@ -44,7 +45,7 @@ class Step:
     whole count once.
     """
 
-    task: Task
+    task: Task | Multitask
     head: Any
     optimizer: torch.optim.Optimizer
     config: TrainConfig
@@ -267,22 +268,21 @@ def _collected(
 
 
 def begin_step(
-    task: Task,
+    task: Task | Multitask,
     head: Any,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
     accelerator: Any,
     precision: str,
     interrupt: InterruptHandler | None = None,
-    copies: WeightCopies | None = None,
     *,
     loss: LossFunction | None = None,
     lesson: DistillationLoss | None = None,
 ) -> Step:
     """Return the step of a model, which is then in training mode.
 
-    ``copies`` come from the step of another task on the same encoder. ``loss`` is a custom loss, in
-    place of the loss of the settings; ``lesson`` adds the losses against a teacher.
+    ``loss`` is a custom loss, in place of the loss of the settings; ``lesson`` adds the losses
+    against a teacher.
     """
     found = Step(
         task=task,
@@ -292,7 +292,7 @@ def begin_step(
         accelerator=accelerator,
         precision=precision,
         interrupt=interrupt,
-        copies=WeightCopies(head, precision, copies),
+        copies=WeightCopies(head, precision),
         loss=loss_of(task, config.custom_loss, loss),
         lesson=lesson,
         scaler=loss_scaler(precision, accelerator.device),
@@ -302,7 +302,7 @@ def begin_step(
 
 
 def loss_of(
-    task: Task, setting: str | None, function: LossFunction | None = None
+    task: Task | Multitask, setting: str | None, function: LossFunction | None = None
 ) -> Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]:
     """Return the loss of a batch by its logits: a custom one, or else the task's.
 

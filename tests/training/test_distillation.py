@@ -20,7 +20,6 @@ from finetune.inference.predictor import Predictor
 from finetune.models.encoder import Encoder
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
-from finetune.training.data import training_data
 from finetune.training.distillation import (
     load_student,
     load_teacher,
@@ -28,11 +27,10 @@ from finetune.training.distillation import (
     student_config,
 )
 from finetune.training.distillation_loss import Distillation, DistillationLoss
-from finetune.training.optimizer import adamw, parameter_groups
-from finetune.training.part import Part
+from finetune.training.optimizer import adamw
 from finetune.training.run_folder import open_run
 from finetune.training.step import begin_step
-from finetune.training.trainer import part_of, train
+from finetune.training.trainer import fit, scorer_of
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.small_data import read_jsonl
@@ -94,8 +92,8 @@ def test_a_student_with_the_weights_of_its_teacher_has_no_loss(kind: str, tmp_pa
 @contextlib.contextmanager
 def prepared(
     kind: str, out: Path, weights: Distillation, model: str | None, dropout: float, **settings: Any
-) -> Iterator[Part]:
-    """A run of a student in double precision, before it begins."""
+) -> Iterator[tuple[Any, Any, DistillationLoss]]:
+    """The arguments of a run of a student in double precision, its model and its loss."""
     loaded = load_teacher(teacher_of(kind, dropout))
     folder, settings = str(loaded.folder.parent), {"out": str(out), "lr": 1e-2, **settings}
     config = student_config(loaded.task.record.config, model, folder, **settings)
@@ -106,28 +104,26 @@ def prepared(
         torch.manual_seed(3)
         head = task.head()
     with open_run(config) as folder:
-        lesson = DistillationLoss(task, loaded, weights)
-        reporter = Reporter(quiet=True)
-        yield part_of(task, data, config, folder, reporter, head=head.double(), lesson=lesson)
+        loss = DistillationLoss(task, loaded, weights)
+        yield (task, data, config, folder, Reporter(quiet=True)), head.double(), loss
 
 
 def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
     weights = Distillation(
         temperature=3.0, hard_weight=0.3, hidden_weight=0.7, unlabeled=unlabeled("classify")
     )
-    with prepared("classify", tmp_path / "run", weights, narrow(), 0.1) as student:
-        lesson, accelerator = student.lesson, student.folder.accelerator
+    with prepared("classify", tmp_path / "run", weights, narrow(), 0.1) as (run, head, lesson):
+        student = scorer_of(*run)
         teacher = lesson.teacher.head.double()
-        student.data = training_data(
-            student.task, student.dataset, student.config, accelerator, student.report
-        )
+        student.begin()
+        student.head = head
         lesson.extend_data(student)
-        config, head = student.config, student.head
-        groups = parameter_groups(head, config) + lesson.parameter_groups(student)
+        config, accelerator = student.config, student.folder.accelerator
+        groups = student.parameter_groups() + lesson.parameter_groups(student)
         step = begin_step(
             student.task, head, adamw(groups, config), config, accelerator, "fp32", lesson=lesson
         )
-        without_dropout(student)
+        without_dropout(head)
         micro_batches = student.data.batch(1).micro_batches
         (batch,) = lesson.with_outputs(micro_batches, torch.device("cpu"))
         counts = step._loss_weights([batch], 1.0)
@@ -136,7 +132,7 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
 
         with torch.no_grad():
             goal, target = teacher.eval().with_states(batch, [1, 3])
-        logits, states = student.head.with_states(batch, [1, 2])
+        logits, states = head.with_states(batch, [1, 2])
         labeled = batch.targets["weight"] > 0
         assert 0 < labeled.sum() < len(labeled)
         ours, theirs = (logits / 3).log_softmax(-1), (goal / 3).softmax(-1)
@@ -148,7 +144,7 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
         )
         expected = 0.7 * soft + 0.3 * hard + 0.7 * hidden / 2
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-        parameters = [*student.head.parameters(), *lesson.projections.parameters()]
+        parameters = [*head.parameters(), *lesson.projections.parameters()]
         ours, theirs = (
             torch.autograd.grad(each, parameters, retain_graph=True, allow_unused=True)
             for each in (found, expected)
@@ -162,8 +158,8 @@ def narrow() -> str:
     return str(lab.checkpoint(hidden_size=16))
 
 
-def without_dropout(student: Part) -> None:
-    for module in student.head.modules():
+def without_dropout(head: nn.Module) -> None:
+    for module in head.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
 
@@ -205,10 +201,10 @@ def test_layout_of_batches_does_not_matter(kind: str, is_narrow: bool, tmp_path:
     found = []
     for number, changes in enumerate(({}, {"batching": "padded", "max_tokens": 64})):
         folder, model = tmp_path / str(number), narrow() if is_narrow else None
-        with prepared(kind, folder, weights, model, 0.0, steps=4, **changes) as student:
-            without_dropout(student)
-            train([student])
-            found.append({n: w.detach().clone() for n, w in student.head.named_parameters()})
+        with prepared(kind, folder, weights, model, 0.0, steps=4, **changes) as (run, head, loss):
+            without_dropout(head)
+            fit(*run, head, loss=loss)
+            found.append({n: w.detach().clone() for n, w in head.named_parameters()})
     for name, value in found[0].items():
         torch.testing.assert_close(found[1][name], value, rtol=0, atol=2e-3, msg=name)
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from finetune.models.heads.pretrained import PretrainedHead
-from finetune.training import scoring
-from finetune.training.scoring import check_saved_model
+from finetune.training.scoring import Scorer, check_saved_model
 from finetune.types import UserError
 from tests import laboratory as lab
 
@@ -59,13 +58,13 @@ def test_a_model_that_could_not_be_loaded_ends_a_run_before_training(
 def test_another_score_of_the_saved_model_is_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    score = scoring.selection_score
+    score = Scorer._selection_score
     calls: list[float] = []
 
     def other(*arguments: Any) -> float:
         calls.append(score(*arguments))
         return calls[-1] + 0.5 * (len(calls) == 2)
 
-    monkeypatch.setattr(scoring, "selection_score", other)
+    monkeypatch.setattr(Scorer, "_selection_score", other)
     result = lab.fit(lab.config("classify", out=str(tmp_path / "run")))
     assert len(calls) == 2 and any("near ties" in note for note in result.notes)

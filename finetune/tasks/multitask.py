@@ -1,0 +1,82 @@
+"""Several tasks on one encoder: a composite task, whose batches name the task that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import set_seed
+from torch import nn
+
+from finetune.models.encoder import Encoder
+from finetune.models.heads.base import Head
+from finetune.tasks.base import Task
+from finetune.types import Batch
+
+
+class MultitaskHead(nn.Module):
+    """The heads of several tasks by name, which share the weights of the first one's encoder.
+
+    Poolers belong to the heads.
+    """
+
+    def __init__(self, heads: Mapping[str, Head]) -> None:
+        super().__init__()
+        self.heads = dict(heads)
+        self.members = nn.ModuleList(heads.values())  # names of tasks may have dots
+        shared: dict[str, nn.Parameter] = {}
+        for head in heads.values():
+            for path, module in head.encoder.model.named_modules():
+                for key, weight in list(module.named_parameters(recurse=False)):
+                    name = f"{path}.{key}"
+                    if not head.is_head(head.encoder_prefix + name):
+                        setattr(module, key, shared.setdefault(name, weight))
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the first head, whose weights are those of all."""
+        return next(iter(self.heads.values())).encoder
+
+    def check_batch(self, batch: Batch) -> None:
+        """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
+        self.heads[batch.task].check_batch(batch)
+
+    def forward(self, batch: Batch) -> Any:
+        """Return the output of the head of a batch's task."""
+        return self.heads[batch.task](batch)
+
+
+@dataclass(frozen=True)
+class Multitask:
+    """Several tasks by name; each is predicted, scored and saved alone."""
+
+    tasks: Mapping[str, Task]
+
+    name = "multitask"
+    coupled_loss = loss_counts = None
+
+    def head(self, folder: Path | None = None) -> MultitaskHead:
+        """Make new models on one encoder, or load those of the folders ``folder/NAME``."""
+        heads = {}
+        for name, task in self.tasks.items():
+            set_seed(task.record.config.seed)
+            heads[name] = task.head(None if folder is None else folder / name)
+        return MultitaskHead(heads)
+
+    def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of a batch's task, as ``Task.loss``."""
+        return self.tasks[batch.task].loss(logits, batch)
+
+    def added_ids(self) -> tuple[int, ...]:
+        """Return the ids of subwords that the tasks add: none of them adds any."""
+        return ()
+
+
+def tasks_and_heads(task: Task | Multitask, head: Any) -> dict[str, tuple[Task, Any]]:
+    """Return each task of a run with its head by name; a single task has the name ``""``."""
+    if isinstance(task, Multitask):
+        return {name: (each, head.heads[name]) for name, each in task.tasks.items()}
+    return {"": (task, head)}
