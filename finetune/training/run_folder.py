@@ -192,10 +192,12 @@ def _choose_run(config: TrainConfig, task: str, name: str | None, of_run: Path |
             require_same_run(run, config)
         return run
     base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
-    folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 10_000))]
-    runs = [run for run in map(RunFolder.open, folders) if run.is_run] if config.resume else []
+    names = (base.name, *(f"{base.name}-{n}" for n in range(2, 10_000)))
+    there = {path.name for path in base.parent.iterdir()} if base.parent.is_dir() else set()
+    known = (RunFolder.open(base.with_name(name)) for name in names if name in there)
+    runs = [run for run in known if run.is_run] if config.resume else []
     if not config.resume or (config.resume == "auto" and not runs):
-        return RunFolder.open(next(folder for folder in folders if not folder.exists()))
+        return RunFolder.open(base.with_name(next(name for name in names if name not in there)))
     if not runs and of_run is not None:
         raise UserError(
             f"--resume: no run with the settings of {of_run} has begun: add --out {of_run} to "

@@ -97,13 +97,20 @@ PRODUCERS = {
     for line, words in DOCUMENTED.items()
     if (output := output_of(words)) and "--resume" not in words
 }
+READ = {
+    output
+    for output, line in PRODUCERS.items()
+    if any(output in text for text in (*DOCUMENTED, *PROGRAMS.values()) if text != line)
+}
+"""The folders that other commands or programs read. A command that trains into another one is
+planned; it trains in the slow test."""
 
 
 class Workspace:
     """A folder with a tiny model, in which documented commands run once each."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.outputs = folder, dict[str, str]()
+    def __init__(self, folder: Path, *, trains_all: bool = False) -> None:
+        self.folder, self.outputs, self.trains_all = folder, dict[str, str](), trains_all
         self.model = str(lab.checkpoint(layers=3, max_position_embeddings=256))
         (folder / "recipes").symlink_to(ROOT / "recipes")
         copy_examples(folder)
@@ -139,6 +146,8 @@ class Workspace:
             return words
         if words[0] == "run":
             words += ["--model", self.model]
+        if words[0] in CONFIGS and output_of(words) not in READ and not self.trains_all:
+            return [*words, "--steps", "1", "--limit", "30", "--dry-run"]
         if words[0] in {*CONFIGS, "run", "distill"}:
             words += ["--steps", "1"]
             words += [] if "--sizes" in words else ["--limit", "30"]
@@ -162,6 +171,16 @@ def test_command(line: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatc
     workspace.run(line)
     output = output_of(DOCUMENTED[line])
     assert workspace.outputs[line] or (output and Path(output).exists())
+
+
+@pytest.mark.slow
+def test_all_commands_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    workspace = Workspace(tmp_path, trains_all=True)
+    monkeypatch.chdir(workspace.folder)
+    for line, words in DOCUMENTED.items():
+        if words[1] in CONFIGS and "--dry-run" not in words:
+            workspace.run(line)
+            assert Path(output_of(words) or "runs").exists(), line
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
