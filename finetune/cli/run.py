@@ -124,8 +124,6 @@ class Multitask(Command):
     resume: Annotated[Resume, Help("[auto]")] = False
     """Continue the run in the folder from its last checkpoint; `auto` starts a run if there is
     none."""
-    trust_remote_code: bool = False
-    """Allow a model's own Python code from the hub to run."""
 
     trains = shares_work = True
 
@@ -145,7 +143,6 @@ class Multitask(Command):
             limit=self.limit,
             seed=self.seed,
             resume=self.resume,
-            trust_remote_code=self.trust_remote_code,
         )
         quiet_libraries()
         seed = next(iter(recipe.tasks.values()))[1].seed

@@ -149,8 +149,6 @@ class ModelSettings:
     """Start from the encoder of this run folder, saved model or hub id. A head of the same kind
     keeps the rows of labels that stay, by name; others, and always with `ner`, are new. A --model
     given as well must have the same architecture."""
-    trust_remote_code: Annotated[bool, Changes(acts="runs the Python code of a model")] = False
-    """Allow a model's own Python code from the hub to run."""
     tuning: Annotated[Literal["full", "lora", "bitfit", "head", "mask"], COMMON] = "full"
     """Weights to train besides the head. `full`: the whole encoder; `lora` (needs the extra
     `peft`): matrices of low rank that are added to its linear layers; `bitfit`: its biases; `head`:

@@ -52,7 +52,8 @@ FAMILIES: dict[str, Family] = {
     ),
     **dict.fromkeys(ROBERTA, replace(_PACKED, positions="after padding")),
     **dict.fromkeys(
-        ("distilbert", "modernbert", "eurobert", "ultrabert"), replace(_PACKED, segments=False)
+        ("distilbert", "modernbert", "eurobert", "neomme", "ultrabert"),
+        replace(_PACKED, segments=False),
     ),
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
     "deberta": Family(packing="deberta", half_precision=False),
@@ -95,7 +96,7 @@ REFUSED: dict[str, str] = {
 
 def family_of(model: Any) -> Family | None:
     """Return the family of a model; None if it has no row or is not a class of transformers."""
-    # Checkpoints of EuroBERT and Nomic bring code (--trust-remote-code) under the same model type.
+    # Checkpoints of EuroBERT and Nomic bring code under the same model type (--trust-remote-code).
     is_library_class = type(model).__module__.startswith("transformers.")
     return FAMILIES.get(model.config.model_type) if is_library_class else None
 

@@ -315,7 +315,7 @@ def new_config(name: str, tokenizer: Any = None) -> Any:
 def refusal(config: Any) -> str:
     """Return why a model with this configuration cannot be fine-tuned; empty if it can.
 
-    A model type without a row may be an encoder if it has a masked language model, or comes with
+    A model type without a row may be an encoder if it has a masked language model, or its own
     Python code; ``Encoder`` probes it.
     """
     from transformers.models.auto import modeling_auto
@@ -328,6 +328,8 @@ def refusal(config: Any) -> str:
     names = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if kind in FAMILIES or kind in names or getattr(config, "auto_map", None):
         return ""
+    if getattr(config, "use_bidirectional_attention", False):  # EmbeddingGemma
+        return "is a decoder that attends in both directions, which no test here covers"
     if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return "is a decoder: each token reads only the tokens before it"
     return "is not known as a bidirectional text encoder"
@@ -490,8 +492,9 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
         detail = _damage(folder) or f"{place}{type(error).__name__}: {error}"
         if "trust_remote_code" in detail:
             raise UserError(
-                f"model {name!r} brings its own Python code, which runs only if you trust it: "
-                "--trust-remote-code, where a command has it, allows it to run."
+                f"model {name!r} brings its own Python code. Commands that only read a model "
+                "run it with --trust-remote-code, such as finetune embed; training needs a model "
+                "type that transformers has, as a trained model could not be loaded without it."
             ) from error
         kind = "model folder" if Path(name).is_dir() else "model"
         detail = " ".join(detail.split())

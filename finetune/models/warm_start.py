@@ -55,7 +55,6 @@ class WarmStart:
     rows: tuple[int | None, ...] | None
     """The old class of each label, None for a new one; None if the whole head will be new."""
     head_class: ReusableHead | None
-    options: dict[str, Any]  # of load_config
     language_model: bool = False
     """Whether the new model keeps the masked language model, if there is one."""
 
@@ -91,7 +90,7 @@ class WarmStart:
             if self.custom_type is not None:
                 before = CrfTagger.from_pretrained(self.source).tagger
             else:
-                before = self.head_class.from_pretrained(self.source, labels=None, **self.options)
+                before = self.head_class.from_pretrained(self.source, labels=None)
             copy_rows(model, classifier_of(before.model), self.rows)
 
 
@@ -110,13 +109,12 @@ def find_warm_start(
     """
     name = str(config.init_from)
     source = _model_source(name)
-    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     try:
         folder = local_model(source, weights=False)
         content = config_content(folder)
         custom_type = content.get("model_type")
         custom_type = custom_type if custom_type in INNER_CONFIGS else None
-        inner = load_config(source, **options)
+        inner = load_config(source)
     except UserError as error:
         raise UserError(f"--init-from {name}: {error}") from error
     _check_model(config, inner, folder)
@@ -139,7 +137,6 @@ def find_warm_start(
         tuple(labels),
         rows,
         head_class,
-        options,
         config.trains_language_model and custom_type is None,
     )
 
@@ -169,7 +166,7 @@ def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
     origin = content.get("config", {}).get("model")
     if config.model is None or config.model in (origin, config.init_from):
         return
-    requested = load_config(config.model, trust_remote_code=config.trust_remote_code)
+    requested = load_config(config.model)
     for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
         value, inner_value = getattr(requested, name, None), getattr(inner, name, None)
         if value != inner_value:

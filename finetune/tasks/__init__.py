@@ -184,9 +184,7 @@ def save_task(task: Task, folder: Path) -> None:
 def _without_code(task: str, config: TrainConfig) -> TrainConfig:
     known = (config.metric or "").partition(":")[0] in metrics_of(task)
     metric = config.metric if known or not config.custom_metrics else None
-    return replace(
-        config, trust_remote_code=False, custom_metrics=(), custom_loss=None, metric=metric
-    )
+    return replace(config, custom_metrics=(), custom_loss=None, metric=metric)
 
 
 def replace_record(task: Task, folder: Path) -> None:

@@ -389,5 +389,4 @@ def starting_model(task: Task) -> dict[str, Any]:
     """Return the arguments of ``from_pretrained`` that name what a new model begins with."""
     config, start = task.record.config, task.warm_start
     name = config.model if start is None else start.source
-    trusted = {"name": name, "trust_remote_code": config.trust_remote_code}
-    return trusted | ({"bilstm": True} if config.bilstm else {})
+    return {"name": name} | ({"bilstm": True} if config.bilstm else {})

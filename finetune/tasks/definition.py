@@ -117,13 +117,8 @@ def load_tokenizer(
     if config.init_from is not None:
         RunFolder.open(Path(config.init_from)).require_intact()
         warm_start = find_warm_start(config, task.reusable_head, labels, problem)
-        source, options = warm_start.source, warm_start.options
-        return warm_start, SubwordTokenizer.saved(source, words=words, **options)
-    return None, SubwordTokenizer.from_pretrained(
-        str(config.model),
-        words=words,
-        trust_remote_code=config.trust_remote_code,
-    )
+        return warm_start, SubwordTokenizer.saved(warm_start.source, words=words)
+    return None, SubwordTokenizer.from_pretrained(str(config.model), words=words)
 
 
 def sequence_limit(
@@ -143,7 +138,7 @@ def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) ->
         return warm_start.config
     if config.new_encoder is not None:
         return new_config(config.new_encoder)
-    return load_config(str(config.model), trust_remote_code=config.trust_remote_code)
+    return load_config(str(config.model))
 
 
 def starting_commit(config: TrainConfig) -> str | None:

@@ -104,9 +104,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "  one: {task: classify, data: DATA/classify}\n  two: {task: tag, data: DATA/tag}\n"
     )
     (folder / "single.yaml").write_text("task: classify\nmodel: MODEL\ndata: DATA/classify\n")
-    (folder / "trusting.yaml").write_text(
-        "task: classify\nmodel: MODEL\ndata: DATA/classify\ntrust_remote_code: true\n"
-    )
     (folder / "qa.yaml").write_text(
         f"task: qa\nmodel: {folder / 'encoder'}\ndata: {folder / 'data' / 'qa'}\n"
     )
@@ -129,7 +126,7 @@ def foreign(
     for model in (folder / "encoder", *folder.rglob("best")):
         make_foreign(model, folder / "CODE-RAN", known_type=known_type)
         (model.parent / "checksums.json").unlink(missing_ok=True)
-    for name in ("recipe.yaml", "single.yaml", "trusting.yaml"):
+    for name in ("recipe.yaml", "single.yaml"):
         path = folder / name
         text = path.read_text().replace("MODEL", str(folder / "encoder"))
         path.write_text(text.replace("DATA", str(folder / "data")))
@@ -156,7 +153,6 @@ check HERE/data/classify --task=classify --model HERE/encoder
 search classify --model HERE/encoder --data HERE/data/classify SMALL --trials=1 --out HERE/out/s \
   --space lr=1e-4,1e-3
 run HERE/single.yaml --out HERE/out/r SMALL
-run HERE/trusting.yaml --dry-run SMALL
 run HERE/recipe.yaml --out HERE/out/mt
 run HERE/suite.yaml --out HERE/suite --submit HERE/out/answers.zip
 push HERE/runs/classify ana/x
@@ -209,6 +205,13 @@ def test_no_command_runs_the_code_of_a_model(
         assert not (foreign / "CODE-RAN").exists(), arguments
         assert "[y/N]" not in outcome.out + outcome.err
         assert outcome.code in (0, 2), outcome.err  # 1 is a bug
+
+
+@pytest.mark.parametrize("foreign", ["unknown type"], indirect=True)
+def test_training_refuses_a_model_with_code_by_name(foreign: Path) -> None:
+    data = ("--data", foreign / "data" / "classify", "--out", foreign / "untrained")
+    run("classify", "--model", foreign / "encoder", *data).refused("brings its own Python code")
+    assert not (foreign / "untrained").exists()
 
 
 def test_transformers_loads_by_the_one_door_alone() -> None:

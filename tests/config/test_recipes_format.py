@@ -71,7 +71,6 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
 
 
 STRANGERS = {
-    "trust_remote_code: yes": "--trust-remote-code",
     "custom_metrics: [own.py:mine]": "--custom-metrics own.py:mine",
     "custom_loss: own.py:mine": "--custom-loss own.py:mine",
     "out: ../../work": "--out ../../work",
@@ -241,7 +240,7 @@ def test_values_that_are_no_settings(text: str, problem: str, tmp_path: Path):
 
 def test_settings_of_a_run_are_a_recipe(tmp_path: Path):
     plain = NliConfig(model="some/model", lr=1e-5, columns=("text=a",))
-    own = replace(plain, out="x", trust_remote_code=True, track="wandb")
+    own = replace(plain, out="x", track="wandb")
     saved = {"task": "nli", **settings(own), "fingerprint": "f", "training_fingerprint": "t"}
     saved |= {"precision_used": "fp32", "num_processes": 1, "revision_used": None}
     saved["data_used"] = None

@@ -65,7 +65,7 @@ def test_a_setting_says_what_it_may_change() -> None:
     marks = changes_of(NerConfig)
     assert [*marks] == [field.name for field in dataclasses.fields(NerConfig)]
     results = {name for name, mark in marks.items() if not mark.results}
-    assert results >= {"out", "max_tokens", "batching", "trust_remote_code", "encoding"}
+    assert results >= {"out", "max_tokens", "batching", "encoding"}
     assert {"data", "metric", "test_sets"} <= {n for n, mark in marks.items() if mark.scores}
     assert marks["max_width"].weights and marks["max_width"].data, "as other settings of a task"
     assert not marks["head_lr"].inherited, "of the base, though the task declares it again"

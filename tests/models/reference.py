@@ -32,11 +32,10 @@ The column *tasks* lists the tasks for which transformers has a class: `classify
 `tag` (also `tag --crf`), `qa`, and `choice`. `ner`, `relations`, `sentence` and `embed` work with
 every encoder.
 
-A model type that is in neither table runs if it has a masked language model, or comes with its own
-code (`--trust-remote-code`). It is probed when it is loaded: two short sequences of different
-lengths are run together and one of them alone. The sequences are then padded, or grouped by equal
-length if padding changes the result. A model in which sequences of equal length change each other's
-results is refused.
+A model type that is in neither table runs if it has a masked language model. It is probed when it
+is loaded: two short sequences of different lengths are run together and one of them alone. The
+sequences are then padded, or grouped by equal length if padding changes the result. A model in
+which sequences of equal length change each other's results is refused.
 
 ## Models of the hub
 
@@ -46,9 +45,10 @@ model card name the commit (`revision_used`), and `--resume` reads that commit a
 formats of the weights only one is downloaded, safetensors if there is one. A terminal shows a bar
 for each download, a log one line with size and time.
 
-Python code that comes with a model runs only with `--trust-remote-code`. Nothing in a folder can
-ask for it, and no command asks on standard input. Commands that open a run (`predict`, `serve`,
-`export`) have no such option.
+A model of a type that transformers lacks brings its own Python code (NeoBERT, LFM2.5-Encoder).
+Training refuses it by name, as a trained model could not be loaded without that code. Commands that
+only read a model, such as `embed` and `perplexity`, run it with `--trust-remote-code`, and never
+without: nothing in a folder can ask for it, and no command asks on standard input.
 
 Loading refuses weights that are NaN or infinite, and layers of the weights file that
 `config.json` does not have. A head that the task does not need is left out.

@@ -71,6 +71,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "longformer": {"attention_window": [4, 4]},
     "luke": {"entity_vocab_size": 20, "entity_emb_size": 16},
     "mobilebert": {"intra_bottleneck_size": 32},
+    "neomme": {"head_dim": 16, "sliding_window": 4},
     "roc_bert": {
         "pronunciation_vocab_size": 90,
         "shape_vocab_size": 90,
@@ -235,15 +236,17 @@ def test_families_of_a_newer_transformers_are_named(
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("kind", "settings", "reason"),
     [
-        ("tapas", "reads tables"),
-        ("t5", "encoder and a decoder"),
-        ("llama", "only the tokens before"),
+        ("tapas", {}, "reads tables"),
+        ("t5", {}, "encoder and a decoder"),
+        ("t5gemma", {}, "encoder and a decoder"),
+        ("llama", {}, "only the tokens before"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "attends in both directions"),
     ],
 )
-def test_refusals_name_the_type_and_the_reason(kind: str, reason: str, tmp_path) -> None:
-    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+def test_refusals_name_the_type_and_the_reason(kind, settings, reason, tmp_path) -> None:
+    AutoConfig.for_model(kind, **settings).save_pretrained(tmp_path)
     with pytest.raises(UserError, match=f"'{kind}', which .*{reason}.*roberta-base"):
         load_config(str(tmp_path))
 

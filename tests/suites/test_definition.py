@@ -73,10 +73,10 @@ def test_wrong_suites(old: str, new: str, message: str, suite: Path):
 def test_a_recipe_of_a_suite_runs_no_code(suite: Path):
     for name in ("own.yaml", "members.yaml"):
         path = suite.with_name(name)
-        text = suite.with_name("mood.yaml").read_text("utf-8") + "trust_remote_code: true\n"
+        text = suite.with_name("mood.yaml").read_text("utf-8") + "custom_loss: own.py:mine\n"
         members = suite.read_text("utf-8").replace("mood.yaml", "own.yaml")
         path.write_text(text if name == "own.yaml" else members, "utf-8")
-    with pytest.raises(UserError, match=r"own\.yaml:\d+: a file cannot set trust_remote_code"):
+    with pytest.raises(UserError, match=r"own\.yaml:\d+: a file cannot set custom_loss"):
         load_suite(path)
 
 

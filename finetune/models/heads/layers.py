@@ -129,6 +129,7 @@ _LAYERS: Mapping[str, Mapping[str, Layers]] = {
         **_same(lambda model, states: model.pred_layer(states)[0], "flaubert", "xlm"),
         **_same(lambda model, states: model.decoder(model.head(states)), "modernbert", "ultrabert"),
         "albert": lambda model, states: model.predictions(states),
+        "neomme": lambda model, states: model.lm_head(states @ model.unembedding_projection.weight),
         "distilbert": _mask_of_distilbert,
     },
 }
