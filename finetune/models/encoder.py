@@ -19,12 +19,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModel, PreTrainedModel
@@ -40,6 +41,7 @@ from finetune.models.families import (
     first_position,
     position_limit,
 )
+from finetune.models.graphs import EncoderGraphs
 from finetune.models.loading import load_config, load_weights
 from finetune.models.packing import (
     MAX_WASTE,
@@ -56,6 +58,7 @@ from finetune.models.padding import (
     restore_order,
     unpad,
 )
+from finetune.models.shapes import Shape
 from finetune.types import Batch, UserError
 
 ABOVE = ("pooler.", f"{BILSTM}.")
@@ -115,6 +118,8 @@ class Encoder(nn.Module):
         self.max_length = position_limit(config, self.family)
         self.padding_reason = _padding_reason(model, self.family, batching)
         self.packed = not self.padding_reason
+        self.graphs: EncoderGraphs | None = None
+        """Runs the passes of packed rows, from CUDA graphs where it can; None: they run plainly."""
         self.checkpointable: list[Any] = [
             module for module in model.modules() if hasattr(module, "gradient_checkpointing")
         ]
@@ -175,10 +180,13 @@ class Encoder(nn.Module):
             if self.num_segments > 1 and batch.segment_ids is not None:
                 _check_range("segment id", batch.segment_ids, self.num_segments)
 
-    def packed_inputs(self, batch: Batch, vectors: Tensor | None = None) -> dict[str, Any]:
+    def packed_inputs(
+        self, batch: Batch, vectors: Tensor | None = None, shape: Shape | None = None
+    ) -> dict[str, Any]:
         """Return the keyword arguments of the model's forward pass for one packed row [1, T].
 
-        ``vectors`` are as for ``forward``; a last, filling sequence may lack them.
+        ``vectors`` are as for ``forward``; a last, filling sequence may lack them. ``shape`` is of
+        a row that is filled up to it; a batch without ``lengths`` stands for all of this shape.
         """
         inputs: dict[str, Any] = {"input_ids": batch.input_ids[None]}
         if vectors is not None:
@@ -187,7 +195,7 @@ class Encoder(nn.Module):
         waste = MAX_WASTE if batch.input_ids.is_cpu else MAX_WASTE_ON_DEVICE
         inputs |= {
             "position_ids": (batch.position_ids + self._first_position)[None],
-            "layout": PackedLayout(batch.cu_seqlens, batch.lengths, waste),
+            "layout": PackedLayout(batch.cu_seqlens, batch.lengths, waste, shape),
         }
         if self.family.segments:
             inputs["token_type_ids"] = self._segments(batch)[None]
@@ -241,6 +249,14 @@ class Encoder(nn.Module):
             parameter.requires_grad_(False)
         return sum(parameter.numel() for parameter in frozen)
 
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the trained parameters of the model below the hidden states, by name."""
+        return {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad and not name.startswith(ABOVE)
+        }
+
     @property
     def top_depth(self) -> int:
         """The depth of everything above the layers: L+1; shared layers count once."""
@@ -255,30 +271,52 @@ class Encoder(nn.Module):
     def _run(
         self, batch: Batch, layers: Sequence[int], vectors: Tensor | None = None
     ) -> list[Tensor]:
-        settings: dict[str, Any] = {"output_hidden_states": True} if layers else {}
-
-        def select(output: Any) -> list[Tensor]:
-            return [output.last_hidden_state, *(output.hidden_states[i] for i in layers)]
-
         self.check_batch(batch)
         if self.packed:
-            num_tokens = len(batch.input_ids)
+            if self.graphs is not None and vectors is None:
+                states = self.graphs(batch, layers)
+                if states is not None:
+                    return states
+            row = batch
             if needs_round_size(batch):
-                batch = with_round_size(batch, self.max_length)
-            inputs = self.packed_inputs(batch, vectors)
-            attention = partial(packed_attention, self.model.config)
-            with self._same_in_backward(attention):
-                if own := OWN_FORWARDS.get(self.family.packing):
-                    output = own.forward(self.model, **inputs, **settings)
-                else:
-                    with attention():
-                        output = self.model(**inputs, **settings)
-            return [state[0, :num_tokens] for state in select(output)]
+                row = with_round_size(batch, self.max_length)
+            states = self.packed_states(row, layers, vectors)
+            return [state[: len(batch.input_ids)] for state in states]
         parts, tokens = [], []
+        settings: dict[str, Any] = {"output_hidden_states": True} if layers else {}
         for group, output in self.padded_outputs(self.model, batch, vectors, **settings):
-            parts.append([unpad(state, group.batch) for state in select(output)])
+            parts.append([unpad(state, group.batch) for state in _selected(output, layers)])
             tokens.append(group.tokens)
         return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
+
+    def packed_states(
+        self,
+        row: Batch,
+        layers: Sequence[int] = (),
+        vectors: Tensor | None = None,
+        *,
+        shape: Shape | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> list[Tensor]:
+        """Return the last hidden states [T, H] of a packed row, and those of ``layers``.
+
+        ``vectors`` are as for ``forward``, ``shape`` as for ``packed_inputs``. ``weights`` by name
+        are read in place of the model's parameters.
+        """
+        inputs = self.packed_inputs(row, vectors, shape)
+        if layers:
+            inputs["output_hidden_states"] = True
+        attention = partial(packed_attention, self.model.config)
+        with self._same_in_backward(attention):
+            if own := OWN_FORWARDS.get(self.family.packing):
+                output = own.forward(self.model, **inputs)
+            else:
+                with attention():
+                    if weights is None:
+                        output = self.model(**inputs)
+                    else:
+                        output = functional_call(self.model, dict(weights), (), inputs)
+        return [state[0] for state in _selected(output, layers)]
 
     @contextlib.contextmanager
     def _same_in_backward(
@@ -367,6 +405,10 @@ def _probed_family(model: Any, pad_id: int) -> Family:
     if torch.allclose(among_longer, alone, rtol=0, atol=tolerance):
         return family
     return dataclasses.replace(family, reads_padding="forward pass, as a probe shows")
+
+
+def _selected(output: Any, layers: Sequence[int]) -> list[Tensor]:
+    return [output.last_hidden_state, *(output.hidden_states[i] for i in layers)]
 
 
 def _check_range(name: str, ids: Tensor, size: int) -> None:

@@ -6,7 +6,6 @@ dense products over groups of sequences of near-equal length; padding exists onl
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from finetune.models.shapes import Shape, with_fillers
 from finetune.runtime.device import to_device
 from finetune.types import Batch
 
@@ -58,19 +57,20 @@ class PackedLayout:
     """The boundaries of the N sequences of a packed row; one layout serves all layers."""
 
     cu_seqlens: Tensor  # cumulative lengths [N+1], int32, on the device
-    lengths: tuple[int, ...]  # may have 0
+    lengths: tuple[int, ...]  # may have 0; empty if only the device knows them
     max_waste: float = MAX_WASTE
+    shape: Shape | None = None  # of a row that is filled up to it
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def num_tokens(self) -> int:
         """T, the number of tokens."""
-        return sum(self.lengths)
+        return sum(self.lengths) if self.shape is None else self.shape.num_tokens
 
     @cached_property
     def max_seqlen(self) -> int:
-        """Length of the longest sequence, in tokens."""
-        return max(self.lengths)
+        """Length of the longest sequence, in tokens, or the bound on it of the shape."""
+        return max(self.lengths) if self.shape is None else self.shape.longest
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -88,6 +88,8 @@ class PackedLayout:
 
         Both are [size, L], on the CPU. Padding repeats the first token of its sequence.
         """
+        if not self.lengths:
+            raise RuntimeError("attention reads the lengths of sequences on the host")
         ends = torch.tensor(self.lengths).cumsum(0)
         groups = []
         for members in group_by_length(self.lengths, self.max_waste, MULTIPLE):
@@ -246,12 +248,4 @@ def with_round_size(batch: Batch, max_length: int | None = None) -> Batch:
     filler = -num_tokens % (multiple if max_length is None else min(multiple, max_length))
     if not filler:
         return batch
-    segments = batch.segment_ids
-    return dataclasses.replace(
-        batch,
-        input_ids=pad(batch.input_ids, (0, filler), value=int(batch.input_ids[-1])),
-        position_ids=torch.cat([batch.position_ids, torch.arange(filler)]),
-        segment_ids=None if segments is None else pad(segments, (0, filler)),
-        cu_seqlens=pad(batch.cu_seqlens, (0, 1), value=num_tokens + filler),
-        lengths=(*batch.lengths, filler),
-    )
+    return with_fillers(batch, Shape(num_tokens + filler, len(batch.lengths) + 1, filler))
