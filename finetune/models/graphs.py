@@ -17,70 +17,70 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from finetune.models.recorders import Action, Recorder
+from finetune.models.recording import Action, Passes, PassKey, Recorder, require_equal
 from finetune.models.shapes import RowShapes, Shape, with_fillers
 from finetune.types import Batch
 
 if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
+    from finetune.models.master_weights import MasterWeights
 
 SIGHTINGS = 3
 """A shape is recorded when it occurs for this time: a recording takes as long as eight passes."""
 
 
-class GradientBuffers(Protocol):
-    """Buffers of the gradients of weights, which stay in place."""
+class GradientBuffers:
+    """Buffers that stay in place, where recorded backward passes leave the gradients of weights.
 
-    def of(self, weights: Sequence[nn.Parameter]) -> list[Tensor]:
-        """Return the buffer of each weight."""
+    They are the float32 gradients of ``MasterWeights``. The buffers of other weights become their
+    own gradients, ``weight.grad``.
+    """
 
-    def are_filled(self, weights: Sequence[nn.Parameter]) -> bool:
-        """Return whether the buffers hold gradients of this step, to which others are added."""
+    def __init__(self, masters: MasterWeights | None = None) -> None:
+        self.masters = masters
+        working = [] if masters is None else masters.working
+        self.numbers = {id(weight): number for number, weight in enumerate(working)}
+        self.own: dict[int, Tensor] = {}
 
-    def fill(self, weights: Sequence[nn.Parameter]) -> None:
-        """Let the contents of the buffers be gradients of this step."""
+    def of(self, weight: nn.Parameter) -> Tensor:
+        """Return the buffer of a weight."""
+        if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
+            gradient: Tensor = self.masters.gradients[number]
+            return gradient
+        if id(weight) not in self.own:
+            self.own[id(weight)] = torch.empty_like(weight, requires_grad=False)
+        return self.own[id(weight)]
 
+    def fill(self, weights: Sequence[nn.Parameter]) -> bool:
+        """Let the buffers be gradients of this step; return whether others must be added to them.
 
-class OwnGradients:
-    """``GradientBuffers`` that become the weights' own gradients, ``weight.grad``."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[int, Tensor] = {}
-
-    def of(self, weights: Sequence[nn.Parameter]) -> list[Tensor]:
-        """Return the buffer of each weight, made on first use."""
+        If only some of them have been gradients of this step, the others become 0.
+        """
+        empty: list[Tensor] = []
         for weight in weights:
-            if id(weight) not in self._buffers:
-                self._buffers[id(weight)] = torch.empty_like(weight, requires_grad=False)
-        return [self._buffers[id(weight)] for weight in weights]
-
-    def are_filled(self, weights: Sequence[nn.Parameter]) -> bool:
-        """Return whether a buffer is the gradient of its weight."""
-        return any(weight.grad is self._buffers.get(id(weight), weight) for weight in weights)
-
-    def fill(self, weights: Sequence[nn.Parameter]) -> None:
-        """Make the buffers the gradients, with what other passes left at the weights."""
-        for weight, buffer in zip(weights, self.of(weights), strict=True):
-            if weight.grad is not None and weight.grad is not buffer:
-                buffer.add_(weight.grad)
+            buffer = self.of(weight)
+            if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
+                if not self.masters.filled[number]:
+                    empty.append(buffer)
+                self.masters.filled[number] = True
+                continue
+            if weight.grad is None:
+                empty.append(buffer)
+            elif weight.grad is not buffer:
+                buffer.copy_(weight.grad)
             weight.grad = buffer
-
-
-class _Key(NamedTuple):
-    shape: Shape
-    layers: tuple[int, ...]
-    has_gradients: bool
-    training: bool
-    autocast: tuple[bool, torch.dtype]
+        if 0 < len(empty) < len(weights):
+            torch._foreach_zero_(empty)
+        return len(empty) < len(weights)
 
 
 @dataclass(eq=False)
@@ -121,14 +121,14 @@ class EncoderGraphs:
         report: Callable[[str], object] = print,
     ) -> None:
         self.encoder, self.shapes, self.recorder = encoder, shapes, recorder
-        self.gradients, self.report, self.reason = gradients or OwnGradients(), report, ""
+        self.gradients, self.report, self.reason = gradients or GradientBuffers(), report, ""
         self.trained = encoder.trained_parameters()
         self.read = [*encoder.model.parameters(), *encoder.model.buffers()]
         self.anchor = torch.zeros((), device=self.read[0].device, requires_grad=True)
-        self.seen: Counter[_Key] = Counter()
-        self.recordings: dict[_Key, _Recording] = {}
+        self.seen: Counter[PassKey] = Counter()
+        self.recordings: dict[PassKey, _Recording] = {}
         self.waiting: weakref.ref[_Waiting] | None = None
-        self.fillers_are_right: bool | None = None  # None: not compared yet
+        self.fillers_are_compared = self.fillers_are_wrong = False
 
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of an encoder has none
@@ -139,13 +139,13 @@ class EncoderGraphs:
         None if no shape holds the batch.
         """
         shape = None if self.shapes is None else self.shapes.shape_of(batch)
-        if shape is None or self.fillers_are_right is False:
+        if shape is None or self.fillers_are_wrong:
             return None
         if self.encoder.num_segments > 1 and batch.segment_ids is None:
             batch = replace(batch, segment_ids=torch.zeros_like(batch.input_ids))
         row, num_tokens = with_fillers(batch, shape), len(batch.input_ids)
         recording = self._recording(shape, tuple(layers), batch, row)
-        if recording is None and self.fillers_are_right is False:
+        if self.fillers_are_wrong:
             return None
         if recording is None:
             states = self.encoder.packed_states(row, layers, shape=shape)
@@ -172,7 +172,7 @@ class EncoderGraphs:
         recorder, device = self.recorder, self.anchor.device.type
         if recorder is None or (self.waiting is not None and self.waiting() is not None):
             return None
-        key = _Key(
+        key = PassKey(
             shape,
             layers,
             torch.is_grad_enabled() and bool(self.trained),
@@ -200,8 +200,8 @@ class EncoderGraphs:
     def _addresses(self) -> tuple[int, ...]:
         return tuple([tensor.data_ptr() for tensor in self.read])
 
-    def _record(self, recorder: Recorder, key: _Key, batch: Batch, row: Batch) -> _Recording:
-        passes = _Passes(self.encoder, key, self.trained)
+    def _record(self, recorder: Recorder, key: PassKey, batch: Batch, row: Batch) -> _Recording:
+        passes = Passes(self.encoder, key, self.trained)
         row = replace(row.each(torch.clone), lengths=(), targets={}, host=None)
         random_state = recorder.random_state()
 
@@ -210,15 +210,14 @@ class EncoderGraphs:
             return passes.forward(row), passes.backward()
 
         first, second = recorder.warm_up(plain), recorder.warm_up(plain)
-        if self.fillers_are_right is None:
-            self.fillers_are_right = passes.are_equal_without_fillers(batch, row)
-        if not self.fillers_are_right:
+        if not self.fillers_are_compared:
+            self.fillers_are_wrong = not passes.are_equal_without_fillers(batch, row)
+            self.fillers_are_compared = True
+        if self.fillers_are_wrong:
             raise RuntimeError("filling sequences change the states of others")
         weights = [self.trained[name] for name in passes.used]
-        buffers = self.gradients.of(weights)
-        before = (
-            [buffer.clone() for buffer in buffers] if self.gradients.are_filled(weights) else []
-        )
+        buffers = [self.gradients.of(weight) for weight in weights]
+        before = [buffer.clone() for buffer in buffers]
 
         def move(add: bool) -> list[Tensor]:
             (torch._foreach_add_ if add else torch._foreach_copy_)(buffers, passes.backward())
@@ -230,95 +229,16 @@ class EncoderGraphs:
         passes.live.clear()  # their memory is free for the next recording
         recorder.set_random_state(random_state)
         forward()
-        _require_equal(states, first[0], second[0])
+        require_equal(states, first[0], second[0])
         for times, replay in enumerate(backward.values(), 1):
             replay()
-            _require_equal(
+            require_equal(
                 buffers, *([g.float() * times for g in each[1]] for each in (first, second))
             )
-        if before:
-            torch._foreach_copy_(buffers, before)
+        for buffer, values in zip(buffers, before, strict=True):
+            buffer.copy_(values)
         addresses = self._addresses()
         return _Recording(row, states, passes.above, forward, backward, weights, addresses)
-
-
-class _Passes:
-    """The passes of a shape, over new leaves of autograd on the memory of the weights.
-
-    Leaves of other autograd graphs that still live would tie a recording to another stream.
-    """
-
-    def __init__(self, encoder: Encoder, key: _Key, trained: Mapping[str, Tensor]) -> None:
-        self.encoder, self.key = encoder, key
-        self.leaves = {
-            name: weight.detach().requires_grad_()
-            for name, weight in (trained.items() if key.has_gradients else ())
-        }
-        self.used = list(self.leaves)
-        """The names of the weights with a gradient."""
-        self.live: list[Tensor] = []
-        """The last states, with their autograd graph."""
-        self.above: list[Tensor] = []
-
-    def states(self, row: Batch, shape: Shape | None) -> list[Tensor]:
-        device, (enabled, dtype) = row.input_ids.device.type, self.key.autocast
-        # a cast that autocast keeps would be memory of the recording
-        casting = torch.autocast(device, dtype, enabled=enabled, cache_enabled=False)
-        with torch.set_grad_enabled(self.key.has_gradients), casting:
-            return self.encoder.packed_states(
-                row, self.key.layers, shape=shape, weights=self.leaves
-            )
-
-    def forward(self, row: Batch) -> list[Tensor]:
-        self.live[:] = self.states(row, self.key.shape)
-        if not self.above:
-            self.above = [torch.randn_like(state, requires_grad=False) for state in self.live]
-        return [state.detach() for state in self.live]
-
-    def backward(self) -> list[Tensor]:
-        return self.gradients(self.live, self.above) if self.key.has_gradients else []
-
-    def gradients(self, states: Sequence[Tensor], above: Sequence[Tensor]) -> list[Tensor]:
-        pairs = [pair for pair in zip(states, above, strict=True) if pair[0].requires_grad]
-        gradients = torch.autograd.grad(
-            [state for state, _ in pairs],
-            [self.leaves[name] for name in self.used],
-            [gradient for _, gradient in pairs],
-            retain_graph=True,
-            allow_unused=True,
-        )
-        known = {n: g for n, g in zip(self.used, gradients, strict=True) if g is not None}
-        self.used = list(known)
-        return list(known.values())
-
-    def are_equal_without_fillers(self, batch: Batch, row: Batch) -> bool:
-        """Compare passes without dropout: rounding is all that fillers may change."""
-        model, num_tokens = self.encoder.model, len(batch.input_ids)
-        modes = [(module, module.training) for module in model.modules()]
-        results = []
-        try:
-            model.eval()
-            for each, shape in ((batch, None), (row, self.key.shape)):
-                states = [state[:num_tokens] for state in self.states(each, shape)]
-                above = [gradient[:num_tokens] for gradient in self.above]
-                gradients = self.gradients(states, above) if self.key.has_gradients else []
-                results.append((states, gradients))
-        finally:
-            for module, mode in modes:
-                module.training = mode
-        (states, gradients), (filled_states, filled_gradients) = results
-        enabled, dtype = self.key.autocast
-        tolerance = 2 * torch.finfo(dtype if enabled else states[0].dtype).eps ** 0.5
-        errors = [
-            ((new - old).float().norm(dim=1) / old.float().norm(dim=1)).max()
-            for new, old in zip(filled_states, states, strict=True)
-        ]
-        if gradients:
-            error = _norm(
-                [a.float() - b.float() for a, b in zip(filled_gradients, gradients, strict=True)]
-            )
-            errors.append(error / _norm(gradients))
-        return bool(torch.stack(errors).max() <= tolerance)
 
 
 class _Replay(torch.autograd.Function):
@@ -342,30 +262,10 @@ class _Replay(torch.autograd.Function):
         for above, gradient in zip(recording.above, gradients, strict=True):
             above[: len(gradient)].copy_(gradient)
             above[len(gradient) :].zero_()
-        recording.backward[graphs.gradients.are_filled(recording.weights)]()
-        graphs.gradients.fill(recording.weights)
+        recording.backward[graphs.gradients.fill(recording.weights)]()
         return None, None, None, None
 
 
 def _tensors(row: Batch) -> list[Tensor]:
     tensors = [row.input_ids, row.position_ids, row.cu_seqlens]
     return tensors if row.segment_ids is None else [*tensors, row.segment_ids]
-
-
-def _norm(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([tensor.float().norm() for tensor in tensors]).norm()
-
-
-def _require_equal(
-    replayed: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor]
-) -> None:
-    """Compare with two equal plain passes, which differ if a kernel adds in any order."""
-    exact = all(map(torch.equal, first, second))
-    for new, old, other in zip(replayed, first, second, strict=True):
-        if exact:
-            equal = torch.equal(new.to(old.dtype), old)
-        else:
-            noise = 4 * _norm([other.float() - old.float()]) + 0.01 * _norm([old])
-            equal = bool(_norm([new.float() - old.float()]) <= noise)
-        if not equal:
-            raise RuntimeError("a replayed pass differs from the plain pass")

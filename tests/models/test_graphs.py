@@ -6,28 +6,31 @@ Attention reads the boundaries of sequences as a tensor, as FlashAttention does.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from finetune.models import attention, graphs
 from finetune.models.dropout import dropout
 from finetune.models.encoder import Encoder
+from finetune.models.families import FAMILIES
 from finetune.models.graphs import EncoderGraphs
 from finetune.models.packing import PackedCall
-from finetune.models.recorders import CallAgain
+from finetune.models.recording import CallAgain, Passes, PassKey
 from finetune.models.shapes import MULTIPLE, RowShapes, Shape, best_sizes, with_fillers
 from finetune.preprocessing.batching import pack
 from finetune.types import Batch, Encoding
 from tests import tiny
 from tests.models.parity import CLOSE, assert_equal, encodings
+from tests.operators import DEVICE, finding_waits
 
-PACKED = tuple(family for family in tiny.PACKED if not family.startswith("deberta"))
+PACKED = [name for name in tiny.PACKED if FAMILIES[name].packing == "interface"]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
@@ -81,10 +84,14 @@ def encoder_of(family: str = "bert", p: float = 0.1, **changes: Any) -> Encoder:
     return Encoder(tiny.model(family, dropout=p, **changes).double().train())
 
 
-def losses(
+def gradients_of(encoder: Encoder) -> list[Tensor]:
+    return [weight.grad for weight in encoder.parameters() if weight.grad is not None]
+
+
+def steps(
     encoder: Encoder, batches: Sequence[Batch], recorder: CallAgain | None, **options: Any
-) -> tuple[list[Any], EncoderGraphs]:
-    """Sums of states and gradients of two steps, and the state of the generator after them."""
+) -> tuple[list[Tensor], EncoderGraphs]:
+    """States and gradients of two steps, and the state of the generator after them."""
     options = {"report": pytest.fail, **options}
     encoder.graphs = EncoderGraphs(encoder, SHAPES, recorder, **options)
     results = []
@@ -94,7 +101,7 @@ def losses(
             hidden = encoder(batch)
             (hidden**3).sum().backward()
             results.append(hidden.detach())
-        results += [w.grad.clone() for w in encoder.parameters() if w.grad is not None]
+        results += [gradient.clone() for gradient in gradients_of(encoder)]
         encoder.zero_grad()
         with torch.no_grad():
             for weight in encoder.parameters():
@@ -107,7 +114,295 @@ def test_replayed_passes_equal_plain_ones_to_the_bit(family: str) -> None:
     """With dropout, several shapes, several micro-batches in a step, and new weights."""
     encoder = encoder_of(family)
     batches = [batch_of(seed, encoder.model, 4 + 2 * seed) for seed in range(4)]
-    plain, _ = losses(copy.deepcopy(encoder), batches, None)
-    replayed, run = losses(encoder, batches, Pool())
+    plain, _ = steps(copy.deepcopy(encoder), batches, None)
+    replayed, run = steps(encoder, batches, Pool())
     assert len(run.recordings) == len({key.shape for key in run.recordings}) > 1
     assert all(map(torch.equal, plain, replayed))
+
+
+def seeds(*numbers: int) -> list[Batch]:
+    return [batch_of(number, tiny.model(), 8) for number in numbers]
+
+
+def freeze(encoder: Encoder) -> None:
+    encoder.freeze(1)
+
+
+def biases(encoder: Encoder) -> None:
+    for name, weight in encoder.named_parameters():
+        weight.requires_grad_(name.endswith("bias"))
+
+
+@pytest.mark.parametrize("change", [freeze, biases])
+def test_trained_parts_of_an_encoder_are_replayed(change: Callable[[Encoder], None]) -> None:
+    encoder = encoder_of()
+    change(encoder)
+    plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2, 3), None)
+    replayed, run = steps(encoder, seeds(1, 2, 3), Pool())
+    assert run.recordings and all(map(torch.equal, plain, replayed))
+
+
+def test_a_frozen_encoder_in_training_mode_replays_forward_passes() -> None:
+    encoder = encoder_of()
+    encoder.freeze("all")
+    plain = encoder_of()
+    plain.freeze("all")
+    for each, recorder in ((plain, None), (encoder, Pool())):
+        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+    for seed in range(3):
+        results = []
+        for each in (plain, encoder):
+            torch.manual_seed(seed)
+            results.append(each(batch_of(seed, each.model)))
+        assert torch.equal(*results)
+    assert encoder.graphs is not None and encoder.graphs.recordings
+
+
+def test_hidden_states_of_layers_are_replayed() -> None:
+    """As distillation compares them."""
+    encoder = encoder_of()
+    results = []
+    for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
+        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            hidden, states = each(batch_of(seed, each.model), [0, 1])
+            ((hidden**3).sum() + sum((state**2).sum() for state in states)).backward()
+        results.append([hidden, *states, *gradients_of(each)])
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_fillers_change_nothing(family: str) -> None:
+    """Without dropout: states and gradients are those of a batch without fillers."""
+    model = tiny.model(family).double()
+    reference, encoder = Encoder(copy.deepcopy(model)), Encoder(model)
+    batch = pack(encodings(model, (5, 22, 17, 3, 1, 9)))
+    encoder.graphs = EncoderGraphs(encoder, RowShapes((96,), 12, 22))
+    assert_equal(encoder(batch), reference(batch), model, reference.model, CLOSE.get(family, 1e-12))
+
+
+def test_another_pass_between_forward_and_backward_runs_plainly() -> None:
+    """Such as the second pass of R-Drop, or an evaluation: it would overwrite what waits."""
+    encoder = encoder_of()
+    results = []
+    for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
+        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+        torch.manual_seed(3)
+        batch = batch_of(1, each.model)
+        each(batch).sum()  # dropped: it waits for nothing
+        first, second = each(batch), each(batch)
+        with torch.no_grad():
+            third = each(batch)
+        assert not torch.equal(first, second), "passes draw different masks"
+        ((first - second) ** 2 * first).sum().backward()
+        results.append([first, second, third, *gradients_of(each)])
+    assert all(map(torch.equal, *results))
+
+
+def test_passes_without_gradients_come_first_and_again_with_them() -> None:
+    """As GradCache repeats them, with equal masks."""
+    encoder = encoder_of()
+    encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
+    batches, before = seeds(1, 2), []
+    for grad in (False, True):
+        for seed, batch in enumerate(batches):
+            torch.manual_seed(seed)
+            with torch.set_grad_enabled(grad):
+                hidden = encoder(batch)
+            if not grad:
+                before.append(hidden)
+            else:
+                assert torch.equal(hidden, before[seed])
+                hidden.sum().backward()
+
+
+def test_gradients_of_other_passes_add_up() -> None:
+    """A table that a head reads too has a gradient inside of a recording and one outside."""
+    encoder = encoder_of()
+    table = encoder.model.get_input_embeddings().weight
+    results = []
+    for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
+        table = each.model.get_input_embeddings().weight
+        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+        for step in range(2):
+            each.zero_grad()
+            for seed in (1, 2, 3):
+                torch.manual_seed(seed + step)
+                (each(batch_of(seed, each.model)) @ table.T).square().sum().backward()
+        results.append(gradients_of(each))
+    for plain, replayed in zip(*results, strict=True):
+        torch.testing.assert_close(replayed, plain, rtol=1e-12, atol=1e-12)
+
+
+class OtherNumbers(CallAgain):
+    """Draws other random numbers in a replay."""
+
+    def record(self, run: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
+        replay, results = super().record(run)
+        return (lambda: (torch.rand(1), replay()) and None), results
+
+
+class Fails(CallAgain):
+    def record(self, run: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
+        run()
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+
+class NoMemory(CallAgain):
+    def warm_up(self, run: Callable[[], Any]) -> Any:
+        run()
+        raise torch.OutOfMemoryError("out of memory")
+
+
+@pytest.mark.parametrize(
+    ("recorder", "reason"),
+    [
+        (OtherNumbers(), "a replayed pass differs from the plain pass"),
+        (Fails(), "operation not permitted when stream is capturing"),
+        (NoMemory(), "out of memory"),
+    ],
+)
+def test_one_sentence_and_the_same_numbers_without_recordings(
+    recorder: CallAgain, reason: str
+) -> None:
+    encoder, said = encoder_of(), list[str]()
+    plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2), None)
+    found, run = steps(encoder, seeds(1, 2), recorder, report=said.append)
+    assert said == [f"CUDA graphs are not used: {reason}"] and run.reason == reason
+    assert not run.recordings and all(map(torch.equal, plain, found))
+
+
+def test_a_failure_in_the_middle_of_a_step_keeps_its_gradients() -> None:
+    class Later(Pool):
+        def record(self, run: Any) -> Any:
+            if len(self.results) >= 3:
+                raise RuntimeError("out of memory")
+            return super().record(run)
+
+    encoder, said = encoder_of(), list[str]()
+    batches = [batch_of(seed, encoder.model, number) for seed, number in ((1, 8), (2, 3), (3, 8))]
+    plain, _ = steps(copy.deepcopy(encoder), batches, None)
+    found, _ = steps(encoder, batches, Later(), report=said.append)
+    assert len(said) == 1 and all(map(torch.equal, plain, found))
+
+
+def test_wrong_fillers_are_seen_before_any_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_sequence(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
+        if call.layout.shape is None:
+            return attend(query, key, value, call)
+        weights = torch.einsum("iad,jad->aij", query, key).softmax(-1)
+        return torch.einsum("aij,jad->iad", weights, value)
+
+    monkeypatch.setattr(attention, "_flash", one_sequence)
+    encoder, said, batch = encoder_of(p=0.0), list[str](), seeds(1)[0]
+    expected = copy.deepcopy(encoder)(batch)
+    encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=said.append)
+    assert torch.equal(encoder(batch), expected) and torch.equal(encoder(batch), expected)
+    assert said == ["CUDA graphs are not used: filling sequences change the states of others"]
+
+
+def test_exchanged_weights_are_recorded_again() -> None:
+    encoder = encoder_of()
+    encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
+    plain = copy.deepcopy(encoder)
+    for change in (False, True):
+        for each in (plain, encoder):
+            weight = each.model.encoder.layer[0].output.dense.weight
+            if change:
+                weight.data = weight.data * 2
+        torch.manual_seed(0)
+        expected = plain(seeds(1)[0])
+        torch.manual_seed(0)
+        found = encoder(seeds(1)[0])
+        found.sum().backward()
+        plain.graphs = EncoderGraphs(plain, SHAPES, None)
+    assert torch.equal(found, expected)
+
+
+def test_attention_by_groups_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads lengths on the host, and a recording keeps them."""
+    monkeypatch.setattr(attention, "_flash_supports", lambda query: False)
+    encoder, said = encoder_of(), list[str]()
+    plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2), None)
+    found, _ = steps(encoder, seeds(1, 2), Pool(), report=said.append)
+    assert len(said) == 1 and "on the host" in said[0]
+    assert all(map(torch.equal, plain, found))
+
+
+def test_a_pass_is_recorded_when_its_shape_occurs_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "SIGHTINGS", 3)
+    encoder = encoder_of()
+    encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
+    for number in range(3):
+        assert not encoder.graphs.recordings, number
+        encoder(seeds(1)[0])
+    assert len(encoder.graphs.recordings) == 1
+
+
+def test_sizes_have_the_fewest_fillers() -> None:
+    chance = np.random.default_rng(0)
+    for _ in range(100):
+        tokens, most = chance.integers(1, 300, chance.integers(1, 30)), int(chance.integers(1, 4))
+        multiples = sorted({-(-number // MULTIPLE) * MULTIPLE for number in tokens})
+
+        def total(sizes: Sequence[int], tokens: Any = tokens) -> int:
+            return sum(min(size for size in sizes if size >= number) for number in tokens)
+
+        fewer = min(most, len(multiples)) - 1
+        least = min(total((*some, multiples[-1])) for some in combinations(multiples[:-1], fewer))
+        sizes = best_sizes(tokens, most)
+        assert total(sizes) == least and len(sizes) <= most
+
+
+def test_eight_shapes_hold_the_batches_of_a_run() -> None:
+    """With at most 4.2 % of fillers, for lengths such as those of MNLI."""
+    chance = np.random.default_rng(0)
+    lengths = chance.normal(3.55, 0.45, 20_000)
+    lengths = np.clip(np.exp(lengths), 4, 128).astype(int).reshape(-1, 32)
+    rows = [Shape(int(row.sum()), len(row), int(row.max())) for row in lengths]
+    shapes = RowShapes.of(rows[:300])
+    batches = [pack([Encoding(0, [5] * length) for length in row]) for row in lengths[300:400]]
+    found = [(shapes.shape_of(batch), batch) for batch in batches]
+    held = [(shape.num_tokens, len(batch.input_ids)) for shape, batch in found if shape is not None]
+    assert len(shapes.sizes) == 8 and len(held) >= 95
+    assert sum(size for size, _ in held) < 1.042 * sum(size for _, size in held)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "held"),
+    [
+        ([24] * 8, True),
+        ([24] * 9, True),
+        ([24] * 10, False),
+        ([25], False),
+        ([1] * 16, False),
+        ([1], True),
+    ],
+)
+def test_a_row_is_filled_up_to_its_shape_by_sequences(lengths: list[int], held: bool) -> None:
+    batch = pack([Encoding(0, [7] * length) for length in lengths])
+    shape = SHAPES.shape_of(batch)
+    assert (shape is not None) == held
+    if shape is not None:
+        row = with_fillers(batch, shape)
+        ends = row.cu_seqlens.tolist()
+        assert len(row.input_ids) == len(row.position_ids) == ends[-1] == shape.num_tokens
+        assert len(ends) - 1 == len(row.lengths) == shape.num_sequences
+        assert np.diff(ends).tolist() == list(row.lengths) and max(row.lengths) <= shape.longest
+        starts = [start for start, length in zip(ends, row.lengths, strict=False) if length]
+        assert row.position_ids[starts].tolist() == [0] * len(starts)
+        assert int(row.position_ids.max()) < shape.longest
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
+    encoder = Encoder(tiny.model(family, dropout=0.1).to(DEVICE).train())
+    batch = batch_of(1, encoder.model)
+    key = PassKey(Shape(160, 16, 24), (1,), True, True, (False, torch.float32))
+    passes = Passes(encoder, key, encoder.trained_parameters())
+    row = replace(with_fillers(batch, key.shape).to(DEVICE), lengths=())
+    with finding_waits() as waits:
+        passes.forward(row)
+        assert len(passes.backward()) > 10
+    assert not waits, "\n".join(waits)

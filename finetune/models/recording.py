@@ -1,0 +1,204 @@
+"""Recorders of functions that read and write tensors which stay in place, and what they record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from finetune.models.shapes import Shape
+from finetune.types import Batch
+
+if TYPE_CHECKING:
+    from finetune.models.encoder import Encoder
+
+T = TypeVar("T")
+Action = Callable[[], None]
+
+
+class CallAgain:
+    """Repeats a function by calling it again, where there are no CUDA graphs."""
+
+    def warm_up(self, run: Callable[[], T]) -> T:
+        """Call the function where ``record`` does, without recording it."""
+        return run()
+
+    def record(self, run: Callable[[], list[Tensor]]) -> tuple[Action, list[Tensor]]:
+        """Return an action that repeats the function, and its results, which it overwrites."""
+        results = run()
+
+        def replay() -> None:
+            for result, new in zip(results, run(), strict=True):
+                result.copy_(new)
+
+        return replay, results
+
+    def random_state(self) -> Tensor:
+        """Return the state of the CPU's generator."""
+        return torch.get_rng_state()
+
+    def set_random_state(self, state: Tensor) -> None:
+        """Restore a state of the CPU's generator."""
+        torch.set_rng_state(state)
+
+
+class CudaRecorder:
+    """Records CUDA graphs on the current device, all in one pool of memory."""
+
+    def __init__(self) -> None:
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def warm_up(self, run: Callable[[], T]) -> T:
+        """Call the function on the stream of the recordings."""
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            result = run()
+        current.wait_stream(self.stream)
+        return result
+
+    def record(self, run: Callable[[], list[Tensor]]) -> tuple[Action, list[Tensor]]:
+        """Capture the function, which computes nothing meanwhile."""
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        generator = torch.cuda.default_generators[current.device_index]
+        before = generator.clone_state()
+        try:
+            # other threads use the device meanwhile, such as the one that pins the next batch
+            with torch.cuda.graph(graph, self.pool, self.stream, "thread_local"):
+                results = run()
+        except BaseException:  # torch leaves its stream in use, and its generator capturing
+            torch.cuda.set_stream(current)
+            generator.graphsafe_set_state(before)
+            raise
+        return graph.replay, results
+
+    def random_state(self) -> Tensor:
+        """Return the state of the device's generator."""
+        return torch.cuda.get_rng_state()
+
+    def set_random_state(self, state: Tensor) -> None:
+        """Restore a state of the device's generator."""
+        torch.cuda.set_rng_state(state)
+
+
+Recorder = CallAgain | CudaRecorder
+"""Records what functions do to tensors that stay in place."""
+
+
+class PassKey(NamedTuple):
+    """What the kernels of a pass depend on, besides its tensors."""
+
+    shape: Shape
+    layers: tuple[int, ...]
+    has_gradients: bool
+    training: bool
+    autocast: tuple[bool, torch.dtype]
+
+
+class Passes:
+    """The passes of a shape, over new leaves of autograd on the memory of the weights.
+
+    Leaves of other autograd graphs that still live would tie a recording to another stream.
+    """
+
+    def __init__(self, encoder: Encoder, key: PassKey, trained: Mapping[str, Tensor]) -> None:
+        self.encoder, self.key = encoder, key
+        self.leaves = {
+            name: weight.detach().requires_grad_()
+            for name, weight in (trained.items() if key.has_gradients else ())
+        }
+        self.used = list(self.leaves)
+        """The names of the weights with a gradient."""
+        self.live: list[Tensor] = []
+        """The last states, with their autograd graph."""
+        self.above: list[Tensor] = []
+
+    def states(self, row: Batch, shape: Shape | None) -> list[Tensor]:
+        """Compute the last hidden states [T, H] of a row, and those of layers."""
+        device, (enabled, dtype) = row.input_ids.device.type, self.key.autocast
+        # a cast that autocast keeps would be memory of the recording
+        casting = torch.autocast(device, dtype, enabled=enabled, cache_enabled=False)
+        with torch.set_grad_enabled(self.key.has_gradients), casting:
+            return self.encoder.packed_states(
+                row, self.key.layers, shape=shape, weights=self.leaves
+            )
+
+    def forward(self, row: Batch) -> list[Tensor]:
+        """Compute the states, and keep their autograd graph for ``backward``."""
+        self.live[:] = self.states(row, self.key.shape)
+        if not self.above:
+            self.above = [torch.randn_like(state, requires_grad=False) for state in self.live]
+        return [state.detach() for state in self.live]
+
+    def backward(self) -> list[Tensor]:
+        """Compute the gradients of the weights in ``used``, given those of the states."""
+        return self.gradients(self.live, self.above) if self.key.has_gradients else []
+
+    def gradients(self, states: Sequence[Tensor], above: Sequence[Tensor]) -> list[Tensor]:
+        """Compute the gradients of the weights in ``used``, which then leaves out the others."""
+        pairs = [pair for pair in zip(states, above, strict=True) if pair[0].requires_grad]
+        gradients = torch.autograd.grad(
+            [state for state, _ in pairs],
+            [self.leaves[name] for name in self.used],
+            [gradient for _, gradient in pairs],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        known = {n: g for n, g in zip(self.used, gradients, strict=True) if g is not None}
+        self.used = list(known)
+        return list(known.values())
+
+    def are_equal_without_fillers(self, batch: Batch, row: Batch) -> bool:
+        """Compare passes without dropout: rounding is all that fillers may change."""
+        model, num_tokens = self.encoder.model, len(batch.input_ids)
+        modes = [(module, module.training) for module in model.modules()]
+        results = []
+        try:
+            model.eval()
+            for each, shape in ((batch, None), (row, self.key.shape)):
+                states = [state[:num_tokens] for state in self.states(each, shape)]
+                above = [gradient[:num_tokens] for gradient in self.above]
+                gradients = self.gradients(states, above) if self.key.has_gradients else []
+                results.append((states, gradients))
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        (states, gradients), (filled_states, filled_gradients) = results
+        enabled, dtype = self.key.autocast
+        tolerance = 2 * torch.finfo(dtype if enabled else states[0].dtype).eps ** 0.5
+        errors = [
+            ((new - old).float().norm(dim=1) / old.float().norm(dim=1)).max()
+            for new, old in zip(filled_states, states, strict=True)
+        ]
+        if gradients:
+            error = _norm(
+                [a.float() - b.float() for a, b in zip(filled_gradients, gradients, strict=True)]
+            )
+            errors.append(error / _norm(gradients))
+        return bool(torch.stack(errors).max() <= tolerance)
+
+
+def _norm(tensors: Sequence[Tensor]) -> Tensor:
+    norms = torch.stack([tensor.float().norm() for tensor in tensors])
+    norm: Tensor = torch.linalg.vector_norm(norms)
+    return norm
+
+
+def require_equal(
+    replayed: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor]
+) -> None:
+    """Raise RuntimeError unless a replayed pass equals two equal plain ones.
+
+    The plain passes differ if a kernel adds in any order; the replayed one may then differ, too.
+    """
+    exact = all(map(torch.equal, first, second))
+    for new, old, other in zip(replayed, first, second, strict=True):
+        if exact:
+            equal = torch.equal(new.to(old.dtype), old)
+        else:
+            noise = 4 * _norm([other.float() - old.float()]) + 0.01 * _norm([old])
+            equal = bool(_norm([new.float() - old.float()]) <= noise)
+        if not equal:
+            raise RuntimeError("a replayed pass differs from the plain pass")
