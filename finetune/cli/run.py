@@ -54,6 +54,23 @@ class RecipeCommand(TaskCommand):
         followed = recipe.smoke_recipe() if self.smoke else recipe
         return RecipeRun.of(followed, self.config, recipe.config())
 
+    def run(self) -> None:
+        """Train one run or several seeds, or show the plan."""
+        from finetune.data import DataError
+
+        try:
+            super().run()
+        except DataError as error:
+            recipe_run = self.recipe_run
+            run, data = recipe_run.recipe.run, self.config.data
+            if run is None or "data" in recipe_run.differing or Path(data).exists():
+                raise
+            raise UserError(
+                f"{run}: was trained on {data}, and `finetune run` trains on them again: {error} "
+                "Restore them, or run the command in the folder where they are, or name them with "
+                "--data."
+            ) from error
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run(FormatOption, RunOptions, Command):

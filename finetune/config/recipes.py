@@ -38,6 +38,7 @@ OWN_KEYS = ("task", "description", "expected", "smoke")
 RUN_SETTINGS = "config.json"
 """File in a run folder with the settings of the run."""
 FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_used"}) | {
+    "epochs_used",
     "revision_used",
     "data_used",
     "num_processes",

@@ -147,11 +147,10 @@ def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
         raise
 
 
-def recover(parent: Path) -> None:
-    """Complete or undo the replacements that a crash interrupted in a folder of one process."""
-    for path in sorted(parent.glob(".*")):
-        if match := _TEMPORARY.fullmatch(path.name):
-            _finish(parent / match[1], *_temporary_paths(parent / match[1]))
+def recover(*targets: Path) -> None:
+    """Complete or undo the replacements of files and folders that a crash interrupted."""
+    for target in targets:
+        _finish(target, *_temporary_paths(target))
 
 
 def _finish(target: Path, fresh: Path, old: Path) -> None:

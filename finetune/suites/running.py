@@ -123,10 +123,10 @@ def check_members(plan: Sequence[PlannedMember], num_seeds: int) -> list[list[ob
 
 
 def _check_folder(command: LoadedSuite) -> None:
-    folder, name = command.folder, str(command.loaded.path)
+    folder, name = command.folder, command.loaded.path.name
     require_writable(folder)
     saved = read_object(folder / RESULTS_FILE) if (folder / RESULTS_FILE).is_file() else {}
-    if saved and saved.get("suite") != name:
+    if saved and Path(saved.get("suite") or "").name != name:
         raise UserError(f"--out {folder} holds runs of {saved.get('suite')}, not of {name}.")
     require_own(folder, bool(saved) or is_free(folder))
 

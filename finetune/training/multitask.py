@@ -90,7 +90,7 @@ def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:
 
 def require_own_checkpoint(out: Path, names: Sequence[str], resume: Resume) -> None:
     """Raise UserError unless a run of several tasks may begin, or continue, in a folder."""
-    recover(out)
+    recover(out / "last")
     if resume is True and not any(RunFolder.open(out / name).is_run for name in names):
         raise UserError(f"--resume: there is no run in {out} to continue.")
     if (out / "last").is_dir() and not resume:

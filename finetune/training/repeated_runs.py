@@ -24,7 +24,7 @@ from finetune.data.preparation import read_once
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.evaluation.runs import RunFolder
-from finetune.runtime.files import entries, is_free, recover, write_text
+from finetune.runtime.files import entries, is_free, write_text
 from finetune.runtime.launch import make_accelerator, on_all_processes, on_main_process
 from finetune.runtime.progress import Reporter
 from finetune.tasks import task_class
@@ -212,7 +212,6 @@ def train_runs(
             results.write(folder)
 
     def begin() -> None:
-        recover(folder)
         if not (folder / results.file).is_file():
             results.write(folder)
 

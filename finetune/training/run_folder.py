@@ -48,6 +48,8 @@ from finetune.training.cache import write_vocabulary
 from finetune.training.optimizer import logged_learning_rates
 from finetune.types import Example, Prediction, UserError, abbreviated, quantity
 
+CHECK = ".check-"
+"""Beginning of the names of temporary folders, in which a model is saved once before training."""
 RUNS = Path("runs")
 """Parent of the run folders without --out."""
 
@@ -130,8 +132,8 @@ def require_same_run(
         same_data = name == "data" and fingerprint in (None, saved["fingerprint"])
         if not same_data and not _same_path(name, before[name], now[name]):
             raise UserError(
-                f"{folder}: was started with {name} = {_shown(before[name])}, now "
-                f"{_shown(now[name])}: continue with the same settings, or use another --out."
+                f"{folder}: was started with {name} = {_shown(before, name)}, now "
+                f"{_shown(now, name)}: continue with the same settings, or use another --out."
             )
     if fingerprint not in (None, saved["fingerprint"]):
         used = f", --data {saved['data_used']}" if saved.get("data_used") else ""
@@ -141,8 +143,11 @@ def require_same_run(
         )
 
 
-def _shown(value: Any) -> str:
-    return "unset" if value is None else repr(value)
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    if values[name] is not None:
+        return repr(values[name])
+    used = values.get(f"{name}_used")
+    return "unset" if used is None else f"unset ({used:g})"
 
 
 def pin_model(run: RunFolder, config: TrainConfig) -> None:
@@ -297,8 +302,9 @@ class RunWriter:
 
         def prepare() -> tuple[bool, list[str]]:
             notes = list[str]()
-            for folder in (self.path, self.best):
-                recover(folder)
+            checks = (path.name[1:] for path in self.path.glob(f"{CHECK}*.new"))
+            checked = (self.path / name.removesuffix(".new") for name in checks)
+            recover(self.best, self.last, self.adapter, *checked)
             if not (config.resume and self.run.is_run):
                 require_free(self.run)
                 return False, notes

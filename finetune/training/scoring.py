@@ -30,7 +30,7 @@ from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, St
 from finetune.training.checkpoint import Progress
 from finetune.training.data import TrainingData, training_data
 from finetune.training.optimizer import parameter_groups
-from finetune.training.run_folder import RunLog, RunWriter, open_log
+from finetune.training.run_folder import CHECK, RunLog, RunWriter, open_log
 from finetune.types import Example, Prediction, UserError
 
 NEAR_TIE = 0.02
@@ -113,12 +113,14 @@ class Scorer:
         self.progress = progress
         if progress.start_note and progress.start_note not in self.notes:
             self.notes.append(progress.start_note)
+        schedule = self.data.schedule
         self.folder.write_start(
             self.task,
             self.config,
             fingerprint=self.dataset.fingerprint,
             training_fingerprint=self.dataset.training_fingerprint,
             precision_used=self.precision,
+            epochs_used=round(schedule.num_steps / schedule.steps_per_epoch, 4),
             revision_used=starting_commit(self.config),
             data_used=self.dataset.pinned,
         )
@@ -353,7 +355,7 @@ class Scorer:
 
 def check_saved_model(task: Task, head: Any, parent: Path | None = None) -> None:
     """Save a model and load it again; ``parent`` is a folder on a disk that has room for it."""
-    with tempfile.TemporaryDirectory(prefix=".check-", suffix=".new", dir=parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=CHECK, suffix=".new", dir=parent) as folder:
         with plain_layers(head, merged=True):
             save_task(task, Path(folder))
             head.save_pretrained(folder)

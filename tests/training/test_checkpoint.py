@@ -102,12 +102,13 @@ def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object
 
 
 def test_a_run_continues_with_the_same_settings_and_data(tmp_path: Path) -> None:
-    run = run_of(tmp_path, TagConfig(data="d", columns=("words=tokens",)))
+    run = run_of(tmp_path, TagConfig(data="d", columns=("words=tokens",)), epochs_used=10.0)
     config = TagConfig(data="d", columns=("words=tokens",), max_tokens=99)
     require_same_run(run, config, "f")
     require_same_run(run, replace(config, data="elsewhere"), "f")
     for arguments, problem in (
         ((replace(config, lr=0.1), "f"), "was started with lr = unset, now 0.1"),
+        ((replace(config, epochs=3), "f"), r"was started with epochs = unset \(10\), now 3"),
         ((config, "g"), "other data than d has now"),
         ((NerConfig(data="d"), "f"), "holds a run of `finetune tag`: continue it with that"),
     ):

@@ -16,6 +16,7 @@ from finetune.data.mixing import with_replay
 from finetune.types import TextExample, UserError
 from tests import laboratory as lab
 from tests.command import Outcome
+from tests.command import run as command
 from tests.small_data import keep_on_disk, write_jsonl, write_splits
 from tests.training.stopping import interrupted
 
@@ -98,6 +99,8 @@ def test_the_old_columns_are_known_and_a_kill_loses_no_line(
     model = finetune.load(run)
     with pytest.raises(UserError, match=r"before: was trained on .*old, and --nearest .*folder wh"):
         model.nearest(["x"])
+    moved = command("run", run, "--out", tmp_path / "again")
+    moved.refused("before: was trained on", "or name them with --data")
 
 
 def test_a_new_head_has_no_scores_before_training(tmp_path: Path) -> None:

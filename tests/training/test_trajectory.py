@@ -183,8 +183,11 @@ def test_auto_starts_and_continues(tmp_path: Path):
     assert outcome.code == 128 + signal.SIGINT and "stopped at step 5" in outcome.err
     again = outcome.err.partition("Continue with: ")[2]
     assert again.count("--resume") == 1 and again.rstrip().endswith("--resume")
+    (notes := tmp_path / "parts" / ".notes.txt.new").touch()
+    (left := tmp_path / "parts" / ".check-1.new").mkdir()
     assert "continuing from step 5" in run(*requeued).ok().err
     same_files(tmp_path / "whole", tmp_path / "parts")
+    assert notes.exists() and not left.exists()
     run(*requeued).ok()  # a finished run is scored again
     same_files(tmp_path / "whole", tmp_path / "parts")
     (other := tmp_path / "other").mkdir()
