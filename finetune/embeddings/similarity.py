@@ -5,7 +5,6 @@ It compares texts, words in context, and single words, which are read alone.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -188,18 +187,14 @@ def compare(command: Similarity) -> None:
         show(f"inputs read in several windows: {limit}", error=True)
     if command.out is not None:
         _write(command.out, data, cosines[-1])
-    record = _record(command, data, cosines, unit)
-    if command.format == "json":
-        show(json.dumps(record, indent=2, ensure_ascii=False))
-    elif "scores" in record["results"][0]:
-        _print_scores(command, data, cosines, record["results"])
-    else:
-        names = ["cosine"] if len(cosines) == 1 else [each.name for each in cosines]
-        rows = [
-            (*(float(each.values[n]) for each in cosines), _shown(pair, 0), _shown(pair, 1))
-            for n, pair in enumerate(data.pairs)
-        ]
-        print_tables(command.format, ("", (*names, "first", "second"), rows))
+    if data.gold is not None and len(data.gold) >= LEAST_PAIRS:
+        return _print_scores(command, data, cosines, data.gold)
+    names = ["cosine"] if len(cosines) == 1 else [each.name for each in cosines]
+    rows = [
+        (*(float(each.values[n]) for each in cosines), _shown(pair, 0), _shown(pair, 1))
+        for n, pair in enumerate(data.pairs)
+    ]
+    print_tables(command.format, ("", (*names, "first", "second"), rows))
 
 
 def _read(command: Similarity) -> SimilarityData:
@@ -239,63 +234,25 @@ def _write(path: str, data: SimilarityData, cosines: Cosines) -> None:
     show(f"wrote {path}: {quantity(len(data.pairs), 'pair')}", error=True)
 
 
-def _record(
-    command: Similarity, data: SimilarityData, cosines: Sequence[Cosines], unit: str
-) -> dict[str, Any]:
-    views = []
-    for each in cosines:
-        predicted = each.values.tolist()
-        view: dict[str, Any] = {
-            "layer": each.layer,
-            "standardized": each.standardized,
-            "expected_cosine": each.expected,
-        }
-        if data.gold is None or len(data.gold) < LEAST_PAIRS:
-            view["cosines"] = predicted
-        else:
-            resampling = {"num_resamples": command.resamples, "seed": command.seed}
-            scores = correlations(data.gold, predicted, **resampling)
-            view["scores"] = {name: score._asdict() for name, score in scores.items()}
-        views.append(view)
-    options = ("layers", "combine", "pooling", "standardize")
-    return {
-        "model": command.model,
-        "data": command.data,
-        "split": data.split or None,
-        "unit": unit,
-        **{name: getattr(command, name) for name in options},
-        "pairs": len(data.pairs),
-        "resamples": command.resamples,
-        "seed": command.seed,
-        "results": views,
-    }
-
-
 def _print_scores(
-    command: Similarity, data: SimilarityData, cosines: list[Cosines], views: list[dict[str, Any]]
+    command: Similarity, data: SimilarityData, cosines: Sequence[Cosines], gold: Sequence[float]
 ) -> None:
     split = f" ({data.split})" if data.split else ""
     command.note(
         f"{quantity(len(data.pairs), 'pair')} of {command.data}{split}, "
         f"{command.resamples:,} resamples, seed {command.seed}"
     )
-    columns: list[str] = ["vectors"]
-    for metric in views[0]["scores"]:
-        intervals = () if command.format == "table" else (f"{metric} low", f"{metric} high")
-        columns += [metric, *intervals]
-    scores = [
-        (each.name, *_cells(view["scores"].values(), command.format), each.expected)
-        for each, view in zip(cosines, views, strict=True)
-    ]
-    print_tables(command.format, ("", (*columns, "expected cosine"), scores))
-
-
-def _cells(scores: Iterable[dict[str, float]], format: str) -> Iterator[Any]:
-    for score in scores:
-        if format == "table":
-            yield "{value:.4f} ({low:.4f} to {high:.4f})".format(**score)
-        else:
-            yield from (score[name] for name in ("value", "low", "high"))
+    rows: list[dict[str, Any]] = []
+    for each in cosines:
+        resampling = {"num_resamples": command.resamples, "seed": command.seed}
+        row: dict[str, Any] = {"vectors": each.name}
+        for name, score in correlations(gold, each.values.tolist(), **resampling).items():
+            if command.format == "table":
+                row[name] = f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})"
+            else:
+                row |= {name: score.value, f"{name} low": score.low, f"{name} high": score.high}
+        rows.append(row | {"expected cosine": each.expected})
+    print_tables(command.format, ("", list(rows[0]), [list(row.values()) for row in rows]))
 
 
 def _shown(pair: TextExample, side: int) -> str:

@@ -9,7 +9,6 @@ By word, the later subwords of the same word are masked too: otherwise they give
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -246,13 +245,14 @@ def score_texts(command: Perplexity) -> None:
     if number := scorer.num_windowed:
         limit = f"{number:,} over {scorer.max_length} tokens"
         show(f"texts read in several windows: {limit}", error=True)
-    record: dict[str, Any] = {"method": command.method, **corpus_measures(scores)}
+    measures = corpus_measures(scores)
     if right := [line["label"] == "first" for line in lines if "label" in line]:
         counts = Counts(np.array([(float(each), 1.0) for each in right]), mean)
         options: dict[str, Any] = {"num_resamples": command.resamples, "seed": command.seed}
         accuracy = estimate([counts], limits=(0.0, 1.0), **options)
-        record |= {"pairs": len(right), "accuracy": tuple(accuracy)}
-    _print(command, record, scores if command.text else ())
+        names = ("accuracy", "accuracy_low", "accuracy_high")
+        measures |= {"pairs": len(right)} | dict(zip(names, accuracy, strict=True))
+    _print(command, measures, scores if command.text else ())
 
 
 def _rows(command: Perplexity) -> Iterable[TextExample]:
@@ -284,34 +284,18 @@ def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:
     return line | {"log_likelihood": likelihoods, "num_subwords": numbers}
 
 
-def _print(command: Perplexity, record: dict[str, Any], shown: Sequence[TextScore]) -> None:
-    if command.format == "json":
-        return show(json.dumps(record, indent=2))
-    command.note(
-        f"{quantity(record['texts'], 'text')}, {quantity(record['subwords'], 'subword')}, "
-        f"{quantity(record['words'], 'word')} (--method {command.method})"
-    )
-    rows = [
-        ("pseudo-perplexity of a subword", record["pseudo_perplexity"]),
-        ("bits per word", record["bits_per_word"]),
-        ("bits per character", record["bits_per_character"]),
-    ]
-    if "accuracy" in record and command.format != "table":
-        names = ("accuracy", "accuracy low", "accuracy high")
-        rows += zip(names, record["accuracy"], strict=True)
+def _print(command: Perplexity, measures: dict[str, float], shown: Sequence[TextScore]) -> None:
+    command.note(f"--method {command.method}")
     texts = [(each.text, each.log_likelihood, each.perplexity) for each in shown]
-    tables: list[Any] = (
-        [("", ("text", "log-likelihood", "pseudo-perplexity"), texts)] if texts else []
+    tables: list[Any] = [("texts", ("text", "log-likelihood", "pseudo-perplexity"), texts)]
+    rows = [(name.replace("_", " "), value) for name, value in measures.items()]
+    print_tables(
+        command.format,
+        *tables[: len(texts)],
+        ("measures" if texts else "", ("measure", "value"), rows),
     )
-    print_tables(command.format, *tables, ("", ("measure", "value"), rows))
-    if record["unknown"]:
+    if measures["unknown"]:
         command.note(
-            f"{quantity(record['unknown'], 'subword')} unknown to the model: they get the "
+            f"{quantity(int(measures['unknown']), 'subword')} unknown to the model: they get the "
             "probability of the unknown token, which is too high"
-        )
-    if "accuracy" in record:
-        value, low, high = record["accuracy"]
-        command.note(
-            f"accuracy {value:.4f} ({low:.4f} to {high:.4f}, 95 % interval): the first of "
-            f"{quantity(record['pairs'], 'pair')} is more likely"
         )

@@ -185,24 +185,27 @@ def test_command(place: Path, tmp_path: Path) -> None:
     lines = [line.split()[0] for line in outcome.out.splitlines()]
     assert lines == ["4", "vectors", "raw", "standardized"]
     again = run(*compare, *standardize, "--json")
-    raw, z = json.loads(again.out)["results"]
-    assert z["standardized"] and not raw["standardized"]
-    assert f"{z['scores']['spearman']['value']:.4f}" in outcome.out
+    raw, z = json.loads(again.out)
+    assert (raw["vectors"], z["vectors"]) == ("raw", "standardized")
+    assert f"{z['spearman']:.4f}" in outcome.out
     scored = run("score", out, data, "--columns", "label=label", "--json").ok()
-    assert json.loads(scored.out)["spearman"] == pytest.approx(z["scores"]["spearman"]["value"])
+    assert json.loads(scored.out)["spearman"] == pytest.approx(z["spearman"])
     other = tmp_path / "raw.jsonl"
     run("similarity", model, "--data", data, "--out", other).ok()
     compared = run(
         "compare", out, other, "--metric", "spearman", "--resamples", "20", "--json"
     ).ok()
-    assert json.loads(compared.out)["a"]["value"] == pytest.approx(z["scores"]["spearman"]["value"])
+    assert json.loads(compared.out)["a"]["value"] == pytest.approx(z["spearman"])
 
 
 def test_command_for_words_and_for_two_texts(place: Path) -> None:
     model, words = lab.checkpoint(), place / "words.jsonl"
     layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
     outcome = run("similarity", model, "--data", words, "--unit", "word", *layers).ok()
-    assert [view["layer"] for view in json.loads(outcome.out)["results"]] == [0, LAYERS]
+    assert [row["vectors"] for row in json.loads(outcome.out)] == [
+        "layer 0, raw",
+        f"layer {LAYERS}, raw",
+    ]
     both = run("similarity", model, "--text", "a man", "--pair", "a man", "--format", "csv")
     header, row = both.out.splitlines()
     assert header == "cosine,first,second" and float(row.split(",")[0]) == pytest.approx(1.0)
