@@ -7,6 +7,7 @@ latency of each, and all at once, for the throughput.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,8 @@ from finetune.deployment.onnx import export_onnx, validation_examples
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import OnnxModel
 from finetune.inference.loop import predict
-from finetune.models.half_precision import keep_cast_weights
 from finetune.models.loading import quiet
+from finetune.models.master_weights import cast_weights
 from finetune.runtime.device import resolve_precision
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
@@ -152,10 +153,12 @@ def exported_cases(subject: Subject) -> Iterator[Case]:
 def _exported(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Iterator[Case]:
     head = task.head(folder).eval()
     best = resolve_precision(task.record.config, CPU)
-    keep_cast_weights(head, best)  # as in a `Predictor`
+    models = {precision: copy.deepcopy(head) for precision in {best, "fp32"}}
+    cast_weights(models[best], best)  # as in a `Predictor`
 
     def torch_in(precision: str) -> Callable[[Sequence[Any]], object]:
-        return lambda rows: predict(task, head, rows, precision=precision, device=CPU)
+        model = models[precision]
+        return lambda rows: predict(task, model, rows, precision=precision, device=CPU)
 
     with TemporaryDirectory() as temporary:
         full, small = Path(temporary) / "fp32", Path(temporary) / "int8"

@@ -93,7 +93,7 @@ def cases_of(subject: Subject) -> Iterator[Case]:
         return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
 
     arms = (
-        arm("finetune", best, partial(_seconds, subject, best, "auto")),
+        arm("finetune", best, partial(_seconds, subject, best, "off")),
         arm("finetune-whole-vocabulary", best, partial(_seconds, subject, best, "off")),
         arm("finetune-fp32", "fp32", partial(_seconds, subject, "fp32", "auto")),
         arm("trainer-best", best, partial(trainer.seconds, best), subject.grouped),
@@ -109,9 +109,10 @@ def _seconds(
     config = replace(task.record.config, sparse_embeddings=sparse_embeddings)
     read = [Encoded.of(part).sequences.ids.values for part in subject.occurring]
     vocabulary = SparseEmbeddings(head, config.sparse_embeddings, read)
-    optimizer = vocabulary.attach(make_optimizer(head, config))
-    step = begin_step(task, head, optimizer, config, subject.accelerator, precision)
-    with vocabulary:
+    masters, optimizer = make_optimizer(head, config, precision)
+    vocabulary.attach(optimizer)
+    step = begin_step(task, head, masters, optimizer, config, subject.accelerator)
+    with vocabulary, masters:
         return seconds_of_steps(step, task, head, Encoded.of(subject.encoded), batches)
 
 
@@ -169,7 +170,8 @@ def pretraining_case(model: str, settings: Settings) -> Case:
     def ours(name: str, precision: str) -> Arm:
         torch.manual_seed(0)
         head = MaskedLanguageModel(task.head().model).to(device)
-        step = begin_step(task, head, make_optimizer(head, config), config, accelerator, precision)
+        weights = make_optimizer(head, config, precision)
+        step = begin_step(task, head, *weights, config, accelerator)
         tokens = int(encoded.lengths.sum()) - number * tokenizer.single.num_special
         return arm(name, precision, tokens, partial(seconds_of_steps, step, task, head, encoded))
 

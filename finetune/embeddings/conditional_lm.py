@@ -90,8 +90,9 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         first, second = (
             take_sequences(texts, range(number, len(texts.lengths), 2))[0] for number in (0, 1)
         )
-        conditions = self.projection(self.vectors(first)).unflatten(1, (NUM_CONDITIONS, -1))
         embeddings: Any = self.model.get_input_embeddings()
+        vectors = self.vectors(first).to(embeddings.weight.dtype)
+        conditions = self.projection(vectors).unflatten(1, (NUM_CONDITIONS, -1))
         longer, order = with_more_positions(second, NUM_CONDITIONS, self.encoder.pad_id)
         read = torch.cat([embeddings(second.input_ids), conditions.flatten(0, 1)])
         states = self.encoder(longer, vectors=read.index_select(0, order))

@@ -18,10 +18,11 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from finetune.config.tasks import default_max_tokens
+from finetune.models.master_weights import in_precision
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
-from finetune.runtime.device import autocast, batch_to_device, resolve_precision
+from finetune.runtime.device import batch_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
@@ -182,9 +183,7 @@ def forward_passes(
         reporter.start(title, len(groups), unit="batch")
     made = (batch_of(group) for group in groups)
     batches = ahead(made) if len(groups) > 1 else made
-    # Autocast casts the weights once if one context holds all batches, but not in inference mode.
-    casting = autocast(precision, device)
-    with torch.no_grad(), casting, contextlib.closing(batches):
+    with torch.no_grad(), in_precision(model, precision, device), contextlib.closing(batches):
         outputs = _outputs(model, forward or model, batches, device)
         for done, (group, (batch, output)) in enumerate(zip(groups, outputs, strict=True), 1):
             with torch.autocast(device.type, enabled=False):

@@ -25,9 +25,9 @@ from finetune.evaluation.costs import check_costs
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.kinds import KINDS
 from finetune.inference.explanation import Explanation, explain, explained_by
-from finetune.inference.loop import PredictionStream, predict, without_blank
+from finetune.inference.loop import PredictionStream, precision_on, predict, without_blank
 from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors
-from finetune.models.half_precision import keep_cast_weights
+from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import place, resolve_precision
@@ -115,10 +115,9 @@ class Predictor:
         self.training_vectors = None if decisions.distance is None else TrainingVectors.load(folder)
         self.accelerator = make_accelerator()
         device = self.accelerator.device
-        precision = resolve_precision(config, device)
-        require_precision(precision)
+        require_precision(resolve_precision(config, device))
         self.model = place(self.task.head(folder), device)
-        keep_cast_weights(self.model, precision)
+        cast_weights(self.model, precision_on(self.task, device))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:

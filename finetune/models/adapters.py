@@ -54,7 +54,9 @@ class MaskedLinear(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer with its masked weight."""
         mask = self.mask.to(self.scores.dtype) + (self.scores - self.scores.detach())
-        return nn.functional.linear(input, self.base_layer.weight * mask, self.base_layer.bias)
+        weight = self.base_layer.weight
+        masked = weight * mask.to(weight.dtype)
+        return nn.functional.linear(input, masked, self.base_layer.bias)
 
 
 @contextlib.contextmanager

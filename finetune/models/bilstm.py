@@ -31,7 +31,10 @@ class BiLstm(nn.Module):
         self.lstm = nn.LSTM(config.hidden_size, config.hidden_size // 2, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """Return states [T, H] for hidden states [T, H] of sequences with these lengths."""
+        """Return states [T, H] for hidden states [T, H] of sequences with these lengths.
+
+        The weights stay in single precision.
+        """
         # the order is computed on the CPU, as packing on a device waits for it
         rows = torch.arange(sum(lengths)).split(lengths)
         order, sizes, *_ = pack_sequence(sorted(rows, key=len, reverse=True))
@@ -45,7 +48,8 @@ class BiLstm(nn.Module):
             states = hidden.to(next(self.lstm.parameters()).dtype).index_select(0, order)
             packed, _ = self.lstm(PackedSequence(states, sizes))
         before, after = packed.data.split(self.lstm.hidden_size, dim=1)
-        return torch.cat([before.index_select(0, place_of_last), after.index_select(0, place)], 1)
+        both = [before.index_select(0, place_of_last), after.index_select(0, place)]
+        return torch.cat(both, 1).to(hidden.dtype)
 
 
 def add_bilstm(model: Any) -> bool:

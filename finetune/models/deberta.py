@@ -203,7 +203,8 @@ def _attend_group(
         scores += _distances_to_pairs(torch.unflatten(pairs, 1, sequences)).transpose(-1, -2)
     if group.key_mask is not None:
         scores.masked_fill_(~group.key_mask[:, 0], float("-inf"))
-    weights = dropout(scores.softmax(-1), p).to(value.dtype)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    weights = dropout(scores.softmax(-1, dtype=wide), p).to(value.dtype)
     return torch.flatten(weights @ value, 0, 2)
 
 

@@ -8,8 +8,6 @@ each of which is set for a ``with`` block and put back at its end:
 
 - the name of the attention in the configuration (``packed_attention``), since layers look it up
   there. The layout of a packed row is an argument.
-- ``Linear.forward`` (``WeightCopies`` in training, ``keep_cast_weights`` in predictions), since
-  layers take no other weights than their own.
 - the function of gradient checkpointing of each layer (``_same_in_backward``), since a layer that
   runs again in the backward pass needs the first one again.
 """
@@ -278,7 +276,7 @@ class Encoder(nn.Module):
                 if states is not None:
                     return states
             row = batch
-            if needs_round_size(batch):
+            if needs_round_size(batch, self.model.dtype):
                 row = with_round_size(batch, self.max_length)
             states = self.packed_states(row, layers, vectors)
             return [state[: len(batch.input_ids)] for state in states]

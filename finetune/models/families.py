@@ -19,7 +19,7 @@ class Family:
     segments: bool = True
     """Whether it takes segment ids."""
     half_precision: bool = True
-    """Whether its code runs in half precision under autocast on padded rows."""
+    """Whether its code runs in half precision."""
     reads_padding: str = ""
     """The part of the model that reads padding; its rows have sequences of equal length alone."""
     setting: tuple[str, Any] | None = None
@@ -64,7 +64,8 @@ FAMILIES: dict[str, Family] = {
     "convbert": Family(reads_padding="convolution"),
     "esm": replace(_AFTER_PADDING, segments=False),
     **dict.fromkeys(("esmc", "flaubert", "openai_privacy_filter", "xlm"), Family(segments=False)),
-    "fnet": Family(reads_padding="Fourier transform"),
+    # torch has no Fourier transform in bfloat16.
+    "fnet": Family(reads_padding="Fourier transform", half_precision=False),
     "ibert": replace(_AFTER_PADDING, setting=("quant_mode", False)),
     "mobilebert": Family(reads_padding="embedding, which includes both neighbors of a token"),
     "mpnet": Family(packing="mpnet", positions="from two", segments=False),

@@ -227,15 +227,15 @@ def group_by_length(
     yield members
 
 
-def needs_round_size(batch: Batch) -> bool:
-    """Return whether matrix products of a batch run in bfloat16 on the CPU.
+def needs_round_size(batch: Batch, dtype: torch.dtype) -> bool:
+    """Return whether matrix products of a batch run in bfloat16 on the CPU, given the weights'.
 
     There torch compiles a kernel of half a megabyte for each size of a product and keeps a
     thousand of them, which fragments memory; batches hardly ever have the same number of tokens.
     """
-    return batch.input_ids.is_cpu and (
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-    )
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+    return batch.input_ids.is_cpu and dtype == torch.bfloat16
 
 
 def with_round_size(batch: Batch, max_length: int | None = None) -> Batch:

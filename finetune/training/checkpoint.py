@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 
 from finetune.evaluation.runs import CHECKSUMS, damaged_file, write_checksums
 from finetune.models.adapters import plain_layers, save_adapter_state
+from finetune.models.master_weights import MasterWeights
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.types import UserError
@@ -58,6 +60,7 @@ def save_checkpoint(
     folder: Path,
     models: dict[str, tuple[Task, Any]],
     others: nn.Module | None,
+    masters: MasterWeights,
     optimizer: Optimizer,
     state: TrainerState,
 ) -> None:
@@ -68,25 +71,25 @@ def save_checkpoint(
     """
     for name, (task, head) in models.items():
         save_task(task, folder / name)
-        with plain_layers(head, merged=False):
-            head.save_pretrained(folder / name)
-        save_adapter_state(head, folder / name)
+        with masters.float32():
+            with plain_layers(head, merged=False):
+                head.save_pretrained(folder / name)
+            save_adapter_state(head, folder / name)
     if others is not None:
         save_file(others.state_dict(), str(folder / OTHERS))
-    save_training_state(folder, optimizer, state)
+    save_training_state(folder, masters.moments(optimizer), state)
 
 
-def load_checkpoint(folder: Path, optimizer: Optimizer) -> TrainerState:
+def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) -> TrainerState:
     """Restore what ``save_checkpoint`` has saved, except the weights of the models."""
-    moments: dict[int, dict[str, torch.Tensor]] = {}
+    names = [name for group in masters.groups for name in group["names"]]
+    moments: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in load_file(str(folder / OPTIMIZER)).items():
-        index, _, name = key.partition(".")
-        moments.setdefault(int(index), {})[name] = value
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    if any(moments[i]["exp_avg"].shape != weights[i].shape for i in moments):
-        raise UserError(f"{folder.parent}: was started with another --sparse-embeddings: keep it.")
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        name, _, kind = key.rpartition(".")
+        if name.isdecimal():  # an earlier version numbered the weights
+            name = names[int(name)]
+        moments.setdefault(name, {})[kind] = value
+    masters.load_moments(optimizer, moments)
     return _read_state(folder)
 
 
@@ -107,16 +110,17 @@ def _read_state(folder: Path) -> TrainerState:
     return state
 
 
-def save_training_state(folder: Path, optimizer: Optimizer, state: TrainerState) -> None:
-    """Write the state of the optimizer and of the trainer.
+def save_training_state(
+    folder: Path, moments: Mapping[str, Mapping[str, torch.Tensor]], state: TrainerState
+) -> None:
+    """Write the moments of the weights by name, and the state of the trainer.
 
     Then write the checksums of all files in the folder.
     """
-    moments = optimizer.state_dict()["state"]
     tensors = {
-        f"{index}.{name}": value.detach().cpu().contiguous()
-        for index, values in moments.items()
-        for name, value in values.items()
+        f"{name}.{kind}": value.detach().cpu().clone()
+        for name, values in moments.items()
+        for kind, value in values.items()
     }
     save_file(tensors, str(folder / OPTIMIZER))
     text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"

@@ -29,11 +29,12 @@ from finetune.models.fewer_layers import spread_layers
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
+from finetune.models.master_weights import cast_weights, casting
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.runtime.cache import file_hash
-from finetune.runtime.device import autocast, batches_to_device, place, to_device
+from finetune.runtime.device import batches_to_device, place, to_device
 from finetune.tasks.base import Task
 from finetune.tasks.soft_losses import SoftLoss
 from finetune.training.checkpoint import OTHERS
@@ -123,6 +124,7 @@ class DistillationLoss:
         data, task = part.data, part.task
         self.precision = part.precision
         self.teacher.head = place(self.teacher.head, part.folder.accelerator.device).eval()
+        cast_weights(self.teacher.head, self.precision)
         same_tokenizer = task.tokenizer.equals(self.teacher.task.tokenizer)
         examples = data.splits["train"]
         own, others = [], []
@@ -197,6 +199,11 @@ class DistillationLoss:
         return [
             {
                 "params": [w for w in self.projections.parameters() if w.ndim == number],
+                "names": [
+                    f"{OTHERS}.{name}"
+                    for name, w in self.projections.named_parameters()
+                    if w.ndim == number
+                ],
                 "weight_decay": decay,
                 **common,
             }
@@ -232,7 +239,8 @@ class DistillationLoss:
         return [self._with_outputs(*pair) for pair in zip(moved, inputs, strict=True)]
 
     def _with_outputs(self, batch: Batch, read_by_teacher: Batch) -> Batch:
-        with torch.no_grad(), autocast(self.precision, read_by_teacher.input_ids.device):
+        head, device = self.teacher.head, read_by_teacher.input_ids.device
+        with torch.no_grad(), casting(head, self.precision, device):
             output, states = self.teacher.head.with_states(read_by_teacher, self.teacher_layers)
         output, edges = full_precision(output), {}
         if isinstance(output, CrfScores):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from finetune.config.tasks import ScheduleDefaults, TrainConfig, changes_of, settings
+from finetune.models.master_weights import MasterWeights
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
 
@@ -115,8 +116,10 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
         module = name.partition(".")[0]
         if module in own:
             lr, decay = own[module], 0.0
-        group = groups.setdefault((lr, decay), {"params": [], "lr": lr, "weight_decay": decay})
+        settings = {"params": [], "names": [], "lr": lr, "weight_decay": decay}
+        group = groups.setdefault((lr, decay), settings)
         group["params"].append(weight)
+        group["names"].append(name)
         group["encoder"] = group.get("encoder", False) or depth < top
     if not groups:
         raise UserError(
@@ -140,15 +143,20 @@ def each_weight_once(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     kept: list[dict[str, Any]] = []
     seen: set[int] = set()
     for group in groups:
-        new = [weight for weight in group["params"] if id(weight) not in seen]
-        seen |= {id(weight) for weight in new}
-        kept += [{**group, "params": new}] if new else []
+        named = zip(group["params"], group["names"], strict=True)
+        if new := [(weight, name) for weight, name in named if id(weight) not in seen]:
+            weights, names = zip(*new, strict=True)
+            seen |= {id(weight) for weight in weights}
+            kept.append({**group, "params": list(weights), "names": list(names)})
     return kept
 
 
-def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
-    """Return AdamW (Loshchilov & Hutter, 2019) for a model."""
-    return adamw(parameter_groups(head, config), config)
+def make_optimizer(
+    head: Any, config: TrainConfig, precision: str
+) -> tuple[MasterWeights, torch.optim.Optimizer]:
+    """Return the weights of a model to update, and AdamW (Loshchilov & Hutter, 2019) for them."""
+    masters = MasterWeights(head, parameter_groups(head, config), precision)
+    return masters, adamw(masters.groups, config)
 
 
 def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:

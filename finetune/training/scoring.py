@@ -19,6 +19,7 @@ from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.custom_metrics import CustomMetric, custom_scores
 from finetune.inference.loop import predict
 from finetune.models.adapters import plain_layers
+from finetune.models.master_weights import MasterWeights
 from finetune.runtime.device import place
 from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.progress import Reporter
@@ -64,6 +65,7 @@ class Scorer:
     head: Any = field(init=False)
     weights: tuple[int, int] = (0, 0)
     """The number of trained weights, and the number of all weights."""
+    masters: MasterWeights = field(init=False)
     log: RunLog = field(init=False)
     last_score: float = -float("inf")
     """The time at which the last validation score was printed."""
@@ -106,7 +108,8 @@ class Scorer:
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the groups of AdamW, by learning rate and weight decay."""
-        return parameter_groups(self.head, self.config)
+        groups, prefix = parameter_groups(self.head, self.config), self.name and f"{self.name}/"
+        return [{**group, "names": [prefix + name for name in group["names"]]} for group in groups]
 
     def start(self, progress: Progress) -> None:
         """Go on from a checkpoint: write the settings, begin to track the run, open the log."""
@@ -167,7 +170,7 @@ class Scorer:
         self._fit_head()
         if split is None:
             state.best_step = state.step
-            folder.save_best(self.task, self.head)
+            self._save_best()
             self.tell_saved(folder.best)
             return
         examples, predicted = self._predict(split)
@@ -179,7 +182,7 @@ class Scorer:
         state.num_best = 1 if better else state.num_best + is_best
         if is_best:
             state.best_score, state.best_step = score, state.step
-            folder.save_best(self.task, self.head)
+            self._save_best()
             folder.write_predictions(split, examples, predicted)
             self.tell_saved(folder.best)
         self.log.evaluation(state.step, split, metrics)
@@ -264,7 +267,12 @@ class Scorer:
             def predict_train(reader: Task) -> list[Prediction]:
                 return predict(reader, self.head, train, self.folder.accelerator, **options)
 
-            self.task.fit_classifier(self.head, train, predict_train)
+            with self.masters.float32():
+                self.task.fit_classifier(self.head, train, predict_train)
+
+    def _save_best(self) -> None:
+        with self.masters.float32():
+            self.folder.save_best(self.task, self.head)
 
     def _scores(
         self, examples: Sequence[Example], predicted: Sequence[Prediction]

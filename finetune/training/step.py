@@ -15,9 +15,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.custom_metrics import load_function
 from finetune.inference.loop import full_precision
-from finetune.models.half_precision import WeightCopies
+from finetune.models.master_weights import MasterWeights, casting
 from finetune.runtime.device import (
-    autocast,
     batch_to_device,
     batches_to_device,
     loss_scaler,
@@ -50,10 +49,11 @@ class Step:
     optimizer: torch.optim.Optimizer
     config: TrainConfig
     accelerator: Any
-    precision: str
+    casting: Any
+    """Autocast, for a model whose weights are float32."""
     interrupt: InterruptHandler | None
     """With it, several processes exchange their requests to stop in each step."""
-    copies: WeightCopies
+    masters: MasterWeights
     loss: Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]
     lesson: DistillationLoss | None
     scaler: Any
@@ -84,22 +84,23 @@ class Step:
             self.head.check_batch(batch)  # on the CPU, where reading ids does not wait
         if not self.head.training:  # `train()` visits all modules, which takes time
             self.head.train()
-        with self.copies:
-            if (coupled := self.task.coupled_loss) is not None:
-                totals = self._backward_coupled(batches, weight, coupled)
-            else:
-                totals = self._backward_each(batches, weight)
+        if (coupled := self.task.coupled_loss) is not None:
+            totals = self._backward_coupled(batches, weight, coupled)
+        else:
+            totals = self._backward_each(batches, weight)
         gradients, (loss, count) = self._sum_over_processes(totals)
         self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
         # the mean of the gradients, clipped as by torch's clip_grad_norm_
         divisor = count.to(gradients[0].dtype)
-        norm = torch.nn.utils.get_total_norm(gradients).to(divisor.dtype) / divisor
+        norms = torch.stack(torch._foreach_norm(gradients))
+        norm = torch.linalg.vector_norm(norms).to(divisor.dtype) / divisor
         scale = (self.config.clip or math.inf) / (norm + 1e-6)
         torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
+        self.masters.prepare(self.optimizer)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.masters.finish_step()
         if self.scaler.is_enabled():
             diverging = self.scaler.scale(torch.ones_like(norm)) < 1
             norm = torch.where(norm.isfinite() | diverging, norm, 0.0)
@@ -120,7 +121,7 @@ class Step:
 
     def _forward(self, batch: Batch) -> Any:
         self._seed(batch)
-        with autocast(self.precision, self.device):
+        with self.casting:
             output = self.head(batch)
         return full_precision(output)
 
@@ -132,7 +133,7 @@ class Step:
         if self.lesson is None:
             return self.loss(self._forward(batch), batch)
         self._seed(batch)
-        with autocast(self.precision, self.device):
+        with self.casting:
             output, states = self.head.with_states(batch, self.lesson.layers)
         return self.lesson.losses(full_precision(output), states, batch, self.loss)
 
@@ -159,7 +160,7 @@ class Step:
 
     def _backward(self, loss: torch.Tensor, count: torch.Tensor, weight: float) -> torch.Tensor:
         self.scaler.scale(loss * weight).backward()
-        self.copies.add_gradients()
+        self.masters.add_gradients()
         sums = (loss.detach().to(self.sum_dtype), count.to(self.sum_dtype))
         return torch.stack(sums) * weight
 
@@ -193,16 +194,14 @@ class Step:
         assert vectors.grad is not None
         if not self.accelerator.is_main_process:  # which has the whole loss, as all others
             totals = torch.zeros_like(totals)
-            for parameter in self.head.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.zero_()
+            torch._foreach_zero_(self.masters.gradients_of_step())
         for batch, rows in zip(batches, places, strict=True):
             output = self._forward(batch).vectors
             if output.requires_grad:  # not if the encoder is frozen
                 own = to_device(torch.tensor(rows), self.device)
                 own_gradient = vectors.grad.index_select(0, own) if weight else None
                 output.backward(torch.zeros_like(output) if own_gradient is None else own_gradient)
-                self.copies.add_gradients()
+                self.masters.add_gradients()
         return totals
 
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -210,9 +209,7 @@ class Step:
 
         The same message counts the processes that received a request to stop.
         """
-        groups = self.optimizer.param_groups
-        weights = [w for group in groups for w in group["params"] if w.grad is not None]
-        gradients = [weight.grad for weight in weights]
+        gradients = self.masters.gradients_of_step()
         if self.accelerator.num_processes == 1:
             return gradients, totals
         stop = self.interrupt is not None and self.interrupt.caught > 0
@@ -270,10 +267,10 @@ def _collected(
 def begin_step(
     task: Task | Multitask,
     head: Any,
+    masters: MasterWeights,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
     accelerator: Any,
-    precision: str,
     interrupt: InterruptHandler | None = None,
     *,
     loss: LossFunction | None = None,
@@ -281,8 +278,8 @@ def begin_step(
 ) -> Step:
     """Return the step of a model, which is then in training mode.
 
-    ``loss`` is a custom loss, in place of the loss of the settings; ``lesson`` adds the losses
-    against a teacher.
+    ``masters`` are its weights, in the groups of the optimizer. ``loss`` is a custom loss, in place
+    of the loss of the settings; ``lesson`` adds the losses against a teacher.
     """
     found = Step(
         task=task,
@@ -290,12 +287,12 @@ def begin_step(
         optimizer=optimizer,
         config=config,
         accelerator=accelerator,
-        precision=precision,
+        casting=casting(head, masters.precision, accelerator.device),
         interrupt=interrupt,
-        copies=WeightCopies(head, precision),
+        masters=masters,
         loss=loss_of(task, config.custom_loss, loss),
         lesson=lesson,
-        scaler=loss_scaler(precision, accelerator.device),
+        scaler=loss_scaler(masters.precision, accelerator.device),
     )
     head.train()  # a loaded model is in evaluation mode
     return found

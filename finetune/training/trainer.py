@@ -23,6 +23,7 @@ from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
+from finetune.models.master_weights import MasterWeights
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.runtime.device import place, resolve_precision
 from finetune.runtime.launch import on_main_process
@@ -229,7 +230,11 @@ def train(  # noqa: C901 (the whole course is in one place)
         groups = [g for scorer in scorers.values() for g in scorer.parameter_groups()]
         if distillation is not None:
             groups += distillation.parameter_groups(first)
-        optimizer = sparse.attach(adamw(each_weight_once(groups), config))
+        masters = MasterWeights(head, each_weight_once(groups), first.precision)
+        restored.enter_context(masters)
+        for scorer in scorers.values():
+            scorer.masters = masters
+        optimizer = sparse.attach(adamw(masters.groups, config))
         if config.tuning != "full":
             peaks = logged_learning_rates(optimizer)
             first.report(
@@ -240,10 +245,10 @@ def train(  # noqa: C901 (the whole course is in one place)
         step = begin_step(
             task,
             head,
+            masters,
             optimizer,
             config,
             accelerator,
-            first.precision,
             interrupt,
             loss=None if isinstance(loss, DistillationLoss) else loss,
             lesson=distillation,
@@ -253,7 +258,7 @@ def train(  # noqa: C901 (the whole course is in one place)
         state = TrainerState(tasks={name: scorer.progress for name, scorer in scorers.items()})
         num_threads = torch.get_num_threads() if accelerator.device.type == "cpu" else None
         if resuming:
-            state = load_checkpoint(last, optimizer)
+            state = load_checkpoint(last, masters, optimizer)
             if state.loss_scale:  # there is none before the first step
                 step.scaler.load_state_dict(state.loss_scale)
             _say_what_differs(state, num_threads, reporter)
@@ -283,7 +288,7 @@ def train(  # noqa: C901 (the whole course is in one place)
                         head.train()
                     if saving:
                         state.loss_scale = step.scaler.state_dict()
-                        _save(folder, task, head, scorers, distillation, optimizer, state)
+                        _save(folder, task, head, scorers, distillation, masters, optimizer, state)
                         if stop or state.finished:
                             folder.wait()
                         scorer.tell_saved(last)
@@ -338,7 +343,7 @@ def _sparse_embeddings(
     # a step that fp16 skips has no weight decay, which the other rows would get
     sparse = SparseEmbeddings(
         head,
-        "off" if scorer.precision == "fp16" else config.sparse_embeddings,
+        config.sparse_embeddings if scorer.precision == "fp32" else "off",
         (each.sequences.ids.values for each in data.read_in_training),
         task.added_ids(),
     )
@@ -368,6 +373,7 @@ def _save(
     head: Any,
     scorers: Mapping[str, Scorer],
     distillation: DistillationLoss | None,
+    masters: MasterWeights,
     optimizer: torch.optim.Optimizer,
     state: TrainerState,
 ) -> None:
@@ -378,7 +384,8 @@ def _save(
 
     def write() -> None:
         with folder.replacing(folder.last) as fresh:
-            save_checkpoint(fresh, tasks_and_heads(task, head), others, optimizer, state)
+            models = tasks_and_heads(task, head)
+            save_checkpoint(fresh, models, others, masters, optimizer, state)
 
     on_main_process(write)
 

@@ -210,9 +210,8 @@ def own_steps(size: Size) -> Iterator[Row]:
     config = TrainConfig(batch_size=size.sequences, lr=1e-5)
     head = SequenceClassifier(model_of(size))
     accelerator = Accelerator(cpu=not size.large)
-    optimizer = make_optimizer(head, config)
-    precision = "bf16" if size.large else "fp32"
-    step = begin_step(task_of(config), head, optimizer, config, accelerator, precision)
+    weights = make_optimizer(head, config, "bf16" if size.large else "fp32")
+    step = begin_step(task_of(config), head, *weights, config, accelerator)
     batches = [size.batch() for _ in range(64)]
     stream = iter(batches * 1000)
 

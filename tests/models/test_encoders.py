@@ -9,6 +9,7 @@ import torch
 
 from finetune.models import attention
 from finetune.models.encoder import Encoder
+from finetune.models.master_weights import cast_weights, casting
 from finetune.models.packing import MULTIPLE, needs_round_size, with_round_size
 from finetune.preprocessing.batching import pack
 from finetune.types import Encoding
@@ -49,7 +50,8 @@ def test_single_and_half_precision(family: str) -> None:
         expected = model(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
         encoder = Encoder(model)
         torch.testing.assert_close(encoder(pack(made)), expected, rtol=0, atol=1e-5)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    cast_weights(encoder, "bf16")
+    with casting(encoder, "bf16", torch.device("cpu")):
         half = encoder(pack(made))
         half.float().square().sum().backward()
     assert (half.float() - expected).abs().mean() < 0.03
@@ -67,7 +69,7 @@ def test_a_round_number_of_tokens_changes_nothing(family: str, monkeypatch) -> N
     sizes: set[int] = set()
     table = model.get_input_embeddings()
     table.register_forward_hook(lambda layer, inputs, out: sizes.add(out.shape[-2]))
-    monkeypatch.setattr("finetune.models.encoder.needs_round_size", lambda batch: True)
+    monkeypatch.setattr("finetune.models.encoder.needs_round_size", lambda *_: True)
     hidden = encoder(batch)
     assert sizes == {-(-len(batch.input_ids) // MULTIPLE) * MULTIPLE}
     assert_equal(hidden, expected, model, reference.model, CLOSE.get(family, 1e-12))
@@ -75,11 +77,12 @@ def test_a_round_number_of_tokens_changes_nothing(family: str, monkeypatch) -> N
 
 def test_only_half_precision_on_the_cpu_is_rounded() -> None:
     batch = pack(encodings(tiny.model("bert")))
-    assert not needs_round_size(batch)
+    assert needs_round_size(batch, torch.bfloat16)
+    assert not needs_round_size(batch, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert needs_round_size(batch)
+        assert needs_round_size(batch, torch.float32)
         with torch.autocast("cpu", enabled=False):
-            assert not needs_round_size(batch)
+            assert not needs_round_size(batch, torch.float32)
 
 
 def test_numbers_of_tokens_are_rounded_by_few() -> None:

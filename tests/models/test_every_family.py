@@ -33,6 +33,7 @@ from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
 from finetune.models.heads.span_classifier import SpanClassifier, SpanClassifierConfig
 from finetune.models.loading import load_config, quiet, refusal
+from finetune.models.master_weights import cast_weights, casting
 from finetune.preprocessing.batching import pack
 from finetune.types import Batch, Encoding, UserError
 from tests.models.reference import reference
@@ -179,7 +180,8 @@ def test_trains_in_half_precision_up_to_the_limit_of_positions(family: str) -> N
     model = model_of(family).float().train()
     encoder = Encoder(model)
     batch = batch_of((min(encoder.max_length or 48, 48), 7))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    cast_weights(encoder, "bf16")
+    with casting(encoder, "bf16", torch.device("cpu")):
         encoder(batch).float().square().mean().backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     assert gradients and all(torch.isfinite(gradient).all() for gradient in gradients)

@@ -11,6 +11,7 @@ from accelerate import Accelerator
 
 from finetune.config.tasks import TrainConfig
 from finetune.models.dropout import fast_dropout
+from finetune.models.master_weights import MasterWeights
 from finetune.training.data import training_data
 from finetune.training.step import begin_step
 from finetune.types import Batch
@@ -32,9 +33,10 @@ def prepared(config: TrainConfig) -> tuple[Any, Any, list[Batch]]:
 
 def first_step(config: TrainConfig, task: Any, head: Any, batches: list[Batch], lr: float) -> Any:
     """The loss of a step of SGD."""
-    optimizer = torch.optim.SGD(head.parameters(), lr=lr)
-    optimizer.param_groups[0]["peak"] = lr
-    step = begin_step(task, head, optimizer, config, Accelerator(cpu=True), "fp32")
+    names, params = zip(*head.named_parameters(), strict=True)
+    masters = MasterWeights(head, [{"names": names, "params": params, "peak": lr}], "fp32")
+    optimizer = torch.optim.SGD(masters.groups, lr=lr)
+    step = begin_step(task, head, masters, optimizer, config, Accelerator(cpu=True))
     return step(batches, weight=1.0, lr_factor=1.0)[0]
 
 

@@ -18,6 +18,7 @@ import finetune
 from finetune.api import distill
 from finetune.inference.predictor import Predictor
 from finetune.models.encoder import Encoder
+from finetune.models.master_weights import MasterWeights
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
 from finetune.training.distillation import (
@@ -120,8 +121,10 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
         lesson.extend_data(student)
         config, accelerator = student.config, student.folder.accelerator
         groups = student.parameter_groups() + lesson.parameter_groups(student)
+        masters = MasterWeights(head, groups, "fp32")
+        optimizer = adamw(masters.groups, config)
         step = begin_step(
-            student.task, head, adamw(groups, config), config, accelerator, "fp32", lesson=lesson
+            student.task, head, masters, optimizer, config, accelerator, lesson=lesson
         )
         without_dropout(head)
         micro_batches = student.data.batch(1).micro_batches

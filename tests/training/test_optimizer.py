@@ -148,12 +148,13 @@ def rates(**settings) -> dict[str, float]:
 
 
 def test_the_log_has_the_learning_rates_of_encoder_and_head() -> None:
-    assert logged_learning_rates(make_optimizer(head(), config(lr=1e-3))) == {"lr": 1e-3}
-    optimizer = make_optimizer(head(), config(lr=1e-3, head_lr=1e-2))
+    _, optimizer = make_optimizer(head(), config(lr=1e-3), "fp32")
+    assert logged_learning_rates(optimizer) == {"lr": 1e-3}
+    _, optimizer = make_optimizer(head(), config(lr=1e-3, head_lr=1e-2), "fp32")
     assert logged_learning_rates(optimizer) == {"lr": 1e-3, "head_lr": 1e-2}
     frozen = head()
     frozen.encoder.freeze("all")
-    optimizer = make_optimizer(frozen, config(lr=1e-3, head_lr=1e-2))
+    _, optimizer = make_optimizer(frozen, config(lr=1e-3, head_lr=1e-2), "fp32")
     assert logged_learning_rates(optimizer) == {"lr": 1e-2}
 
 
@@ -209,9 +210,9 @@ def test_nothing_to_train_is_an_error() -> None:
 
 
 def test_settings_of_adam() -> None:
-    defaults = make_optimizer(head(), config()).defaults
+    defaults = make_optimizer(head(), config(), "fp32")[1].defaults
     assert (defaults["betas"], defaults["eps"]) == ((0.9, 0.999), 1e-8)
-    own = make_optimizer(head(), config(adam="0.98,1e-6")).defaults
+    own = make_optimizer(head(), config(adam="0.98,1e-6"), "fp32")[1].defaults
     assert (own["betas"], own["eps"]) == ((0.9, 0.98), 1e-6)
     assert changes_results("adam")
     for wrong in ("1,1e-8", "0.98,0", "0.98", "0.98,inf", "nan,1e-8", "a,b", ""):

@@ -30,11 +30,11 @@ SLOW = "slow"
 ONE_RUN = f"""
 classify --data sentiment --sampling balanced:0.5 --precision bf16
 classify --data sentiment --custom-loss own.py:doubled --validation none | {SLOW}
-classify --data sentiment --few-shot --per-class 6 --validation none --save-every 2
-classify --data numbers --tuning lora
-nli --data pairs --pair-encoder bi --calibrate temperature | {SLOW}
+classify --data sentiment --few-shot --per-class 6 --validation none --save-every 2 --precision bf16
+classify --data numbers --tuning lora --precision bf16
+nli --data pairs --pair-encoder bi --calibrate temperature --precision bf16 | {SLOW}
 tag --data documents --context doc --overlap 8 --precision fp16
-tag --data windows --crf --tuning mask
+tag --data windows --crf --tuning mask --precision bf16
 tag --data windows --tuning head --gradient-checkpointing | {SLOW}
 ner --data windows --sparse-embeddings on --weight-decay 0.3 --eval-every 3
 relations --data relations --tuning bitfit | {SLOW}
@@ -42,7 +42,7 @@ qa --data questions | {SLOW}
 choice --data choices --sparse-embeddings on --weight-decay 0.3 | {SLOW}
 pretrain --data short_text --mask spans --boundary --nsp
 pretrain --data short_text --mask words | {SLOW}
-sentence --data numbers --objective mirror --max-tokens 60
+sentence --data numbers --objective mirror --max-tokens 60 --precision bf16
 sentence --data short_text --objective cmlm --max-tokens 60 | {SLOW}
 sentence --data pairs --objective softmax --max-tokens 60 | {SLOW}
 sentence --data numbers --objective cosine | {SLOW}

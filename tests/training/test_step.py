@@ -19,11 +19,12 @@ from accelerate import Accelerator
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.models.dropout import fast_dropout
+from finetune.models.master_weights import MasterWeights
 from finetune.preprocessing.batching import pack
 from finetune.runtime.device import loss_scaler
 from finetune.training import run_folder
 from finetune.training.data import training_data
-from finetune.training.optimizer import make_optimizer
+from finetune.training.optimizer import make_optimizer, parameter_groups
 from finetune.training.step import Step, begin_step
 from finetune.types import Batch
 from tests import laboratory as lab
@@ -56,8 +57,8 @@ def batches_of(
 
 def first_step(task: Any, head: Any) -> Step:
     config = task.record.config
-    optimizer = make_optimizer(head, config)
-    return begin_step(task, head, optimizer, config, Accelerator(cpu=True), "fp32")
+    weights = make_optimizer(head, config, "fp32")
+    return begin_step(task, head, *weights, config, Accelerator(cpu=True))
 
 
 def test_a_step_puts_every_module_in_training_mode() -> None:
@@ -107,12 +108,13 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*CASES, *OTHERS)],
 )
 def test_a_step_waits_for_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name in CASES:
         kind, settings = CASES[name].task, CASES[name].settings
@@ -127,13 +129,12 @@ def test_a_step_waits_for_nothing(
     plain = replace(config, max_tokens=100)
     batches = training_data(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
     head = task.head().to(DEVICE)
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.1, foreach=True)
-    for group in optimizer.param_groups:
-        group |= {"peak": 0.1, "encoder": True}
+    masters = MasterWeights(head, parameter_groups(head, config), precision)
+    optimizer = torch.optim.SGD(masters.groups, lr=0.1, foreach=True)
     accelerator: Any = SimpleNamespace(
         device=DEVICE, num_processes=1, process_index=0, is_main_process=True
     )
-    step = begin_step(task, head, optimizer, config, accelerator, "fp32")
+    step = begin_step(task, head, masters, optimizer, config, accelerator)
     monkeypatch.setattr(run_folder, "READ_EVERY", math.inf)
     log = run_folder.RunLog(tmp_path / "log.jsonl", accelerator, 0)
     with fast_dropout(head), finding_waits() as waits:

@@ -30,12 +30,14 @@ def layers_of(auto_class: Any, model_type: str) -> Layers | None:
 def pool(rows: Tensor, lengths: Tensor, pooling: str = "mean") -> Tensor:
     """Pool consecutive rows by their mean, their maximum or the first (``cls``, ``first``).
 
-    ``rows`` [sum of lengths, X] and ``lengths`` [N] give [N, X]. The mean of no rows is 0; a
-    maximum or a first row needs one.
+    ``rows`` [sum of lengths, X] and ``lengths`` [N] give [N, X], in at least float32 if they are
+    means. The mean of no rows is 0; a maximum or a first row needs one.
     """
     if pooling in ("cls", "first"):
         return rows.index_select(0, lengths.cumsum(0) - lengths)
-    initial = 0 if pooling == "mean" else None
+    initial = None
+    if pooling == "mean":  # a sum of hundreds of rows stops growing in bfloat16
+        initial, rows = 0, rows.to(torch.promote_types(rows.dtype, torch.float32))
     # unsafe: checking lengths would wait for a GPU
     return torch.segment_reduce(rows, pooling, lengths=lengths, unsafe=True, initial=initial)
 

@@ -111,7 +111,8 @@ class PairClassifier(EncoderModel):
         index = texts.cu_seqlens[:-1:step, None] + torch.arange(longest, device=hidden.device)
         padding = torch.arange(longest, device=hidden.device) >= lengths[:, None]  # [N, L]
         padded = hidden[index.masked_fill(padding, 0).long()]  # [N, L, H]
-        scores = padded @ self.codes.weight.T  # [N, L, M]
+        padded = padded.to(torch.promote_types(hidden.dtype, torch.float32))
+        scores = padded @ self.codes.weight.T.to(padded.dtype)  # [N, L, M]
         weights = scores.masked_fill(padding[..., None], -torch.inf).softmax(1)
         return weights.transpose(1, 2) @ padded
 
@@ -126,8 +127,9 @@ class PairClassifier(EncoderModel):
             weights = (queries @ candidates[..., None]).softmax(1)  # [N, M, 1]
             first = (weights * queries).sum(1)
         first = first.expand_as(candidates)
-        features = [first, candidates, (first - candidates).abs()]
-        logits: Tensor = self.classifier(self.dropout(torch.cat(features, dim=-1)))
+        features = torch.cat([first, candidates, (first - candidates).abs()], dim=-1)
+        features = features.to(self.classifier.weight.dtype)  # means are float32
+        logits: Tensor = self.classifier(self.dropout(features))
         return logits
 
 

@@ -139,7 +139,7 @@ class PretrainedHead(Head):
         assert self._layers is not None  # else the layers of the head run with the encoder
         rows, pooling = self._rows(batch), self._pooling
         if pooling == "mean":
-            hidden = pooled_tokens(hidden, batch)
+            hidden = pooled_tokens(hidden, batch).to(hidden.dtype)
         elif pooling != "late" and rows is not None:
             hidden = hidden.index_select(0, rows)
         logits = self._layers(self.model, hidden)

@@ -174,10 +174,11 @@ class SentenceEncoder(Head):
         return self(batch).vectors  # type: ignore[no-any-return]
 
     def classifier_weights(self) -> Tensor:
-        """Return the weights of the classifier, with the bias last [C, 3 H + 1]."""
+        """Return the weights of the classifier, with the bias last [C, 3 H + 1], in float32."""
         if self.classifier is None:
             return next(self.model.parameters()).new_empty(0, 3 * self.encoder.width + 1)
-        return torch.cat([self.classifier.weight, self.classifier.bias[:, None]], dim=1)
+        weights = torch.cat([self.classifier.weight, self.classifier.bias[:, None]], dim=1)
+        return weights.to(torch.promote_types(weights.dtype, torch.float32))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the encoder for transformers, and the files of sentence-transformers beside it.
