@@ -10,7 +10,6 @@ exceed its bound in a share δ of the draws, and the mean coverage of sets must 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,20 +17,18 @@ import numpy as np
 from finetune import UserError
 from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.conformal import fit_sets, table_of_sets
-from finetune.evaluation.kinds import Scored
+from finetune.evaluation.prediction_types import Tables
 from finetune.evaluation.selective import Answers, at_risk, upper_bound
 
 
-def sample(scored: Scored, rng: np.random.Generator, number: int) -> Scored:
+def sample(scored: Tables, rng: np.random.Generator, number: int) -> Tables:
     """Return examples drawn with replacement."""
     rows = rng.integers(len(scored), size=number)
     gold, predicted, examples, predictions = (
         [values[row] for row in rows]
         for values in (scored.gold, scored.predicted, scored.examples, scored.predictions)
     )
-    return replace(
-        scored, gold=gold, predicted=predicted, examples=examples, predictions=predictions
-    )
+    return scored.type.of_values(gold, predicted, examples=examples, predictions=predictions)
 
 
 def main() -> None:

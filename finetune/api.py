@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import SMOKE_EVALUATION, MultitaskRecipe, RecipeRun
 from finetune.config.tasks import CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
-from finetune.evaluation.kinds import DEFAULT_METRICS
+from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.registry import TASKS
 from finetune.reporting.html import write_report, write_run_report
 from finetune.reporting.model_card import write_run_readme

@@ -150,26 +150,26 @@ FORMATS = {".xml": "finetune.embeddings.sense_data:read_sense_xml"}
 """The readers of data files of an extension by their suffix."""
 
 
-class KindPaths(NamedTuple):
-    """Import paths of a kind of predictions."""
+class PredictionTypePaths(NamedTuple):
+    """Import paths of a prediction type."""
 
-    kind: str
-    """A ``finetune.evaluation.kinds.Kind``."""
+    type: str
+    """A ``finetune.evaluation.items.PredictionType``."""
     metrics: tuple[str, ...]
     """The names of its metrics, of which the first selects models."""
 
 
-PREDICTION_KINDS = {
-    "subwords": KindPaths(
+PREDICTION_TYPES = {
+    "subwords": PredictionTypePaths(
         "finetune.pretraining.subwords:SUBWORDS",
         ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
     ),
-    "senses": KindPaths(
+    "senses": PredictionTypePaths(
         "finetune.embeddings.sense_data:SENSES",
         ("f1", "precision", "recall"),
     ),
 }
-"""The kinds of predictions of an extension, by the key of a line that has them."""
+"""The prediction types of an extension, by the key of a row that has them."""
 
 
 class ListPaths(NamedTuple):

@@ -14,7 +14,7 @@ from finetune.data import Dataset
 from finetune.data.dataset import fingerprint
 from finetune.data.json_files import read_object
 from finetune.data.preparation import read_once
-from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
@@ -89,7 +89,7 @@ def _read_folds(folder: Path) -> Mapping[str, Any]:
 def _require_probabilities(task: Task, folder: Path) -> None:
     if not task.description.label_errors:
         raise UserError(f"{folder}: --label-errors does not apply to {task.name}.")
-    if not KINDS[task.record.kind].classes:
+    if not TYPES[task.record.kind].classes:
         raise UserError(f"{folder}: --label-errors needs classes, tags or spans, not numbers.")
     if settings(task.record.config).get("crf"):
         raise UserError(

@@ -22,10 +22,10 @@ from finetune.annotation.cross_validation import OutOfFold, predict_folds
 from finetune.cli.output import show
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
-from finetune.evaluation.error_analysis import ErrorCase
-from finetune.evaluation.kinds import scores_of
-from finetune.evaluation.kinds.kind import Mistake
-from finetune.evaluation.kinds.spans import span_mistakes
+from finetune.evaluation.error_analysis import ErrorCase, Mistake
+from finetune.evaluation.prediction_types import scores_of
+from finetune.evaluation.span_matching import match_spans
+from finetune.evaluation.training_vocabulary import surface
 from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter
 from finetune.types import Span, TextExample, TokenExample, UserError, quantity
@@ -264,9 +264,13 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
     for index, (known, found_spans) in enumerate(zip(gold_scores, predicted, strict=True)):
         confidences = {span: 1 - score for span, score in known.items()} | found_spans
         words = examples[index].words
-        wrong += [
-            (index, each) for each in span_mistakes(words, gold[index], found_spans, confidences)
-        ]
+        for match in match_spans(gold[index], found_spans):
+            wrong_span = match.predicted or match.gold
+            if match.kind != "correct" and wrong_span is not None:
+                sides = [s and s._asdict() | {"text": surface(words, s)} for s in match]
+                confidence = confidences.get(wrong_span)
+                mistake = Mistake(match.kind, sides[0], sides[1], confidence, wrong_span[:2])
+                wrong.append((index, mistake))
     rows = []
     for index, mistake in wrong:
         given, suggested = mistake.gold, mistake.predicted

@@ -257,7 +257,7 @@ def _notes(comparison: SystemComparison, names: Sequence[str]) -> list[str]:
 
 
 def _in_percent(score: TableScore) -> bool:
-    from finetune.evaluation.kinds import score_limits
+    from finetune.evaluation.prediction_types import score_limits
 
     return math.isfinite(score_limits(score.metric)[1])
 

@@ -257,10 +257,10 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                     columns.pop(example.id, None)
                 yield example
 
-        from finetune.evaluation.kinds import KINDS
+        from finetune.evaluation.prediction_types import TYPES
 
         predictions = model.stream(examples(), skip=skip)
-        uncertainty = KINDS[model.task.record.kind].uncertainty
+        uncertainty = TYPES[model.task.record.kind].uncertainty
         tells_uncertainty = self.out is not None and not as_table
 
         def rows() -> Iterator[dict[str, Any]]:

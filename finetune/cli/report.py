@@ -116,17 +116,17 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
     from finetune.reporting.analysis import analysis_tables
 
     by = found.aligned_by and f", aligned by {found.aligned_by}"
-    show(f"{found.predictions}: {quantity(len(found.scored), 'example')}, gold: {found.gold}{by}")
+    show(f"{found.predictions}: {quantity(len(found.run), 'example')}, gold: {found.gold}{by}")
     overall = {name: value for name, value in found.scores.items() if ":" not in name}
-    titles = {metric_title(name, found.scored.positive): value for name, value in overall.items()}
+    titles = {metric_title(name, found.run.positive): value for name, value in overall.items()}
     show("  ".join(f"{title} {shown_value(value)}" for title, value in titles.items()))
-    for note in filter(None, (found.positive_note, withheld_note(found.scored))):
+    for note in filter(None, (found.positive_note, withheld_note(found.run))):
         show(note)
     for name, table in analysis_tables(found).items():
         if name in found.tables:
             show()
             _print_subgroups(name, table)
-    if found.kind.lists_errors:
+    if found.type.lists_errors:
         show()
         _print_calibration(found)
         _print_errors(found, num_examples)
@@ -146,12 +146,12 @@ def _print_calibration(found: Analysis) -> None:
     from finetune.reporting.analysis import reliability_table
 
     if not found.bins:
-        if found.kind.has_categories:
+        if found.type.has_categories:
             show("No probabilities in the predictions: nothing on calibration.\n")
         return
     table = reliability_table(found)
     rows = [(*row, "#" * round(20 * row[-1])) for row in table.rows]
-    rated = found.kind.wording.rated.removeprefix("predicted ")
+    rated = found.type.wording.rated.removeprefix("predicted ")
     title = f"Calibration of {rated}: expected calibration error"
     print_table((*table.columns, ""), rows, f"{title} {error_of_bins(found.bins):.4f}")
     show()
@@ -165,7 +165,7 @@ def _print_errors(found: Analysis, number: int) -> None:
     )
 
     counts = count_categories(found.errors)
-    if found.kind.has_categories:
+    if found.type.has_categories:
         listed = [f"{name}: {count:,}" for name, count in counts.items()]
         show(f"Errors: {abbreviated(listed, MOST_ROWS) or 'none'}")
     if not number:
@@ -179,7 +179,7 @@ def _print_errors(found: Analysis, number: int) -> None:
     )
     if found.not_credible:
         show(found.not_credible)
-    if found.kind.pairs_of_labels:
+    if found.type.pairs_of_labels:
         return  # a category is a pair of labels: the list of confident errors suffices
     for name, cases in first_by_category(found.errors, number).items():
         title = "The largest errors" if name == "error" else f"{name} ({counts[name]:,})"

@@ -77,8 +77,8 @@ class Score(FormatOption, DataOptions, Command):
             encoding=self.encoding,
         )
         found = align_runs([predictions], source)
-        (scored,) = found.runs
-        scores = score(scored)
+        (tables,) = found.runs
+        scores = score(tables)
         if self.format == "json":
             show(json.dumps(scores, indent=2))
         else:
@@ -86,5 +86,5 @@ class Score(FormatOption, DataOptions, Command):
         by_position = "Aligned by position: one of the files has no ids."
         others = found.aligned_by == "position" and usual is None  # not predicted from gold itself
         notes = [by_position if others else "", found.positive_note]
-        for note in filter(None, [*notes, withheld_note(scored)]):
+        for note in filter(None, [*notes, withheld_note(tables)]):
             show(note, error=True)

@@ -17,8 +17,7 @@ from finetune.data.dataset import DataError
 from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
-    from finetune.evaluation.kinds import Scored
-    from finetune.evaluation.kinds.kind import Table
+    from finetune.evaluation.items import TableRows, Tables
     from finetune.evaluation.thresholds import LabelProbabilities
     from finetune.tasks.base import Task
 
@@ -39,7 +38,7 @@ class Choice:
     fields: Mapping[str, Any]
     content: Mapping[str, Any]
     """The JSON output."""
-    tables: Mapping[str, Table]
+    tables: Mapping[str, TableRows]
     notes: Sequence[str] = ()
     title: str = ""
 
@@ -174,7 +173,7 @@ class Thresholds(FormatOption, Command):
             raise UserError(f"--reset removes what was saved: leave out {other}.")
         return given[0] if given else ""
 
-    def _runs(self, positive: str | None = None) -> dict[str, Scored]:
+    def _runs(self, positive: str | None = None) -> dict[str, Tables]:
         from finetune.evaluation.alignment import align_runs
         from finetune.evaluation.predictions import GoldSource
         from finetune.evaluation.runs import RunFolder
@@ -237,7 +236,7 @@ class Thresholds(FormatOption, Command):
         assert self.sets is not None
         runs = self._runs()
         rule = fit_sets(runs[self.split], self.sets, self.set_scores, self.per_class)
-        tables: dict[str, Table] = {}
+        tables: dict[str, TableRows] = {}
         for split, run in runs.items():
             with contextlib.suppress(UserError):  # half of validation may be too small
                 own = split == self.split
@@ -273,11 +272,11 @@ class Thresholds(FormatOption, Command):
 
     def _choose_costs(self, task: Task) -> Choice:
         from finetune.evaluation import costs as pricing
-        from finetune.evaluation.kinds import KINDS, score
+        from finetune.evaluation.prediction_types import TYPES, score
 
         costs = pricing.read_costs(self.costs or "")
-        pricing.check_costs(costs, list(task.record.labels), KINDS[task.record.kind])
-        rows: Table = []
+        pricing.check_costs(costs, list(task.record.labels), TYPES[task.record.kind])
+        rows: TableRows = []
         tables = {"": rows}
         for split, run in self._runs().items():
             before = score(pricing.with_costs(run, costs))
@@ -359,7 +358,7 @@ class Thresholds(FormatOption, Command):
         return Choice({field: chosen}, content | {"scores": before_after}, tables, notes, title)
 
 
-def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float) -> Table:
+def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float) -> TableRows:
     from finetune.evaluation.thresholds import table_of, trade_of
 
     rows = table_of(data, chosen)
@@ -375,7 +374,7 @@ def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float
 
 
 def _chooses_labels(task: Task) -> bool:
-    from finetune.evaluation.kinds import KINDS
+    from finetune.evaluation.prediction_types import TYPES
 
-    kind = KINDS[task.record.kind]
-    return kind.takes_thresholds and (kind.one_class or bool(task.record.threshold_labels))
+    type = TYPES[task.record.kind]
+    return type.takes_thresholds and (type.one_class or bool(task.record.threshold_labels))

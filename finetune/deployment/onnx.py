@@ -31,7 +31,7 @@ from finetune.config.recipes import packaged_path
 from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel, folded
-from finetune.evaluation.kinds import DEFAULT_METRICS
+from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.inference.loop import full_precision
 from finetune.models.attention import packed_attention
 from finetune.models.heads.crf import CrfTagger

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 import numpy as np
@@ -25,8 +24,15 @@ from finetune.data.tables import Table
 from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.wordnet import DATA_FILES, base_forms, sense_key
-from finetune.evaluation.kinds.kind import Grouping, Kind, Scored, Wording
-from finetune.evaluation.metrics import RATES, Metric, f1
+from finetune.evaluation.items import (
+    Grouping,
+    Items,
+    PredictionType,
+    Tables,
+    Wording,
+    grouped,
+)
+from finetune.evaluation.metrics import RATES, Metric, f1, item_counts
 from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import SenseTarget, TokenExample, UserError
@@ -258,98 +264,67 @@ def _row(sentence: Element, document: str | None, gold: dict[str, list[str]]) ->
     return {"id": sentence.get("id"), "document": document, "tokens": tokens, "targets": targets}
 
 
-def sense_counts(scored: Scored) -> np.ndarray:
-    """Return credit, answered and gold targets [N, 3]; several predicted senses share the credit.
+def _build(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    *,
+    labels: Sequence[str] = (),
+    **facts: Any,
+) -> Tables:
+    """Return an item for each target; several predicted senses share the credit.
 
     As in the scorer of Raganato et al. 2017, any gold sense is correct.
     """
-    rows = [
-        (len({*gold} & {*found}) / len({*found}) if found else 0.0, bool(found), 1)
-        for gold, found in scored.sides
+    credit = [
+        len({*known} & {*found}) / len({*found}) if found else 0.0
+        for known, found in zip(gold, predicted, strict=True)
     ]
-    return np.array(rows, dtype=np.float64).reshape(-1, 3)
+    answered = (tuple(senses) or None for senses in predicted)
+    items = Items.of(range(len(gold)), gold, answered, credit=np.array(credit))
+    return Tables(type=SENSES, gold=gold, predicted=predicted, items=items, **facts)
 
 
-class Senses(Kind):
-    """The kind ``senses`` of predictions: names for a target, of which one right one is enough."""
-
-    name = key = "senses"
-    wording = Wording("senses", "target")
-    metrics: ClassVar = {
-        rate: Metric(sense_counts, RATES[rate]) for rate in ("f1", "precision", "recall")
-    }
-    default = "f1"
-    without_gold = "no target has gold senses."
-    needs_training = False
-    may_leave_out = True
-    lists_errors = False
-
-    def gold(self, example: SenseTarget) -> tuple[str, ...] | None:
-        """Return the gold senses; None without."""
-        return example.senses or None
-
-    def value(self, prediction: Sequence[str]) -> Sequence[str]:
-        """Return the predicted senses, which are the prediction."""
-        return prediction
-
-    def parse(self, row: Mapping[str, Any], where: str, example: SenseTarget) -> tuple[str, ...]:
-        """Return the predicted senses of a line; none of a target that a system leaves out."""
-        return _keys(row.get("senses", ()))
-
-    def asked(self, example: SenseTarget) -> str:
-        """Return the id of a target."""
-        return example.key
-
-    def document(self, example: SenseTarget) -> str | None:
-        """Return the name of the document."""
-        return example.document
-
-    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
-        """Return the target of a line that holds its gold."""
-        gold = row["gold"] or []
-        if not conforms(gold, list[str]):
-            raise DataError(f"{where}: `gold` must be a list of senses, not {gold!r:.60}.")
-        lemma, pos, key = row.get("lemma", ""), row.get("pos", ""), str(row.get("id", ""))
-        where = row.get("where", where)
-        return SenseTarget(0, 0, lemma, pos, _keys(gold), key, row.get("document"), where)
-
-    def read_gold(self, file: str | DataFile, source: GoldSource) -> list[SenseTarget]:
-        """Read the targets of a file of data."""
-        examples = _examples(_open(open_data(file, encoding=source.encoding)))
-        return [target for example in examples for target in example.targets]
-
-    def parsed(
-        self, file: PredictionFile, gold: Gold
-    ) -> tuple[list[SenseTarget], list[tuple[str, ...]], str]:
-        """Align the senses of targets by id; systems may leave targets out."""
-        if file.ids is None:
-            raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
-        keys = [target.key for target in gold.examples]
-        places = [target.where for target in gold.examples]
-        order = file.indices_of(keys, places, gold.name, [False] * len(keys))
-        pairs = [
-            (target, ("", {}) if row is None else file.rows[row])
-            for target, row in zip(gold.examples, order, strict=True)
-            if target.senses
-        ]
-        if not pairs:
-            raise DataError(f"{gold.name}: {self.without_gold}")
-        predicted = [self.parse(row, where, target) for target, (where, row) in pairs]
-        return [target for target, _ in pairs], predicted, "id"
-
-    def groupings(
-        self, scored: Scored, vocabulary: TrainingVocabulary | None
-    ) -> dict[str, Grouping]:
-        """Divide targets by part of speech."""
-        names = [target.pos for target in scored.examples]
-        return {
-            "pos": Grouping(partial(_cells, names), 3, sorted({*names} - {""}), _rates, "f1", f1)
-        }
+def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
+    gold = row["gold"] or []
+    if not conforms(gold, list[str]):
+        raise DataError(f"{where}: `gold` must be a list of senses, not {gold!r:.60}.")
+    lemma, pos, key = row.get("lemma", ""), row.get("pos", ""), str(row.get("id", ""))
+    where = row.get("where", where)
+    return SenseTarget(0, 0, lemma, pos, _keys(gold), key, row.get("document"), where)
 
 
-def _cells(names: Sequence[str], scored: Scored) -> Iterator[tuple[int, str, Sequence[float]]]:
-    for index, (name, counts) in enumerate(zip(names, sense_counts(scored), strict=True)):
-        yield index, name, counts
+def _read_gold(file: str | DataFile, source: GoldSource) -> list[SenseTarget]:
+    examples = _examples(_open(open_data(file, encoding=source.encoding)))
+    return [target for example in examples for target in example.targets]
+
+
+def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> tuple[str, ...]:
+    return _keys(row.get("senses", ()))  # none of a target that a system leaves out
+
+
+def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
+    """Align the senses of targets by id; systems may leave targets out."""
+    if file.ids is None:
+        raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
+    keys = [target.key for target in gold.examples]
+    places = [target.where for target in gold.examples]
+    order = file.indices_of(keys, places, gold.name, [False] * len(keys))
+    pairs = [
+        (target, ("", {}) if row is None else file.rows[row])
+        for target, row in zip(gold.examples, order, strict=True)
+        if target.senses
+    ]
+    if not pairs:
+        raise DataError(f"{gold.name}: {type.without_gold}")
+    predicted = [_parse(row, where, target) for target, (where, row) in pairs]
+    return type.tables_of([target for target, _ in pairs], predicted), "id"
+
+
+def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+    """Divide targets by part of speech."""
+    names = [target.pos for target in tables.examples]
+    order, counts = sorted({*names} - {""}), item_counts(tables)
+    return {"pos": grouped(tables.items, names, order, counts, _rates, "f1", f1)} if names else {}
 
 
 def _rates(sums: np.ndarray) -> dict[str, Any]:
@@ -361,4 +336,25 @@ def _keys(senses: Sequence[str]) -> tuple[str, ...]:
     return tuple(sense_key(sense) or sense for sense in senses)
 
 
-SENSES = Senses()
+SENSES = PredictionType(
+    name="senses",
+    key="senses",
+    wording=Wording("senses", "target"),
+    metrics={rate: Metric(item_counts, RATES[rate]) for rate in ("f1", "precision", "recall")},
+    default="f1",
+    gold=lambda target: target.senses or None,
+    value=lambda senses: senses,
+    build=_build,
+    parse=_parse,
+    read_gold=_read_gold,
+    gold_of_row=_target_of_row,
+    asked=lambda target: target.key,
+    align=_align,
+    document=lambda target: target.document,
+    groupings=_groupings,
+    without_gold="no target has gold senses.",
+    needs_training=False,
+    may_leave_out=True,
+    lists_errors=False,
+)
+"""Names for a target, of which one right one is enough."""

@@ -36,7 +36,7 @@ from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
 from finetune.embeddings.vectors import Array
 from finetune.embeddings.wordnet import Inventory, pos_of, read_inventory
-from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder
 from finetune.runtime.progress import Reporter

@@ -22,7 +22,7 @@ from finetune.data.labels import NLI_LABELS, voted_names, with_standard_names
 from finetune.embeddings.sentence_objectives import OBJECTIVES, Objective
 from finetune.embeddings.sentence_rows import scored_rows, with_half
 from finetune.embeddings.settings import SentenceConfig
-from finetune.evaluation.kinds import KINDS, score
+from finetune.evaluation.prediction_types import TYPES, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
@@ -277,10 +277,10 @@ class SentenceTask(Task):
         expected: list[Any] = [example.label for example in gold]
         labels: list[Any] = [prediction.label for prediction in predicted]
         if isinstance(expected[0], float):
-            found = score(KINDS["number"].pair(expected, labels))
+            found = score(TYPES["number"].of_values(expected, labels))
             return {f"{name}_all": found[name] for name in ("spearman", "pearson")}
         if expected[0] is not None:
-            return score(KINDS["label"].pair(expected, labels, labels=self.record.labels))
+            return score(TYPES["label"].of_values(expected, labels, labels=self.record.labels))
         if self.record.measure != "ranking":
             return {}
         u, v = np.stack([prediction.vectors for prediction in predicted], axis=1)

@@ -19,7 +19,7 @@ from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.pairs import SimilarityData, read_similarity
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, cosine
-from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.significance import Counts, Estimate, estimate
 from finetune.inference.embed import Embedder
@@ -156,9 +156,9 @@ def correlations(
     gold: Sequence[float], predicted: Sequence[float], *, num_resamples: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
     """Return Spearman's and Pearson's correlation with gold, with 95 % bootstrap intervals."""
-    pairs, scores = KINDS["number"].pair(gold, predicted), {}
+    pairs, scores = TYPES["number"].of_values(gold, predicted), {}
     for name in ("spearman", "pearson"):
-        metric, ranks = KINDS["number"].metrics[name], name == "spearman"
+        metric, ranks = TYPES["number"].metrics[name], name == "spearman"
         rows = np.array([gold, predicted], dtype=np.float64).T if ranks else metric.counts(pairs)
         counts = Counts(rows.astype(np.float64), metric.value, ranks)
         scores[name] = estimate([counts], num_resamples=num_resamples, seed=seed)

@@ -31,7 +31,7 @@ from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
 from finetune.embeddings.pairs import read_similarity
 from finetune.embeddings.similarity import compare_pairs
 from finetune.embeddings.vectors import Standardizer
-from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.predictions import to_row
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from finetune.data import DataError
 from finetune.evaluation.costs import with_costs
-from finetune.evaluation.kinds import Kind, Scored, common_kinds
+from finetune.evaluation.items import PredictionType, Tables
+from finetune.evaluation.prediction_types import common_types
 from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile, read_predictions
 from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
@@ -20,17 +21,12 @@ from finetune.types import UserError, abbreviated, quantity
 class AlignedRuns:
     """The predictions of several runs for the same examples; ``gold`` is the name of its file."""
 
-    runs: Sequence[Scored]
+    runs: Sequence[Tables]
     gold: str
     vocabulary: TrainingVocabulary | None
-    in_one_file: bool = False
+    aligned_by: str = ""
+    """``id`` or ``position``; empty for one file with its gold."""
     positive_note: str = ""
-
-    @property
-    def aligned_by(self) -> str:
-        """``id`` or ``position``; empty for one file with its gold."""
-        by = {run.by for run in self.runs}
-        return "" if self.in_one_file else "position" if "position" in by else "id"
 
 
 def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> AlignedRuns:
@@ -44,37 +40,41 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     source = source or GoldSource()
     files = [read_predictions(path, source.encoding) for path in paths]
     ids = [file.ids for file in files]
-    kinds = common_kinds([file.kind for file in files])
-    _check_kinds(files, kinds)
-    if not kinds[0].may_leave_out:
+    types = common_types([file.type for file in files])
+    type = types[0]
+    _check_types(files, types)
+    if not type.may_leave_out:
         files = _in_one_order(files, ids)
     if source.usual_columns is None:
         known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
         source = replace(source, usual_columns=known)
     vocabulary = None
     if source.gold is not None:
-        gold = Gold(source.gold, kinds[0].read_gold(source.gold, source))
+        gold = Gold(source.gold, type.read_gold(source.gold, source))
     else:
         if source.columns and source.train is None:
             role, name = next(iter(source.columns.items()))
             raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
         file = _file_with_gold(files)
-        gold = Gold(str(file), file.gold(kinds[0]))
+        gold = Gold(str(file), file.gold(type))
         vocabulary = TrainingVocabulary.load(file.path.parent)
     if source.train is not None:
-        if not kinds[0].needs_training:
+        if not type.needs_training:
             raise UserError(
-                f"--train {source.train}: it does not apply to {kinds[0].name}: leave it out."
+                f"--train {source.train}: it does not apply to {type.name}: leave it out."
             )
-        vocabulary = TrainingVocabulary.of(kinds[0].read_gold(source.train, source))
-    runs = [kind.align(file, gold) for file, kind in zip(files, kinds, strict=True)]
-    runs = runs[0].kind.unified(runs)
-    _check_kinds(files, [run.kind for run in runs])
-    runs, note = runs[0].kind.together(runs, source.positive)
+        vocabulary = TrainingVocabulary.of(type.read_gold(source.train, source))
+    aligned = [type.align(file, gold, type) for file in files]
+    runs = aligned[0][0].type.unified([run for run, _ in aligned])
+    _check_types(files, [run.type for run in runs])
+    runs, note = runs[0].type.together(runs, source.positive)
     costs = source.costs or RunFolder.open(paths[0].parent).decisions.costs
     if costs:
         runs = [with_costs(run, costs) for run in runs]
-    return AlignedRuns(runs, gold.name, vocabulary, source.gold is None and len(files) == 1, note)
+    by = {by for _, by in aligned}
+    one_file = source.gold is None and len(files) == 1
+    aligned_by = "" if one_file else "position" if "position" in by else "id"
+    return AlignedRuns(runs, gold.name, vocabulary, aligned_by, note)
 
 
 def _in_one_order(
@@ -97,12 +97,12 @@ def _in_one_order(
     return found
 
 
-def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[Kind]) -> None:
-    for file, kind in zip(files, kinds, strict=True):
-        if kind is not kinds[0]:
+def _check_types(files: Sequence[PredictionFile], types: Sequence[PredictionType]) -> None:
+    for file, type in zip(files, types, strict=True):
+        if type is not types[0]:
             raise DataError(
-                f"{file} predicts {kind.wording.predicted}, but {files[0]} "
-                f"{kinds[0].wording.predicted}: only predictions of one kind can be compared."
+                f"{file} predicts {type.wording.predicted}, but {files[0]} "
+                f"{types[0].wording.predicted}: only predictions of one kind can be compared."
             )
 
 
@@ -115,8 +115,8 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
         )
     first, *others = with_gold
     for other in others:
-        same_kind = other.kind is first.kind
-        if _contents(first, same_kind) != _contents(other, same_kind):
+        same_type = other.type is first.type
+        if _contents(first, same_type) != _contents(other, same_type):
             raise UserError(
                 f"{other} has other examples, or other gold, than {first}: only predictions for "
                 "the same examples can be compared."
@@ -125,6 +125,6 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
 
 
 def _contents(file: PredictionFile, with_gold: bool) -> list[tuple[object, ...]]:
-    kind = file.kind
-    examples = file.gold(kind)
-    return [(kind.asked(each), kind.gold(each) if with_gold else None) for each in examples]
+    type = file.type
+    examples = file.gold(type)
+    return [(type.asked(each), type.gold(each) if with_gold else None) for each in examples]

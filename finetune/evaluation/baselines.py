@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from finetune.config.metric_facts import facts_of
 from finetune.data.examples import Examples
-from finetune.evaluation.kinds import KINDS, is_built_in, kind_of_line
+from finetune.evaluation.prediction_types import TYPES, is_built_in, type_of_row
 from finetune.types import ChoiceQuestion, Example
 
 SELECTING_METRICS = (
@@ -149,14 +149,14 @@ def _only_prediction(path: Path) -> str | None:
     size, nothing = 0, ""
     with path.open(encoding="utf-8", newline="\n") as lines:
         for size, row in enumerate(map(json.loads, lines), 1):
-            if not (name := kind_of_line(row)):
+            if not (name := type_of_row(row)):
                 return None
-            kind, where = KINDS[name], f"{path}:{size}"
-            prediction = kind.parse(row, where, kind.gold_of_row(size - 1, where, row))
-            own = kind.repeatable(prediction)
-            if own is None or len(found := found.union(own)) > 1:
+            type, where = TYPES[name], f"{path}:{size}"
+            prediction = type.parse(row, where, type.gold_of_row(size - 1, where, row))
+            repeated = type.repeats(prediction)
+            if repeated is None or len(found := found.union(repeated)) > 1:
                 return None
-            nothing = kind.nothing
+            nothing = type.nothing
     if not found:
         return nothing or None
     return (

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from finetune.evaluation.metrics import NUM_BINS, bin_counts, calibration_error
 from finetune.evaluation.temperature import log_probabilities, probabilities_of, tempered
@@ -37,7 +38,7 @@ class Bin(NamedTuple):
 
 
 def reliability(
-    confidences: Sequence[float], correct: Sequence[bool], num_bins: int = NUM_BINS
+    confidences: npt.ArrayLike, correct: npt.ArrayLike, num_bins: int = NUM_BINS
 ) -> list[Bin]:
     """Return the reliability diagram of predictions: bins of equal width from 0 to 1."""
     number, confidence, accuracy = bin_counts(confidences, correct, num_bins)

@@ -16,7 +16,8 @@ from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.custom_metrics import load_metric
-from finetune.evaluation.kinds import DEFAULT_METRICS, Scored, score_limits
+from finetune.evaluation.items import Tables
+from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import find_system, read_summary
@@ -109,15 +110,15 @@ def compare_systems(
 def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
     files = [find_system(system, options.split) for system in systems]
     aligned = align_runs(list(chain.from_iterable(files)), options.source)
-    kind, metric = aligned.runs[0].kind, options.metric
+    type, metric = aligned.runs[0].type, options.metric
     if metric is not None and ".py:" in metric and options.run_files:
         metric, own = load_metric(metric)
         counts, lower = custom_counts(own, aligned.runs), own.lower_is_better
     else:
-        metric = metric or kind.default
+        metric = metric or type.default
         counts = count_metric(metric, aligned.runs, aligned.vocabulary)
         lower = facts_of(metric).lower_is_better
-    units = kind.wording.example
+    units = type.wording.example
     if options.unit == "document":
         units, documents = "document", _document_indices(aligned.runs[0], aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
@@ -268,16 +269,13 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
     return FoldComparison(metric, one, other, difference, p, len(names))
 
 
-def _document_indices(run: Scored, gold: str) -> np.ndarray:
-    names = list(map(run.kind.document, run.examples))
-    if all(name is None for name in names):
+def _document_indices(run: Tables, gold: str) -> np.ndarray:
+    if all(run.type.document(example) is None for example in run.examples):
         raise DataError(
             f"{gold}: --unit document: its examples name no documents: -DOCSTART- or # newdoc "
             "lines in columns, a column `document` in tables; or leave --unit out."
         )
-    keys = [(name,) if name is not None else index for index, name in enumerate(names)]
-    indices = {key: index for index, key in enumerate(dict.fromkeys(keys))}
-    return np.array([indices[key] for key in keys])
+    return run.clusters
 
 
 def verdict(result: Comparison, lower_is_better: bool) -> str:

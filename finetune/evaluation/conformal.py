@@ -18,8 +18,7 @@ import numpy as np
 from finetune.data import halves
 from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import SetRule, set_scores
-from finetune.evaluation.kinds import Scored
-from finetune.evaluation.kinds.kind import Table
+from finetune.evaluation.items import TableRows, Tables
 from finetune.types import UserError, quantity
 
 ALL = "(all)"
@@ -38,7 +37,7 @@ def needed(level: float) -> int:
     return math.ceil(level / (1 - level) - 1e-9)
 
 
-def fit_sets(scored: Scored, level: float, how: str, per_class: bool) -> SetRule:
+def fit_sets(tables: Tables, level: float, how: str, per_class: bool) -> SetRule:
     """Return the rule whose sets hold the right class with probability ``level``.
 
     The limit is the conformal quantile of the scores of gold. ``per_class`` fits it for each gold
@@ -48,19 +47,19 @@ def fit_sets(scored: Scored, level: float, how: str, per_class: bool) -> SetRule
     Raises:
         UserError: There are too few predictions, or they have no probabilities of classes.
     """
-    gold = _gold_classes(scored)
-    texts = json.dumps([example.texts() for example in scored.examples])
+    gold = _gold_classes(tables)
+    texts = json.dumps([example.texts() for example in tables.examples])
     salt = hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
-    return _fitted(scored, gold, SetRule(how, level, {}, salt), per_class)
+    return _fitted(tables, gold, SetRule(how, level, {}, salt), per_class)
 
 
-def _gold_classes(scored: Scored) -> dict[int, Any]:
-    if not scored.kind.one_class:
+def _gold_classes(tables: Tables) -> dict[int, Any]:
+    if not tables.type.one_class:
         raise UserError(
             "--sets: prediction sets are for predictions of one class: labels of texts and choices."
         )
     found = {}
-    for index, (prediction, gold) in enumerate(zip(scored.predictions, scored.gold, strict=True)):
+    for index, (prediction, gold) in enumerate(zip(tables.predictions, tables.gold, strict=True)):
         known = prediction.class_probabilities
         names = dict(zip(canonical_names(map(str, known)), known, strict=True))
         if (key := gold if gold in known else names.get(gold)) in known:
@@ -72,10 +71,10 @@ def _gold_classes(scored: Scored) -> dict[int, Any]:
     return found
 
 
-def _fitted(scored: Scored, gold: Mapping[int, Any], rule: SetRule, per_class: bool) -> SetRule:
+def _fitted(tables: Tables, gold: Mapping[int, Any], rule: SetRule, per_class: bool) -> SetRule:
     by_class: dict[str, list[float]] = {}
     for index, name in gold.items():
-        known, texts = scored.predictions[index].class_probabilities, scored.examples[index].texts()
+        known, texts = tables.predictions[index].class_probabilities, tables.examples[index].texts()
         score = set_scores(known, rule.scores, texts, rule.salt)[name]
         by_class.setdefault(str(name) if per_class else "", []).append(score)
     quantiles = {
@@ -93,7 +92,7 @@ def _fitted(scored: Scored, gold: Mapping[int, Any], rule: SetRule, per_class: b
     return replace(rule, quantiles=quantiles)
 
 
-def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> Table:
+def table_of_sets(tables: Tables, rule: SetRule, *, refit: bool = False) -> TableRows:
     """Return the coverage and the mean size of sets, over all texts and by gold class.
 
     The coverage is the share of sets that hold the gold class. With ``refit``, each half of the
@@ -102,24 +101,24 @@ def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> Tabl
     Raises:
         UserError: A half is too small to fit a rule.
     """
-    gold = _gold_classes(scored)
+    gold = _gold_classes(tables)
     rules = dict.fromkeys(gold, rule)
     if refit:
         per_class = "" not in rule.quantiles
-        for own, others in permutations(halves(scored.examples)):
+        for own, others in permutations(halves(tables.examples)):
             known = {index: gold[index] for index in others if index in gold}
-            fitted = _fitted(scored, known, rule, per_class)
+            fitted = _fitted(tables, known, rule, per_class)
             rules |= dict.fromkeys(gold.keys() & own, fitted)
-    counts = {index: _counts(scored, index, name, rules[index]) for index, name in gold.items()}
+    counts = {index: _counts(tables, index, name, rules[index]) for index, name in gold.items()}
     groups = {ALL: list(counts.values())}
     for name in sorted({str(name) for name in gold.values()}):
         groups[name] = [counts[index] for index in gold if str(gold[index]) == name]
     return [_row(name, np.sum(own, axis=0)) for name, own in groups.items()]
 
 
-def _counts(scored: Scored, index: int, gold: Any, rule: SetRule) -> np.ndarray:
-    prediction = scored.predictions[index]
-    members = rule.members(prediction.class_probabilities, scored.examples[index].texts())
+def _counts(tables: Tables, index: int, gold: Any, rule: SetRule) -> np.ndarray:
+    prediction = tables.predictions[index]
+    members = rule.members(prediction.class_probabilities, tables.examples[index].texts())
     return np.array([1, gold in members, len(members)])
 
 

@@ -14,8 +14,8 @@ from finetune.data.formats import open_data, read_file
 from finetune.data.json_files import parse_json
 from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import Costs, Decisions
-from finetune.evaluation.kinds import Kind, Scored
-from finetune.evaluation.kinds.label import NO_LABEL
+from finetune.evaluation.items import PredictionType, Tables
+from finetune.evaluation.prediction_types.label import LABEL, NO_LABEL
 from finetune.types import UserError, abbreviated, did_you_mean
 
 MOST_COST = 1e12
@@ -65,9 +65,9 @@ def _cost(where: str, gold: str, value: Any) -> float:
         ) from None
 
 
-def check_costs(costs: Costs, labels: Sequence[str], kind: Kind) -> None:
+def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> None:
     """Raise UserError unless there is one cost of each predicted label for each gold label."""
-    if not (kind.one_class and kind.classes):
+    if not (type.one_class and type.classes):
         raise UserError("--costs: costs are for models of one label for a text: leave it out.")
     rows = [
         ("gold", costs),
@@ -90,7 +90,7 @@ def check_costs(costs: Costs, labels: Sequence[str], kind: Kind) -> None:
                 )
 
 
-def with_costs(scored: Scored, costs: Costs) -> Scored:
+def with_costs(tables: Tables, costs: Costs) -> Tables:
     """Return aligned labels with the costs of mistakes, by the names that gold has.
 
     Raises:
@@ -101,26 +101,29 @@ def with_costs(scored: Scored, costs: Costs) -> Scored:
         names[gold]: {names.get(name, name): cost for name, cost in row.items()}
         for gold, row in costs.items()
     }
-    labels = {*scored.gold, *scored.predicted, *renamed} - {NO_LABEL}
-    check_costs(renamed, sorted(labels), scored.kind)
-    return replace(scored, costs=renamed)
+    labels = {*tables.gold, *tables.predicted, *renamed} - {NO_LABEL}
+    check_costs(renamed, sorted(labels), tables.type)
+    return replace(tables, costs=renamed)
 
 
-def by_cost(scored: Scored, costs: Costs) -> Scored:
+def by_cost(tables: Tables, costs: Costs) -> Tables:
     """Return aligned labels with costs, and the cheapest label in place of each prediction."""
     names = dict(zip(costs, canonical_names(costs), strict=True))
-    pairs = zip(scored.predictions, scored.examples, strict=True)
+    pairs = zip(tables.predictions, tables.examples, strict=True)
     found = [Decisions(costs=costs).apply(*pair) for pair in pairs]
     labels = [NO_LABEL if each.label is None else names[each.label] for each in found]
-    return replace(with_costs(scored, costs), predictions=found, predicted=labels)
+    cheapest = LABEL.of_values(
+        tables.gold, labels, examples=tables.examples, predictions=found, positive=tables.positive
+    )
+    return with_costs(cheapest, costs)
 
 
-def price_table(scored: Scored) -> list[dict[str, Any]]:
+def price_table(tables: Tables) -> list[dict[str, Any]]:
     """Return the confusions with a cost, the dearest sum first."""
     rows = [
-        {"gold": gold, "predicted": name, "number": number, "cost": scored.costs[gold][name]}
-        for (gold, name), number in Counter(scored.sides).items()
-        if scored.costs[gold].get(name)
+        {"gold": gold, "predicted": name, "number": number, "cost": tables.costs[gold][name]}
+        for (gold, name), number in Counter(zip(tables.gold, tables.predicted, strict=True)).items()
+        if tables.costs[gold].get(name)
     ]
     priced = [row | {"sum": row["number"] * row["cost"]} for row in rows]
     return sorted(priced, key=lambda row: -row["sum"])

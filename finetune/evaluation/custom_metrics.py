@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.evaluation.kinds import is_built_in
+from finetune.evaluation.prediction_types import is_built_in
 from finetune.types import CustomFunctionError, UserError
 
 

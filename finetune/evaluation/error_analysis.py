@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
-from finetune.evaluation.confident_learning import credibility_warning
+from finetune.evaluation.confident_learning import credibility_warning, probable_label_errors
 from finetune.evaluation.decisions import Decisions
-from finetune.evaluation.kinds import Kind, Scored, score
-from finetune.evaluation.kinds.kind import Mistake, Table
+from finetune.evaluation.items import PredictionType, TableRows, Tables
+from finetune.evaluation.metrics import is_rated, score
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.runs import RunFolder, find_system
 from finetune.evaluation.selective import tables_of_decisions, withheld_note
+from finetune.evaluation.subgroups import tables_of_groups
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError
 
@@ -51,6 +54,20 @@ TITLES = {
 """Captions of tables by name."""
 AROUND = 12  # words of an excerpt on each side of an error
 MOST_CHARACTERS = 200  # of the excerpt of a text
+
+
+class Mistake(NamedTuple):
+    """A wrong or missed item; gold and prediction are JSON values, None for nothing.
+
+    ``words`` is the range to show of a sentence, None for a text. The confidence is the probability
+    of the prediction, None if it is not known.
+    """
+
+    category: str
+    gold: Any
+    predicted: Any
+    confidence: float | None = None
+    words: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,14 +138,13 @@ def _negative_confidence(error: ErrorCase) -> float:
 class Analysis:
     """The analysis of one system's predictions.
 
-    ``tables`` has the names of ``TITLES``. ``confidences`` are the known probabilities of
-    predictions, and whether each is correct. ``contradictions`` are confident predictions whose
+    ``tables`` has the names of ``TITLES``. ``contradictions`` are confident predictions whose
     gold label may be wrong; ``not_credible`` is the reason why they were not searched for.
     """
 
-    scored: Scored
+    run: Tables
     scores: dict[str, float]
-    tables: dict[str, Table]
+    tables: dict[str, TableRows]
     bins: list[Bin]
     """The reliability diagram; empty where probabilities are not known."""
     errors: list[ErrorCase]
@@ -141,9 +157,9 @@ class Analysis:
     positive_note: str = ""
 
     @property
-    def kind(self) -> Kind:
-        """The kind of the predictions."""
-        return self.scored.kind
+    def type(self) -> PredictionType:
+        """The type of the predictions."""
+        return self.run.type
 
 
 def analyze(predictions: str, source: GoldSource | None = None, *, split: str = "test") -> Analysis:
@@ -166,7 +182,7 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
 
 
 def analyze_predictions(
-    scored: Scored,
+    run: Tables,
     vocabulary: TrainingVocabulary | None = None,
     decisions: Decisions | None = None,
 ) -> Analysis:
@@ -174,23 +190,61 @@ def analyze_predictions(
 
     ``vocabulary`` has the words of the system's training data.
     """
-    kind, found = scored.kind, score(scored)
-    pairs = [pair for each in kind.confidences(scored) or () for pair in each]
-    bins = reliability([p for p, _ in pairs], [right for _, right in pairs]) if pairs else []
-    tables = kind.tables(scored, vocabulary)
-    found |= dict(kind.scores_of_tables(found, tables))
-    tables |= tables_of_decisions(scored, decisions or Decisions())
-    doubts, not_credible = kind.doubts(scored), ""
-    if doubts is not None:
+    scores, items = score(run), run.calibrated
+    bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
+    tables = tables_of_groups(run, vocabulary)
+    scores |= dict(run.type.analysis_scores(scores, tables))
+    tables |= tables_of_decisions(run, decisions or Decisions())
+    doubts, not_credible = list[ErrorCase](), ""
+    if run.type.one_class and run.type.classes and run.all_probabilities:
         error = error_of_bins(bins) if bins else 1.0
-        not_credible = credibility_warning(found["accuracy"], error)
-    contradictions = [] if doubts is None or not_credible else _cases(scored, doubts)
-    wrong = _cases(scored, kind.mistakes(scored))
-    return Analysis(scored, found, tables, bins, wrong, contradictions, not_credible)
+        not_credible = credibility_warning(scores["accuracy"], error)
+        doubts = [] if not_credible else contradictions(run)
+    return Analysis(run, scores, tables, bins, mistakes(run), doubts, not_credible)
 
 
-def _cases(scored: Scored, mistakes: Iterator[tuple[int, Mistake]]) -> list[ErrorCase]:
-    return [ErrorCase(scored.examples[index], mistake) for index, mistake in mistakes]
+def mistakes(run: Tables) -> list[ErrorCase]:
+    """Return every wrong and every missed item in order; of numbers the largest errors first."""
+    type, items = run.type, run.items
+    if not type.lists_errors:
+        return []
+    wrong = np.flatnonzero(items.correct < 1)
+    if "deviation" in items.columns:
+        wrong = wrong[np.argsort(-items.columns["deviation"][wrong], kind="stable")]
+    categories, known = type.categories(run), ~np.isnan(items.score)
+    if type.one_each and not known.all():
+        known[:] = False  # a confidence is told where all are comparable
+    cases = []
+    for item in wrong.tolist():
+        sides, words = type.sides(run, item), None
+        if type.in_words:
+            shown = sides[1] or sides[0]
+            words = shown["start"], shown["end"]
+        sure = float(items.score[item]) if known[item] else None
+        mistake = Mistake(categories[item], *sides, sure, words)
+        cases.append(ErrorCase(run.examples[items.example[item]], mistake))
+    return cases
+
+
+def contradictions(run: Tables) -> list[ErrorCase]:
+    """Return the texts whose gold label may be wrong, the most confident prediction first.
+
+    There are none (``probable_label_errors``) if texts have probabilities of different labels, or
+    lack the probability of a gold label.
+    """
+    known = run.all_probabilities
+    names = sorted(known[0]) if known else []
+    if any({*row} != {*names} for row in known) or not {*run.gold} <= {*names}:
+        return []
+    table = np.array([[row[name] for name in names] for row in known])
+    classes = np.array([names.index(name) for name in run.gold], dtype=int)
+    return [
+        ErrorCase(
+            run.examples[i],
+            Mistake("contradicts gold", run.gold[i], names[j], float(table[i, j])),
+        )
+        for i, j in probable_label_errors(table, classes)
+    ]
 
 
 def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
@@ -202,10 +256,10 @@ def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
     return {
         "predictions": found.predictions,
         "gold": found.gold,
-        "withheld": withheld_note(found.scored) or None,
+        "withheld": withheld_note(found.run) or None,
         "aligned_by": found.aligned_by or None,
-        "kind": found.kind.shown_name,
-        "num_examples": len(found.scored),
+        "kind": found.type.title or found.type.name,
+        "num_examples": len(found.run),
         "scores": found.scores,
         "tables": found.tables,
         "calibration": {

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from finetune.data.tag_schemes import detect_scheme
-from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.positive import positive_label
+from finetune.evaluation.prediction_types import scores_of
 from finetune.types import IGNORED, UserError
 
 

@@ -2,8 +2,8 @@
 
 Scores sum over all examples; confidence intervals and significance tests (``significance``) take
 weighted sums, so values also take batches of sums. A score with nothing to divide by is 0.0. Here
-is what several kinds of predictions share; to add a metric, add a ``Metric`` to the ``metrics`` of
-its kind.
+is what several prediction types share; to add a metric, add a ``Metric`` to the ``metrics`` of its
+type.
 
 Shapes: N examples, C names (labels, tags or span types).
 """
@@ -11,8 +11,8 @@ Shapes: N examples, C names (labels, tags or span types).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from finetune.types import Relation, Span
 
 if TYPE_CHECKING:
-    from finetune.evaluation.kinds.kind import Scored
+    from finetune.evaluation.items import Items, Tables
 
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
@@ -30,14 +30,14 @@ NUM_BINS = 15
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: ``counts(scored) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
+    """A metric: ``counts(tables) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
 
     Training and ``finetune score`` give only the ``reported`` ones that apply.
     """
 
-    counts: Callable[[Scored], np.ndarray]
+    counts: Callable[[Tables], np.ndarray]
     value: Callable[[np.ndarray], np.ndarray]
-    applies: Callable[[Scored], bool] = lambda _: True
+    applies: Callable[[Tables], bool] = lambda _: True
     reported: bool = True
     by_class: bool = False
     """Whether the counts are large where there are many names, and so are summed in parts."""
@@ -46,16 +46,27 @@ class Metric:
 # --- Counts of each example -----------------------------------------------------------------------
 
 
-def item_counts(scored: Scored, strict: bool = False, name: str | None = None) -> np.ndarray:
-    """Return the numbers of correct, predicted and gold labels, words or spans [N, 3].
+def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.ndarray:
+    """Return the numbers of correct, predicted and gold items of each example [N, 3].
 
-    With ``name``, count one label, tag or span type only.
+    With ``name``, count one label, tag or span type only; ``table`` names another table of items.
     """
-    sides = scored.kind.items(scored, strict)
-    if name is None:
-        return np.array([list(map(len, side)) for side in sides], dtype=np.int64).T
-    named = [[sum(name_of(item) == name for item in items) for items in side] for side in sides]
-    return np.array(named, dtype=np.int64).T
+    items = tables.type.tables[table](tables) if table else tables.items
+    sides = [items.gold, items.given]
+    gold, predicted = (
+        np.array([value is not None and value != "" for value in side], bool)
+        if name is None
+        else np.array([value is not None and name_of(value) == name for value in side], bool)
+        for side in sides
+    )
+    correct = items.correct if name is None else items.correct * gold
+    return np.stack([by_example(x, items, tables) for x in (correct, predicted, gold)], axis=-1)
+
+
+def by_example(values: np.ndarray, items: Items, tables: Tables) -> np.ndarray:
+    """Return the sums of values of items for each example [I] -> [N]."""
+    sums = np.bincount(items.example, weights=values, minlength=len(tables))
+    return sums if values.dtype.kind == "f" else sums.astype(np.int64)
 
 
 def name_of(item: str | Span | Relation) -> str:
@@ -63,17 +74,24 @@ def name_of(item: str | Span | Relation) -> str:
     return item if isinstance(item, str) else item.label
 
 
-def class_counts(scored: Scored) -> np.ndarray:
+def class_counts(tables: Tables) -> np.ndarray:
     """Return the ``item_counts`` of every name [N, C, 3]."""
-    column = {name: index for index, name in enumerate(scored.names)}
-    cells = [
-        (example * len(column) + column[name_of(item)]) * 3 + count
-        for count, side in enumerate(scored.kind.items(scored))
-        for example, items in enumerate(side)
-        for item in items
-    ]
-    shape = len(scored), len(column), 3
-    counts = np.bincount(np.array(cells, dtype=np.int64), minlength=math.prod(shape))
+    items, number = tables.items, {name: index for index, name in enumerate(tables.names)}
+    shape = len(tables), len(number), 3
+    gold, predicted = (
+        np.fromiter(
+            (-1 if value is None else number.get(name_of(value), -1) for value in side),
+            np.int64,
+            len(items),
+        )
+        for side in (items.gold, items.given)
+    )
+    correct = np.where(items.correct, gold, -1)
+    counts = np.zeros(math.prod(shape), dtype=np.int64)
+    for count, classes in enumerate((correct, predicted, gold)):
+        known = classes >= 0
+        cells = (items.example[known] * len(number) + classes[known]) * 3 + count
+        counts += np.bincount(cells, minlength=len(counts))
     return counts.reshape(shape)
 
 
@@ -89,26 +107,35 @@ def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def confidence_counts(confidences: Sequence[Sequence[tuple[float, bool]]]) -> np.ndarray:
-    """Return the ``bin_counts`` of the predictions of each example [N, 3, bins].
+def confidence_counts(tables: Tables) -> np.ndarray:
+    """Return the ``bin_counts`` of the predictions of each example [N, 3, bins]."""
+    items = tables.calibrated
+    counts = bin_counts(items.score, items.credit, groups=(items.example, len(tables)))
+    return np.moveaxis(counts.reshape(3, len(tables), NUM_BINS), 0, 1)
 
-    ``confidences`` are the probability of each prediction, and whether it is right.
-    """
-    rows = [np.array(each, dtype=np.float64).reshape(-1, 2).T for each in confidences]
-    return np.array([bin_counts(*row) for row in rows]).reshape(-1, 3, NUM_BINS)
+
+def is_rated(tables: Tables) -> bool:
+    """Return whether predictions have probabilities, which are all known."""
+    items = tables.calibrated
+    return len(items) > 0 and not np.isnan(items.score).any()
 
 
 def bin_counts(
-    confidences: npt.ArrayLike, correct: npt.ArrayLike, num_bins: int = NUM_BINS
+    confidences: npt.ArrayLike,
+    correct: npt.ArrayLike,
+    num_bins: int = NUM_BINS,
+    groups: tuple[npt.ArrayLike, int] = (0, 1),
 ) -> np.ndarray:
     """Return number, summed confidence and correct predictions of each bin [3, bins].
 
-    A bin includes its upper end, the first one also 0.
+    A bin includes its upper end, the first one also 0. ``groups`` are the group of each prediction
+    and their number G, for bins of each group: [3, G bins].
     """
     index = np.ceil(np.asarray(confidences) * num_bins - 1e-9).astype(int) - 1
-    index = np.clip(index, 0, num_bins - 1)
+    index = np.clip(index, 0, num_bins - 1) + np.asarray(groups[0]) * num_bins
     sides = np.ones(len(index)), confidences, correct
-    return np.stack([np.bincount(index, weights=side, minlength=num_bins) for side in sides])
+    number = groups[1] * num_bins
+    return np.stack([np.bincount(index, weights=side, minlength=number) for side in sides])
 
 
 # --- Values of sums -------------------------------------------------------------------------------
@@ -193,37 +220,59 @@ RATES = {"precision": precision, "recall": recall, "f1": f1}
 
 
 def total(
-    counts: Callable[[Scored], np.ndarray], scored: Scored, by_class: bool = False
+    counts: Callable[[Tables], np.ndarray], tables: Tables, by_class: bool = False
 ) -> np.ndarray:
     """Return the sum of the counts of all examples; sums of floats are rounded once."""
     if by_class:
-        chunks = [slice(start, start + 1024) for start in range(0, max(1, len(scored)), 1024)]
-        parts = [
-            replace(scored, gold=scored.gold[c], predicted=scored.predicted[c]) for c in chunks
-        ]
+        starts = range(0, max(1, len(tables)), 1024)
+        parts = (tables.part(start, start + 1024) for start in starts)
         rows = np.array([counts(part).sum(axis=0) for part in parts])
     else:
-        rows = counts(scored)
+        rows = counts(tables)
     return rows.sum(axis=0) if rows.dtype.kind == "i" else _exact_sum(np.moveaxis(rows, 0, -1))
 
 
-def score(scored: Scored) -> dict[str, float]:
+def score(tables: Tables) -> dict[str, float]:
     """Return the reported metrics of gold and predictions, by name."""
-    sums: dict[Callable[[Scored], np.ndarray], np.ndarray] = {}
-    found = {}
-    for name, metric in scored.kind.metrics.items():
-        if metric.reported and metric.applies(scored):
+    sums: dict[Callable[[Tables], np.ndarray], np.ndarray] = {}
+    scores = {}
+    for name, metric in tables.type.metrics.items():
+        if metric.reported and metric.applies(tables):
             if metric.counts not in sums:
-                sums[metric.counts] = total(metric.counts, scored, metric.by_class)
-            found[name] = float(metric.value(sums[metric.counts]))
-    return found | dict(scored.kind.further_scores(scored))
+                sums[metric.counts] = total(metric.counts, tables, metric.by_class)
+            scores[name] = float(metric.value(sums[metric.counts]))
+    return scores | dict(tables.type.further_scores(tables))
 
 
-def metrics_of_names(scored: Scored) -> dict[str, Metric]:
+def rates(form: str, table: str = "", reported: bool = True) -> dict[str, Metric]:
+    """Return precision, recall and F1 of items, by names such as ``span_{}_strict``."""
+    counts = partial(item_counts, table=table) if table else item_counts
+    return {
+        form.format(name): Metric(counts, value, reported=reported) for name, value in RATES.items()
+    }
+
+
+def expected_calibration_error() -> Metric:
+    """Return the metric ``ece``, which applies where all probabilities are known."""
+    return Metric(confidence_counts, calibration_error, is_rated, reported=False)
+
+
+def metrics_of_names(tables: Tables) -> dict[str, Metric]:
     """Return precision, recall and F1 of each label, tag or type: ``f1:NAME`` and so on."""
     return {
-        f"{form.format(rate)}:{name}": Metric(partial(item_counts, name=name, strict=strict), value)
-        for form, strict in scored.kind.named
+        f"{form.format(rate)}:{name}": Metric(partial(item_counts, name=name, table=table), value)
+        for form, table in tables.type.named
         for rate, value in RATES.items()
-        for name in scored.names
+        for name in tables.names
+    }
+
+
+def class_scores(tables: Tables) -> dict[str, dict[str, float]]:
+    """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name in order.
+
+    Names are the labels, plain tags or span types that occur.
+    """
+    return {
+        name: {rate: float(value(row)) for rate, value in RATES.items()} | {"support": int(row[2])}
+        for name, row in zip(tables.names, total(class_counts, tables, True), strict=True)
     }

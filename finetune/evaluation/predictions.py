@@ -28,9 +28,9 @@ from finetune.data.files import UTF_8, DataFile, uncompressed_name
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.evaluation.decisions import Costs
-from finetune.evaluation.kinds import KINDS, Kind, kind_of_line
-from finetune.evaluation.kinds.kind import check_names
-from finetune.evaluation.kinds.label import NO_LABEL
+from finetune.evaluation.items import PredictionType, check_names
+from finetune.evaluation.prediction_types import TYPES, type_of_row
+from finetune.evaluation.prediction_types.label import NO_LABEL
 from finetune.types import (
     Example,
     MaskedPrediction,
@@ -90,11 +90,11 @@ class PredictionFile:
         return str(self.path)
 
     @property
-    def kind(self) -> Kind:
-        """The kind of the lines; tags, where a line has spans too."""
-        kinds = {kind_of_line(row) for _, row in self.rows}
-        if len(kinds) == 1 and (kind := kinds.pop()):
-            return KINDS[kind]
+    def type(self) -> PredictionType:
+        """The type of the lines; tags, where a line has spans too."""
+        types = {type_of_row(row) for _, row in self.rows}
+        if len(types) == 1 and (type := types.pop()):
+            return TYPES[type]
         raise DataError(
             f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`, "
             "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
@@ -110,14 +110,23 @@ class PredictionFile:
         """The ids of the rows; None without ids."""
         return _ids([(row.get("id"), where) for where, row in self.rows])
 
-    def pairs(self, gold: Gold, kind: Kind) -> tuple[list[tuple[Row, Any]], str]:
+    def parsed(self, gold: Gold, type: PredictionType) -> tuple[list[Any], list[Any], str]:
+        """Return examples with gold, their predictions, and what aligned them: id or position."""
+        if type.without_gold and all(type.gold(each) is None for each in gold.examples):
+            raise DataError(f"{gold.name}: {type.without_gold}")
+        pairs, by = self.pairs(gold, type)
+        known = [pair for pair in pairs if type.gold(pair[1]) is not None]
+        predictions = [type.parse(row, where, example) for (where, row), example in known]
+        return [example for _, example in known], predictions, by
+
+    def pairs(self, gold: Gold, type: PredictionType) -> tuple[list[tuple[Row, Any]], str]:
         """Return the rows, each with its gold example, and what aligned them: id or position.
 
         Rows are aligned by id if both sides have ids, else by position. Systems may leave out
         examples without words or gold.
         """
-        words = [bool(kind.asked(each)) for each in gold.examples]
-        golds = [kind.gold(each) is not None for each in gold.examples]
+        words = [bool(type.asked(each)) for each in gold.examples]
+        golds = [type.gold(each) is not None for each in gold.examples]
         needed = [own and known for own, known in zip(words, golds, strict=True)]
         keys, own = _ids([(each.key, each.where) for each in gold.examples]), self.ids
         if keys is not None and own is not None:
@@ -180,9 +189,9 @@ class PredictionFile:
             )
         return [rows.get(id) for id in ids]
 
-    def gold(self, kind: Kind) -> Sequence[Any]:
-        """Return the examples with the gold that the file holds, to align predictions of a kind."""
-        return [kind.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
+    def gold(self, type: PredictionType) -> Sequence[Any]:
+        """Return the examples with the gold that the file holds, to align predictions of a type."""
+        return [type.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
 
 
 def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import MAY_DIFFER, Recipe, changed
-from finetune.evaluation.kinds import score_limits
+from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.runs import RunFolder, read_summary
 from finetune.evaluation.significance import fold_interval
 from finetune.types import UserError, quantity

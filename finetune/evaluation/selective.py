@@ -10,9 +10,9 @@ Shapes: N examples, A answers of all of them, K thresholds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,8 @@ from finetune.data.labels import canonical_names
 from finetune.evaluation.conformal import table_of_sets
 from finetune.evaluation.costs import price_table
 from finetune.evaluation.decisions import Decisions, below
-from finetune.evaluation.kinds import Scored
-from finetune.evaluation.kinds.kind import Table
-from finetune.evaluation.metrics import total
+from finetune.evaluation.items import TableRows, Tables
+from finetune.evaluation.metrics import name_of
 from finetune.types import UserError, quantity
 
 DELTA = 0.05
@@ -50,23 +49,20 @@ class Answers:
     names: np.ndarray
 
     @classmethod
-    def of(cls, scored: Scored) -> Answers:
-        """Return the answers of aligned predictions.
+    def of(cls, tables: Tables) -> Answers:
+        """Return the answers of aligned predictions whose probability is known.
 
         Raises:
             UserError: The predictions have no probabilities.
         """
-        rows = scored.kind.answers(scored)
-        if not any(rows):
+        items = tables.items.rated
+        items = items.take(~np.isnan(items.score))
+        if not len(items):
             raise UserError("these predictions have no answers with a probability.")
-        documents = list(map(scored.kind.document, scored.examples)) or [None] * len(rows)
-        keys = [(name,) if name is not None else i for i, name in enumerate(documents)]
-        indices = {key: index for index, key in enumerate(dict.fromkeys(keys))}
-        flat = [(indices[key], *each) for key, row in zip(keys, rows, strict=True) for each in row]
-        cluster, confidence, right, names = zip(*flat, strict=True)
-        return cls(
-            np.array(cluster), np.array(confidence), np.array(right, bool), np.array(names, str)
-        )
+        has_classes = bool(tables.type.classes)
+        names = [name_of(value) if has_classes else "" for value in items.predicted]
+        clusters = tables.clusters[items.example]
+        return cls(clusters, items.score, items.credit > 0, np.array(names, str))
 
     def __len__(self) -> int:
         """Return the number of answers."""
@@ -217,7 +213,7 @@ def area_under_risk(answers: Answers) -> float:
     return float((risk * np.diff(coverage, prepend=0.0)).sum())
 
 
-def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> Table:
+def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> TableRows:
     """Return for each predicted class its answers, its coverage, and its risk without and with a
     threshold: the classes that pay for it."""
     rows = []
@@ -236,7 +232,7 @@ def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> Table
     return rows
 
 
-def risk_table(answers: Answers) -> Table:
+def risk_table(answers: Answers) -> TableRows:
     """Return the risk at round coverages, and the confidence that gives them."""
     chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
     return [
@@ -245,47 +241,45 @@ def risk_table(answers: Answers) -> Table:
     ]
 
 
-def withheld_note(scored: Scored) -> str:
+def withheld_note(tables: Tables) -> str:
     """Return how many answers are withheld, and the score without and with them; empty if none."""
-    if not scored.kind.wording.rated:  # without probabilities, nothing is withheld
+    if not tables.type.wording.rated:  # without probabilities, nothing is withheld
         return ""
-    withheld = [prediction.decided.get("withheld") for prediction in scored.predictions]
+    withheld = [prediction.decided.get("withheld") for prediction in tables.predictions]
     if parts := sum(len(answers) for answers in withheld if isinstance(answers, list)):
         return f"{quantity(parts, 'answer')} withheld, which count as missing"
-    rows = [index for index, answer in enumerate(withheld) if answer is None]
-    if len(rows) == len(withheld):
+    given = np.array([answer is None for answer in withheld], bool)
+    if given.all():
         return ""
-    metric = scored.kind.metrics[scored.kind.default]
-
-    def value(predicted: Sequence[Any], indices: Sequence[int]) -> float:
-        gold, predicted = ([side[index] for index in indices] for side in (scored.gold, predicted))
-        some = replace(scored, gold=gold, predicted=predicted)
-        return float(metric.value(total(metric.counts, some, metric.by_class)))
-
-    given, forced = value(scored.predicted, rows), value(scored.forced, range(len(withheld)))
-    number = len(withheld) - len(rows)
+    metric, items = tables.type.metrics[tables.type.default], tables.items
+    forced = replace(tables, items=replace(items, abstained=np.zeros(len(items), bool)))
+    of_given, of_all = (
+        float(metric.value(metric.counts(each)[rows].sum(axis=0)))
+        for each, rows in ((tables, given), (forced, slice(None)))
+    )
+    number = len(withheld) - int(given.sum())
     return (
-        f"{number:,} of {len(withheld):,} withheld; {scored.kind.default} of the answers given "
-        f"{given:.3f}, of all if forced {forced:.3f}"
+        f"{number:,} of {len(withheld):,} withheld; {tables.type.default} of the answers given "
+        f"{of_given:.3f}, of all if forced {of_all:.3f}"
     )
 
 
-def tables_of_decisions(scored: Scored, decisions: Decisions) -> dict[str, Table]:
+def tables_of_decisions(tables: Tables, decisions: Decisions) -> dict[str, TableRows]:
     """Return the tables of a report on decisions: on risk, on sets and on costs.
 
     Without a saved confidence, the classes are shown at the coverage ``SHOWN_COVERAGE``.
     """
-    tables: dict[str, Table] = {}
-    if any(scored.kind.answers(scored)):
-        answers = Answers.of(scored)
-        tables["risk"] = risk_table(answers)
+    found: dict[str, TableRows] = {}
+    if not np.isnan(tables.items.rated.score).all():
+        answers = Answers.of(tables)
+        found["risk"] = risk_table(answers)
         confidence = decisions.confidence
         if confidence is None:
             confidence = at_coverage(answers, SHOWN_COVERAGE).confidence
         if len(classes := by_class(answers, confidence)) > 1:
-            tables["answered"] = classes
+            found["answered"] = classes
     if decisions.sets is not None:
-        tables["sets"] = table_of_sets(scored, decisions.sets)
-    if scored.costs:
-        tables["costs"] = price_table(scored)
-    return tables
+        found["sets"] = table_of_sets(tables, decisions.sets)
+    if tables.costs:
+        found["costs"] = price_table(tables)
+    return found

@@ -27,9 +27,10 @@ import numpy as np
 
 from finetune.evaluation import metrics
 from finetune.evaluation.custom_metrics import CustomMetric, probabilities_of_labels
-from finetune.evaluation.kinds import Scored
-from finetune.evaluation.kinds.label import rank_moments
+from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric
+from finetune.evaluation.prediction_types.number import rank_moments
+from finetune.evaluation.subgroups import subgroup_metrics
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -105,13 +106,13 @@ class Counts:
         return replace(self, rows=rows, unit=unit)
 
 
-def custom_counts(metric: CustomMetric, runs: Sequence[Scored]) -> list[Counts]:
+def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
     """Return the counts of a custom metric for each run."""
     found = []
     for run in runs:
         predicted: Sequence[Any] = run.predicted
         if metric.probabilities:
-            predicted = probabilities_of_labels(run.kind.probabilities(run.predictions))
+            predicted = probabilities_of_labels(run.type.probabilities(run.predictions))
         rows = np.empty((len(run.gold), 2), dtype=object)
         for index, sides in enumerate(zip(run.gold, predicted, strict=True)):
             rows[index, 0], rows[index, 1] = sides
@@ -120,21 +121,21 @@ def custom_counts(metric: CustomMetric, runs: Sequence[Scored]) -> list[Counts]:
 
 
 def count_metric(
-    metric: str, runs: Sequence[Scored], vocabulary: TrainingVocabulary | None = None
+    metric: str, runs: Sequence[Tables], vocabulary: TrainingVocabulary | None = None
 ) -> list[Counts]:
     """Return the counts of a metric for each run; the runs predict the same examples.
 
-    The metric is one of the kind; the precision, recall or F1 of one label, tag or type, such as
+    The metric is one of the type; the precision, recall or F1 of one label, tag or type, such as
     ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
     ``finetune report``. A UserError names the metrics of the predictions.
     """
     runs = comparable(runs)
-    kind = runs[0].kind
-    known = {name: each for name, each in kind.metrics.items() if all(map(each.applies, runs))}
+    type = runs[0].type
+    known = {name: each for name, each in type.metrics.items() if all(map(each.applies, runs))}
     known |= metrics.metrics_of_names(runs[0])
     of_subgroups: dict[str, Metric] = {}
     for run in runs if metric not in known else ():
-        of_subgroups |= kind.subgroup_metrics(run, vocabulary)
+        of_subgroups |= subgroup_metrics(run, vocabulary)
     if found := (known | of_subgroups).get(metric):
         if found.counts is rank_moments:
             return [Counts(np.array([r.gold, r.predicted]).T, found.value, True) for r in runs]
@@ -142,15 +143,15 @@ def count_metric(
         if not of_subgroups or any(each.any() for each in rows):  # the subgroup occurs
             return [Counts(each.astype(np.float64), found.value) for each in rows]
     legal = [*known, *of_subgroups]
-    near = did_you_mean(metric, [kind.default] if kind.default.startswith(metric) else legal)
-    if vocabulary is None and kind.tells_seen and ("in_training" in metric or "unseen" in metric):
+    near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
+    if vocabulary is None and type.tells_seen and ("in_training" in metric or "unseen" in metric):
         near = " The training data are not known: name them with --train FILE."
     raise UserError(
         f"--metric {metric} does not fit these predictions: choose {abbreviated(legal, 16)}.{near}"
     )
 
 
-def comparable(runs: Sequence[Scored]) -> list[Scored]:
+def comparable(runs: Sequence[Tables]) -> list[Tables]:
     """Return the runs with the names and numbers of all, so that the columns of counts agree."""
     names = tuple(sorted({name for run in runs for name in run.names}))
     scale = [number for run in runs for number in run.scale]

@@ -20,8 +20,7 @@ import numpy as np
 from finetune.config.metric_facts import facts_of
 from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
-from finetune.evaluation.kinds.kind import Kind, Scored, Table
-from finetune.evaluation.kinds.label import LABEL, LABELS, positive_counts, set_class_counts
+from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import (
     Metric,
     class_counts,
@@ -32,6 +31,8 @@ from finetune.evaluation.metrics import (
     recall,
     total,
 )
+from finetune.evaluation.prediction_types.label import LABEL, positive_counts
+from finetune.evaluation.prediction_types.labels import LABELS, set_class_counts
 from finetune.types import UserError, abbreviated, did_you_mean
 
 FEWEST = 5
@@ -65,7 +66,7 @@ class LabelProbabilities:
     -1, so that a threshold withholds it.
     """
 
-    kind: Kind
+    type: PredictionType
     names: tuple[str, ...]
     columns: tuple[str, ...]
     examples: Sequence[Any]
@@ -73,21 +74,21 @@ class LabelProbabilities:
     scores: np.ndarray
 
     @classmethod
-    def of(cls, run: Scored, names: Sequence[str], positive: str | None) -> LabelProbabilities:
+    def of(cls, run: Tables, names: Sequence[str], positive: str | None) -> LabelProbabilities:
         """Return the gold and probabilities of aligned predictions of a model's labels."""
         columns = tuple(names) if positive is None else (positive,)
-        rows = run.kind.probabilities(run.predictions)
+        rows = run.type.probabilities(run.predictions)
         if not all(row is not None and {*columns} <= row.keys() for row in rows):
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
         gold = run.gold
-        if run.kind.one_class:  # the names of the model, where gold has those of NLI
+        if run.type.one_class:  # the names of the model, where gold has those of NLI
             own = dict(zip(canonical_names(names), names, strict=True))
             gold = [own.get(name, name) for name in gold]
         if positive is not None:
             return cls(LABEL, tuple(names), columns, run.examples, gold, scores)
-        if run.kind.one_class:
+        if run.type.one_class:
             gold = [(name,) for name in gold]
             best = scores.argmax(axis=1)[:, None] == np.arange(len(columns))
             scores = np.where(best, scores, -1.0)
@@ -96,12 +97,12 @@ class LabelProbabilities:
     @property
     def is_of_one(self) -> bool:
         """True if one of more than two labels is right, so that a threshold withholds it."""
-        return self.kind is LABELS and bool((self.scores < 0).any())
+        return self.type is LABELS and bool((self.scores < 0).any())
 
     @property
     def applies(self) -> np.ndarray:
         """The gold labels of each example as booleans [N, C]."""
-        if self.kind is LABEL:
+        if self.type is LABEL:
             rows = [[name == gold for name in self.columns] for gold in self.gold]
         else:
             rows = [[name in gold for name in self.columns] for gold in self.gold]
@@ -112,21 +113,21 @@ class LabelProbabilities:
         some = [[values[row] for row in rows] for values in (self.examples, self.gold)]
         return replace(self, examples=some[0], gold=some[1], scores=self.scores[list(rows)])
 
-    def scored(self, decided: np.ndarray) -> Scored:
+    def tables(self, decided: np.ndarray) -> Tables:
         """Return gold and the predictions of decisions [N, C]."""
         predicted: list[Any]
-        if self.kind is LABELS:
+        if self.type is LABELS:
             predicted = [tuple(np.array(self.columns)[row].tolist()) for row in decided]
-            return LABELS.pair(self.gold, predicted, labels=self.names)
+            return LABELS.of_values(self.gold, predicted, labels=self.names)
         other = next(name for name in self.names if name != self.columns[0])
         predicted = [self.columns[0] if yes else other for yes in decided[:, 0]]
-        return LABEL.pair(self.gold, predicted, labels=self.names, positive=self.columns[0])
+        return LABEL.of_values(self.gold, predicted, labels=self.names, positive=self.columns[0])
 
     def metric(self, name: str) -> Metric:
         """Return a metric of these predictions."""
-        scored = self.scored(self.applies)
-        known = {name: each for name, each in self.kind.metrics.items() if each.applies(scored)}
-        known |= metrics_of_names(scored)
+        tables = self.tables(self.applies)
+        known = {name: each for name, each in self.type.metrics.items() if each.applies(tables)}
+        known |= metrics_of_names(tables)
         if name not in known:
             raise UserError(
                 f"--metric {name}: choose {abbreviated(list(known), 16)}."
@@ -136,8 +137,8 @@ class LabelProbabilities:
 
     def value(self, metric: Metric, thresholds: np.ndarray) -> float:
         """Return the score under thresholds [C]."""
-        scored = self.scored(self.scores >= thresholds)
-        return float(metric.value(total(metric.counts, scored, metric.by_class)))
+        tables = self.tables(self.scores >= thresholds)
+        return float(metric.value(total(metric.counts, tables, metric.by_class)))
 
 
 def choose(
@@ -257,14 +258,14 @@ def _raised(
 def _value_of_counts(
     data: LabelProbabilities, metric: Metric
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    names = data.scored(data.applies).names
+    names = data.tables(data.applies).names
     if set(names) != {*data.names}:  # gold has labels that the model lacks
         return None
 
     def all_labels(counts: np.ndarray) -> np.ndarray:
         """Add the counts of the negative one of two labels, and sort by name [K, C, 3]."""
         columns = list(data.columns)
-        if data.kind is LABEL:
+        if data.type is LABEL:
             number = len(data.gold)
             correct, predicted, gold = np.moveaxis(counts[:, 0], -1, 0)
             negatives = number - predicted, number - gold
@@ -293,7 +294,7 @@ def _value_of_counts(
     return value if usable else None
 
 
-def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> Table:
+def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> TableRows:
     """Return for each label its threshold, precision, recall, F1, predicted and gold examples."""
     columns = zip(data.columns, data.scores.T, data.applies.T, strict=True)
     return [
@@ -303,7 +304,7 @@ def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> Table
     ]
 
 
-def trade_of(data: LabelProbabilities, number: int = 9) -> Table:
+def trade_of(data: LabelProbabilities, number: int = 9) -> TableRows:
     """Return the rows of ``table_of`` for thresholds of the one positive label.
 
     The thresholds are evenly spread between 0 and 1.
@@ -312,7 +313,7 @@ def trade_of(data: LabelProbabilities, number: int = 9) -> Table:
     return _rates(data.scores[:, 0], data.applies[:, 0], cuts)
 
 
-def _rates(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> Table:
+def _rates(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> TableRows:
     counts = _Cuts.counted(scores, gold, cuts)
     columns = {"threshold": cuts, "precision": precision(counts), "recall": recall(counts)}
     columns |= {"f1": f1(counts), "predicted": counts[:, 1], "gold": counts[:, 2]}

@@ -23,7 +23,7 @@ from finetune.config.tasks import choices
 from finetune.data.in_memory import input_table, is_from
 from finetune.evaluation.costs import check_costs
 from finetune.evaluation.decisions import Costs, Decisions
-from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.explanation import Explanation, explain, explained_by
 from finetune.inference.loop import PredictionStream, precision_on, predict, without_blank
 from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors
@@ -105,7 +105,7 @@ class Predictor:
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
         decisions = Decisions.restored(self.task.record.decisions if decide else {})
         if costs is not None:
-            check_costs(costs, list(self.labels), KINDS[self.task.record.kind])
+            check_costs(costs, list(self.labels), TYPES[self.task.record.kind])
             decisions = replace(decisions, costs=costs)
         if threshold is not None and self.task.record.threshold_labels:
             self.task = with_thresholds(self.task, threshold)

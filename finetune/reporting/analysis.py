@@ -18,11 +18,12 @@ from finetune.evaluation.error_analysis import (
     AROUND,
     TITLES,
     Analysis,
+    Mistake,
     most_confident,
 )
-from finetune.evaluation.kinds.kind import Mistake, Shown
+from finetune.evaluation.items import Tables
 from finetune.reporting.rendering import Table, clip
-from finetune.types import Span, TokenExample
+from finetune.types import Question, Span, TokenExample
 
 MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
@@ -80,7 +81,12 @@ class ErrorExample:
     errors: Sequence[Mistake]
     label_error: Mistake | None
     """The confident prediction that contradicts gold."""
-    shown: Shown
+    gold: Sequence[Any] = ()
+    predicted: Sequence[Any] = ()
+    probabilities: Sequence[tuple[str, float, str]] = ()
+    """Names, their probabilities, and their marks: `right`, `wrong` or none."""
+    confidence: float | None = None
+    deviation: float | None = None
     texts: Sequence[str] = ()
     sentences: Sequence[tuple[str, Sequence[Part]]] = ()
     explanations: Sequence[tuple[str, Sequence[tuple[str, float, float]]]] = ()
@@ -100,7 +106,7 @@ def error_examples(
     The most confident errors come first. ``name`` is the name of the run in the report, ``reasons``
     returns the reasons of its predictions for examples.
     """
-    run = analysis.scored
+    run = analysis.run
     by_id: defaultdict[int, list[Mistake]] = defaultdict(list)
     for error in analysis.errors:
         by_id[error.example.id].append(error.mistake)
@@ -123,31 +129,54 @@ def error_examples(
         errors = by_id[id]
         sides = [side for each in errors for side in (each.gold, each.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
-        shown = run.kind.shown(run, indices[id], errors)
-        known = [(clip(text, MOST_CHARACTERS), p, mark) for text, p, mark in shown.probabilities]
         texts, sentences = [], list[tuple[str, list[Part]]]()
-        if errors[0].words is not None:
-            sentences = _highlighted(example, shown.spans, errors)
+        if run.type.in_words:
+            sentences = _highlighted(example, _span_sets(run, indices[id]), errors)
+        elif isinstance(example, Question):
+            texts, sentences = [example.text], _in_context(example, errors[0])
         else:
-            texts = [example.text, example.pair if shown.context is None else None]
-            if shown.context is not None:
-                sentences = _in_context(example.id, shown.context, errors[0])
+            texts = [example.text, example.pair]
         found.append(
             ErrorExample(
                 run=name,
                 where=example.where or f"example {id}",
-                kinds=list(dict.fromkeys(e.category for e in errors if run.kind.has_categories)),
+                kinds=list(dict.fromkeys(e.category for e in errors if run.type.has_categories)),
                 labels=list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
                 views=[view for view, ids in views.items() if id in ids],
                 errors=errors,
                 label_error=label_errors.get(id),
-                shown=shown._replace(probabilities=known),
+                **({} if run.type.in_words else _values(run, indices[id], errors)),
                 texts=[clip(text, MOST_CHARACTERS) for text in texts if text is not None],
                 sentences=sentences,
                 **_reasons(example, errors, **{name: own[place] for name, own in why.items()}),
             )
         )
     return found, len(by_id)
+
+
+def _values(run: Tables, index: int, errors: Sequence[Mistake]) -> dict[str, Any]:
+    """Return gold and prediction of a text in words, and the most probable predictions."""
+    sides: list[list[Any]] = []
+    items = run.items.take(run.items.example == index)
+    for values, side in ((run.gold, items.gold), (run.predicted, items.given)):
+        own = values[index] if isinstance(values[index], tuple) else side
+        sides.append([value for value in dict.fromkeys(own) if value != ""])
+    deviation = items.columns.get("deviation")
+    return {
+        "gold": sides[0],
+        "predicted": sides[1],
+        "probabilities": [
+            (clip(text, MOST_CHARACTERS), p, mark) for text, p, mark in run.type.ranked(run, index)
+        ],
+        "confidence": errors[0].confidence if run.type.one_each and items.correct < 1 else None,
+        "deviation": None if deviation is None else float(deviation[0]),
+    }
+
+
+def _span_sets(run: Tables, index: int) -> tuple[set[Span], set[Span]] | None:
+    items = run.items.take(run.items.example == index)
+    gold, predicted = ({*side} - {None} for side in (items.gold, items.predicted))
+    return (gold, predicted) if all(isinstance(v, Span) for v in gold | predicted) else None
 
 
 def _reasons(
@@ -177,7 +206,8 @@ def _reasons(
     return {"neighbors": neighbors, "explanations": explanations}
 
 
-def _in_context(id: int, context: str, error: Mistake) -> list[tuple[str, list[Part]]]:
+def _in_context(example: Question, error: Mistake) -> list[tuple[str, list[Part]]]:
+    context = example.pair or ""
     sides = [side for side in (error.gold, error.predicted) if side]
     places = [(side["start"], side["end"]) for side in sides]
     if not all(isinstance(each, int) for place in places for each in place):
@@ -189,7 +219,7 @@ def _in_context(id: int, context: str, error: Mistake) -> list[tuple[str, list[P
         for offset in pairwise(sorted({*match.span(), *_inside(edges, match.span())}))
     ]
     parts = tuple(context[start:end] for start, end in words)
-    sentence = TokenExample(id, parts, text=context, offsets=tuple(words))
+    sentence = TokenExample(example.id, parts, text=context, offsets=tuple(words))
     gold, predicted = (
         None if side is None else _in_words(words, side)._asdict()
         for side in (error.gold, error.predicted)

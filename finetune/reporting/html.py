@@ -402,7 +402,7 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
 
 def _confusion(analysis: Analysis) -> Section:
     matrix, known = analysis.tables.get("confusion", []), analysis_tables(analysis)
-    if not analysis.kind.has_categories:
+    if not analysis.type.has_categories:
         return Section("", charts=[_scatter(analysis)])
     tables, notes, html = [], [], ""
     if "confused" in known:
@@ -430,7 +430,7 @@ def _calibration(analysis: Analysis) -> Section:
             "confidence. Bars below the diagonal are overconfident, bars above it underconfident."
         ]
         charts_of, tables = [_reliability(analysis)], [reliability_table(analysis)]
-    elif analysis.kind.has_categories:
+    elif analysis.type.has_categories:
         notes = ["The predictions hold no probabilities, so calibration is unknown."]
     if "risk" in analysis.tables:
         charts_of.append(_risk_chart(analysis))
@@ -452,7 +452,7 @@ def _subgroups(analysis: Analysis) -> Section:
 
 
 def _scatter(analysis: Analysis) -> Chart:
-    run = analysis.scored
+    run = analysis.run
     number = len(run.gold)
     every = math.ceil(number / MOST_POINTS)  # not the first ones: data may be sorted
     points = list(zip(run.gold, run.predicted, strict=True))[::every]
@@ -472,7 +472,7 @@ def _scatter(analysis: Analysis) -> Chart:
 
 
 def _reliability(analysis: Analysis) -> Chart:
-    caption = f"Accuracy by confidence ({analysis.kind.wording.rated})"
+    caption = f"Accuracy by confidence ({analysis.type.wording.rated})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
     bars = [
         charts.Bar(
@@ -492,7 +492,7 @@ def _reliability(analysis: Analysis) -> Chart:
 
 def _risk_chart(analysis: Analysis) -> Chart:
     points = [(row["coverage"], row["risk"]) for row in analysis.tables["risk"][::-1]]
-    area = area_under_risk(Answers.of(analysis.scored))
+    area = area_under_risk(Answers.of(analysis.run))
     caption = f"Risk over coverage; the mean risk (aurc) is {area:.4f}"
     label = f"{caption}. All answers are given at coverage 1."
     top = max(risk for _, risk in points) or 1.0

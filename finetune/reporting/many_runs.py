@@ -13,7 +13,7 @@ from finetune.config.expected_scores import SPLITS, Expected, metrics_of
 from finetune.config.recipes import recipe_text
 from finetune.config.tasks import TrainConfig
 from finetune.config.values import shown_value
-from finetune.evaluation.kinds import DEFAULT_METRICS
+from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.reporting.charts import chart
 from finetune.reporting.rendering import Section, Table, format_score, page_of

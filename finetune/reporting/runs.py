@@ -17,8 +17,9 @@ from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
-from finetune.evaluation.kinds import Scored, score_limits
+from finetune.evaluation.items import Tables
 from finetune.evaluation.positive import metric_title
+from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, read_summary
 from finetune.evaluation.significance import (
@@ -77,7 +78,7 @@ class Run(RunFolder):
     @property
     def positive(self) -> str | None:
         """The class of ``f1``, of two labels."""
-        return self.evaluated.scored.positive if self.evaluated else None
+        return self.evaluated.run.positive if self.evaluated else None
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
     evaluated = next((run.evaluated for run in runs if run.evaluated), None)
     if evaluated is None:
         return None
-    metric = runs[0].config.get("metric") or evaluated.kind.default
+    metric = runs[0].config.get("metric") or evaluated.type.default
     found = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in found:
         return None
@@ -241,8 +242,8 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
             f"the score covers {len(known)} of {len(runs)} runs: the others are not finished, "
             f"or have no predictions on {split} that can be analyzed"
         )
-    predictions = [each.scored for _, each in known]
-    if len({(each.kind, len(each.gold)) for each in predictions}) > 1:
+    predictions = [each.run for _, each in known]
+    if len({(each.type, len(each.gold)) for each in predictions}) > 1:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
     metric, counts = _counts(known[0][0].config.get("metric"), predictions, warnings)
@@ -263,14 +264,14 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
         standard_deviation(scores),
         tuple(run.path for run, _ in known),
         counts[0].num_units,
-        predictions[0].kind.wording.example,
+        predictions[0].type.wording.example,
     )
 
 
 def _counts(
-    wanted: str | None, predictions: Sequence[Scored], warnings: list[str]
+    wanted: str | None, predictions: Sequence[Tables], warnings: list[str]
 ) -> tuple[str, Sequence[Any]]:
-    usual = predictions[0].kind.default
+    usual = predictions[0].type.default
     try:
         return wanted or usual, count_metric(wanted or usual, predictions)
     except UserError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.cli.output import ScoreCell, print_table, print_tables, table_text
-from finetune.evaluation.kinds import score_limits
+from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.reproduction import (
     ScoreVerdict,
     read_run,

@@ -19,7 +19,7 @@ from finetune.config.tasks import TrainConfig, column_map
 from finetune.data import Dataset, read_text_file
 from finetune.data.reading import read_examples
 from finetune.data.tables import Table
-from finetune.evaluation.kinds import DEFAULT_METRICS, KINDS, score
+from finetune.evaluation.prediction_types import DEFAULT_METRICS, TYPES, score
 from finetune.models.warm_start import ReusableHead, WarmStart
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged, whole
 from finetune.preprocessing.texts import Input, as_example, check_pair
@@ -311,8 +311,8 @@ class Task(ABC):
         return self.tokenizer.unreadable(number, len(ids))
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> dict[str, Any]:
-        """Compute metrics for examples with gold, and ``facts`` of the kind of predictions."""
-        return score(KINDS[self.record.kind].scored(gold, predicted, **facts))
+        """Compute metrics for examples with gold, and ``facts`` of the prediction type."""
+        return score(TYPES[self.record.kind].tables_of(gold, predicted, **facts))
 
     @property
     def graph_refusal(self) -> str | None:

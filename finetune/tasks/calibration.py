@@ -8,7 +8,7 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from finetune.data import halves
-from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.prediction_types import TYPES
 from finetune.tasks.base import Task
 from finetune.types import Prediction, UserError, abbreviated, did_you_mean
 
@@ -63,15 +63,15 @@ def least_confidence(
     Raises:
         UserError: The predictions have no probability, or no label has this name.
     """
-    kind = KINDS[task.record.kind]
-    if not kind.wording.rated:
+    type = TYPES[task.record.kind]
+    if not type.wording.rated:
         raise UserError(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
         )
     by_name = isinstance(threshold, Mapping) or "=" in str(threshold)
     if not by_name:
         return read_thresholds(threshold, ["answers"])["answers"]
-    if not (kind.one_class and kind.classes):
+    if not (type.one_class and type.classes):
         raise UserError(
             f"--threshold {threshold!r}: answers of `finetune {task.name}` share one threshold: "
             "write a number."
@@ -86,12 +86,12 @@ def compared_values(
 
     Examples without gold are left out. Probabilities are None if a task has none.
     """
-    kind = KINDS[task.record.kind]
-    pairs = zip(map(kind.gold, gold), predicted, strict=True)
+    type = TYPES[task.record.kind]
+    pairs = zip(map(type.gold, gold), predicted, strict=True)
     known = [(value, prediction) for value, prediction in pairs if value is not None]
     predictions = [prediction for _, prediction in known]
-    values = list(map(kind.value, predictions))
-    return [value for value, _ in known], values, kind.probabilities(predictions)
+    values = list(map(type.value, predictions))
+    return [value for value, _ in known], values, type.probabilities(predictions)
 
 
 def read_thresholds(

@@ -21,7 +21,8 @@ from finetune.data import Dataset
 from finetune.data.preparation import with_gold
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
-from finetune.evaluation.kinds.answers import ANSWERS, best_threshold
+from finetune.evaluation.prediction_types.answers import gold_answers
+from finetune.evaluation.prediction_types.squad import best_threshold
 from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
@@ -227,7 +228,7 @@ class QuestionAnsweringTask(Task):
         if min(number, len(pairs) - number) < FEWEST:
             return {"thresholds": {}}, "too few questions to choose a threshold of no answer"
         threshold = best_threshold(
-            [ANSWERS.gold(example) or () for example, _ in pairs],
+            [gold_answers(example) or () for example, _ in pairs],
             [_best_text(prediction) for _, prediction in pairs],
             [prediction.no_answer_score or 0.0 for _, prediction in pairs],
         )

@@ -18,7 +18,7 @@ from finetune.config.expected_scores import (
 )
 from finetune.config.metric_facts import FACTS
 from finetune.evaluation.calibration import calibration_scores
-from finetune.evaluation.kinds import KINDS, score, scores_of
+from finetune.evaluation.prediction_types import TYPES, score, scores_of
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.registry import TASKS
 from finetune.types import Span, TextExample, TextPrediction
@@ -42,7 +42,7 @@ def test_the_names_are_those_of_the_metrics():
     calibration = calibration_scores([True], [0.9], [0.8])
     voted = [TextExample(0, "x", None, "a", votes=(("a", 2), ("b", 1)))]
     answer = [TextPrediction(0, "a", 0.9, {"a": 0.9, "b": 0.1})]
-    single = {**score(KINDS["label"].scored(voted, answer, labels=["a", "b"])), **calibration}
+    single = {**score(TYPES["label"].tables_of(voted, answer, labels=["a", "b"])), **calibration}
     assert {*PROBLEMS["single"]} == {*metrics_of("nli")} == {*single}
     multi = {**scores_of("labels", [["a"]], [["a"]], labels=["a"]), **calibration}
     assert {*PROBLEMS["multi"]} == {*multi}

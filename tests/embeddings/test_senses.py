@@ -21,7 +21,7 @@ from finetune.embeddings.senses import (
     sense_scores,
 )
 from finetune.embeddings.wordnet import Inventory
-from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder
 from finetune.types import SenseTarget, TokenExample, UserError
 from tests import laboratory as lab

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from finetune.evaluation.kinds import scores_of
-from finetune.evaluation.kinds.answers import best_threshold
+from finetune.evaluation.prediction_types import scores_of
+from finetune.evaluation.prediction_types.squad import best_threshold
 from finetune.types import AnswerPrediction, FoundAnswer
 
 WORDS = ["the", "a", "An", "Oslo", "oslo", "river", "1873", "co-op", "U.S.", "—", "Ås", "...", ""]

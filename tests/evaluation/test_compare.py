@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from finetune.data import read_tokens
-from finetune.evaluation.kinds import KINDS
+from finetune.evaluation import prediction_types
 from finetune.evaluation.significance import holm
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
@@ -161,7 +161,7 @@ def test_the_documentation_lists_every_metric():
         rates = ("span_precision", "span_recall", "relation_precision", "relation_recall")
         whole = {
             metric
-            for metric in KINDS[kinds[name]].metrics
+            for metric in prediction_types.TYPES[kinds[name]].metrics
             if not metric.startswith(rates) and not metric.endswith("_all")  # of vectors
         }
         listed = re.findall("`([a-z0-9_]+)`", cell)

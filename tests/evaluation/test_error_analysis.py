@@ -21,7 +21,7 @@ from finetune.evaluation.error_analysis import (
     excerpt,
     most_confident,
 )
-from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.span_matching import KINDS as CATEGORIES
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
@@ -289,18 +289,18 @@ def span_errors(gold: list[Span], predicted: list[Span], scores=None) -> list[Er
     scores = scores or (0.5,) * len(predicted)
     examples = [replace(SENTENCE, spans=tuple(gold))]
     prediction = SpanPrediction(7, WORDS, tuple(predicted), scores)
-    return analyze_predictions(KINDS["spans"].scored(examples, [prediction])).errors
+    return analyze_predictions(TYPES["spans"].tables_of(examples, [prediction])).errors
 
 
 def word_errors(gold: str, predicted: str, scores=()) -> list[ErrorCase]:
     examples = [replace(SENTENCE, tags=tuple(gold))]
     prediction = TokenPrediction(7, WORDS, tuple(predicted), scores)
-    return analyze_predictions(KINDS["plain tags"].scored(examples, [prediction])).errors
+    return analyze_predictions(TYPES["plain tags"].tables_of(examples, [prediction])).errors
 
 
 def text_errors(kind: str, gold: list, predictions: list, texts=TEXTS) -> list[ErrorCase]:
     examples = [replace(text, label=label) for text, label in zip(texts, gold, strict=False)]
-    return analyze_predictions(KINDS[kind].scored(examples, predictions)).errors
+    return analyze_predictions(TYPES[kind].tables_of(examples, predictions)).errors
 
 
 def test_a_boundary_error_with_its_sentence():

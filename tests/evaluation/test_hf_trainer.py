@@ -15,7 +15,7 @@ from transformers import AutoModelForTokenClassification, EvalPrediction, Traine
 
 import finetune
 from finetune.evaluation.evaluate_modules import SPAN_F1
-from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.prediction_types import scores_of
 from finetune.types import Span
 from tests.tiny import save_tiny_checkpoint
 

@@ -25,11 +25,11 @@ from transformers import EvalPrediction
 from finetune.config.tasks import NliConfig
 from finetune.data.tag_schemes import spans_to_tags, tag_names
 from finetune.data.text_labels import label_order, nli_label_order
-from finetune.evaluation import kinds
+from finetune.evaluation import metrics, prediction_types
 from finetune.evaluation.hf_trainer import compute_metrics
-from finetune.evaluation.kinds import KINDS, scores_of
-from finetune.evaluation.kinds.kind import confusion_tables
 from finetune.evaluation.positive import positive_label
+from finetune.evaluation.prediction_types import scores_of
+from finetune.evaluation.subgroups import confusion_tables
 from finetune.tasks.text_classification import TextClassificationTask, TextRecord
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
 from tests.command import run
@@ -65,7 +65,7 @@ def tagging_scores(gold, predicted, scheme):
 
 
 def class_scores(kind, gold, predicted):
-    return kinds.kind.class_scores(KINDS[kind].pair(gold, predicted))
+    return metrics.class_scores(prediction_types.TYPES[kind].of_values(gold, predicted))
 
 
 def plain(scores):

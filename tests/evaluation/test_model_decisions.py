@@ -21,7 +21,7 @@ from finetune.evaluation.conformal import (
 )
 from finetune.evaluation.costs import by_cost, check_costs, read_costs
 from finetune.evaluation.decisions import SET_SCORES, Decisions, SetRule, set_scores
-from finetune.evaluation.kinds import KINDS, Scored, score
+from finetune.evaluation.prediction_types import TYPES, Tables, score
 from finetune.evaluation.selective import (
     Answers,
     area_under_risk,
@@ -50,7 +50,7 @@ from tests.small_data import write_jsonl
 
 
 @functools.cache
-def labeled(number: int, names: str = "abc", seed: int = 0, sharp: float = 2.0) -> Scored:
+def labeled(number: int, names: str = "abc", seed: int = 0, sharp: float = 2.0) -> Tables:
     """Predictions whose gold is drawn from their probabilities."""
     rng = np.random.default_rng(seed)
     logits = sharp * rng.normal(size=(number, len(names)))
@@ -62,7 +62,7 @@ def labeled(number: int, names: str = "abc", seed: int = 0, sharp: float = 2.0) 
         scores = dict(zip(names, row, strict=True))
         best = max(names, key=scores.__getitem__)
         predictions.append(TextPrediction(i, best, scores[best], scores))
-    return KINDS["label"].scored(examples, predictions)
+    return TYPES["label"].tables_of(examples, predictions)
 
 
 def answers(confidence: Any, right: Any, example: Any = None) -> Answers:
@@ -111,12 +111,12 @@ def test_the_bound_holds_for_answers_of_few_examples(number: int, even: bool) ->
 
 
 def test_answers_of_one_document_depend_on_each_other() -> None:
-    kind, rows = KINDS["plain tags"], range(6)
+    kind, rows = TYPES["plain tags"], range(6)
     examples = [TokenExample(i, ("a", "b"), None, ("N", "N"), document=f"d{i // 3}") for i in rows]
     predictions = [TokenPrediction(i, ("a", "b"), ("N", "N"), (0.9, 0.9)) for i in rows]
     for documents, effective in ((True, 2), (False, 6)):
         known = [e if documents else replace(e, document=None) for e in examples]
-        assert Answers.of(kind.scored(known, predictions)).effective == effective
+        assert Answers.of(kind.tables_of(known, predictions)).effective == effective
 
 
 def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
@@ -198,7 +198,7 @@ def test_each_half_has_the_rule_of_the_other(per_class: bool) -> None:
     counts: dict[str, list[tuple[bool, int]]] = {}
     for own, others in permutations(halves(scored.examples)):
         sides = scored.examples, scored.predictions
-        part = KINDS["label"].scored(*([side[i] for i in others] for side in sides))
+        part = TYPES["label"].tables_of(*([side[i] for i in others] for side in sides))
         fitted = fit_sets(part, 0.8, "probability", per_class)
         assert (fitted.quantiles.keys() == {*"abc"}) == per_class
         for i in own:
@@ -266,7 +266,7 @@ def test_too_few_predictions_for_a_level() -> None:
     with pytest.raises(UserError, match="50 predictions with gold, where 99 are needed"):
         fit_sets(labeled(50), 0.99, "probability", False)
     with pytest.raises(UserError, match="predictions of one class"):
-        fit_sets(KINDS["number"].pair([1.0], [2.0]), 0.9, "probability", False)
+        fit_sets(TYPES["number"].of_values([1.0], [2.0]), 0.9, "probability", False)
 
 
 # --- Costs ----------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
     matrix = np.array([[costs[g][p] for p in "abc"] for g in "abc"])
     known = np.array([[p.scores[n] for n in "abc"] for p in scored.predictions])
     assert [*cheap.predicted] == ["abc"[i] for i in (known @ matrix).argmin(1)]
-    expected = np.mean([costs[g][p] for g, p in cheap.sides])
+    expected = np.mean([costs[g][p] for g, p in zip(cheap.gold, cheap.predicted, strict=True)])
     assert score(cheap)["mean_cost"] == pytest.approx(expected)
     plain = by_cost(scored, {g: {p: float(g != p) for p in "abc"} for g in "abc"})
     assert plain.predicted == scored.predicted  # equal costs: the most probable label
@@ -299,7 +299,7 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
 )
 def test_wrong_costs_are_refused(costs: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check_costs(costs, ["a", "b"], KINDS["label"])
+        check_costs(costs, ["a", "b"], TYPES["label"])
 
 
 def test_costs_are_read_from_tables_and_json(tmp_path) -> None:

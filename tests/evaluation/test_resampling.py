@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from scipy import stats
 from finetune.evaluation import significance
 from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.error_analysis import analyze_predictions
-from finetune.evaluation.kinds import KINDS, Scored
-from finetune.evaluation.kinds.kind import class_scores
+from finetune.evaluation.items import PredictionType, Tables
+from finetune.evaluation.metrics import class_scores, is_rated
+from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.significance import compare, count_metric
+from finetune.evaluation.subgroups import subgroup_metrics
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
     Example,
@@ -42,7 +45,7 @@ SPANS = [
 ]
 
 
-def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Scored, Scored]]:
+def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Tables, Tables]]:
     """Two runs on the same gold."""
     one = {
         "label": st.sampled_from(NAMES),
@@ -63,37 +66,37 @@ def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Scored,
         )
     else:
         rows = st.tuples(*[one[form]] * 3)
-    kind = KINDS["label" if form == "two" else form]
+    kind = TYPES["label" if form == "two" else form]
     facts = {"schemes": schemes} if schemes else {"positive": "b"} if kind.name == "label" else {}
     return st.lists(rows, min_size=1, max_size=12).map(
         lambda rows: tuple(
-            asked(kind.pair([row[0] for row in rows], [row[side] for row in rows], **facts))
+            asked(kind, [row[0] for row in rows], [row[side] for row in rows], **facts)
             for side in (1, 2)
         )
     )
 
 
-def asked(run: Scored) -> Scored:
+def asked(kind: PredictionType, gold: list, answers: list, **facts) -> Tables:
     """With the examples that were asked, and predictions with probabilities."""
     examples: list[Example] = []
     predictions: list[object] = []
-    for number, (gold, answer) in enumerate(zip(run.gold, run.predicted, strict=True)):
+    for number, (own, answer) in enumerate(zip(gold, answers, strict=True)):
         sure = [(7 * number + 3 * place + len(str(answer))) % 20 / 20 for place in range(8)]
-        if run.kind.default.startswith("span_f1_strict"):
+        if kind.name == "spans":
             words = tuple(WORDS[number % 3 : number % 3 + 3])
             predictions.append(SpanPrediction(number, words, answer, tuple(sure[: len(answer)])))
-        elif run.kind.shown_name == "tags":
-            words = tuple(WORDS[(number * place) % 5] for place in range(3, 3 + len(gold)))
+        elif kind.name == "tags":
+            words = tuple(WORDS[(number * place) % 5] for place in range(3, 3 + len(own)))
             predictions.append(TokenPrediction(number, words, answer, tuple(sure[: len(answer)])))
         else:
             scores = dict(zip(NAMES, sure, strict=False))
-            label = scores.get(answer) if run.kind.name == "label" else None
-            scores = None if run.kind.name == "number" else scores
+            label = scores.get(answer) if kind.name == "label" else None
+            scores = None if kind.name == "number" else scores
             examples.append(TextExample(number, "a " * (4 * number + 1), where=""))
             predictions.append(TextPrediction(number, answer, label, scores))
             continue
         examples.append(TokenExample(number, words, where=""))
-    return replace(run, examples=examples, predictions=predictions)
+    return kind.of_values(gold, answers, examples=examples, predictions=predictions, **facts)
 
 
 WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
@@ -117,28 +120,31 @@ FORMS = {
 }
 
 
-def chosen(run: Scored, which: Sequence[int]) -> Scored:
-    sides = run.gold, run.predicted, run.examples, run.predictions
-    gold, predicted, examples, predictions = ([side[i] for i in which] for side in sides)
-    return replace(scored_as(run, gold, predicted, predictions), examples=examples)
+def chosen(run: Tables, which: Sequence[int]) -> Tables:
+    sides = run.gold, run.predicted, run.predictions, run.examples
+    return scored_as(run, *([side[i] for i in which] for side in sides))
 
 
-def scored_as(run: Scored, gold: list, predicted: list, predictions: list) -> Scored:
+def scored_as(
+    run: Tables, gold: list, predicted: list, predictions: list, examples: Sequence[Any]
+) -> Tables:
     """Other values, as those of a run of their own."""
-    again = run.kind.pair(gold, predicted, schemes=run.schemes, positive=run.positive)
-    return replace(again, examples=run.examples, predictions=predictions)
+    facts = {"schemes": run.schemes} if run.schemes != (None, None) else {}
+    facts |= {"positive": run.positive} if run.positive else {}
+    kind = TYPES["tags"] if run.type.title == "tags" else run.type
+    return kind.of_values(gold, predicted, examples=examples, predictions=predictions, **facts)
 
 
-def scores_of(run: Scored, names: Sequence[str]) -> dict[str, float]:
+def scores_of(run: Tables, names: Sequence[str]) -> dict[str, float]:
     """All scores of `finetune score` and `finetune report`, and those of single names, of which
     ``names`` occur in some run."""
     found = analyze_predictions(run, TRAIN)
     scores = dict(found.scores)
-    if run.kind.name == "label":
+    if run.type.name == "label":
         by_name = class_scores(run)
         scores["f1"] = by_name.get("b", {"f1": 0.0})["f1"]
         scores |= {f"f1:{name}": by_name.get(name, {"f1": 0.0})["f1"] for name in NAMES}
-    elif run.kind.name == "spans":
+    elif run.type.name == "spans":
         by_name = class_scores(run)
         none = {"f1": 0.0, "recall": 0.0}
         for name in ("X", "Y"):
@@ -167,11 +173,11 @@ GROUPED = (
 )
 
 
-def metrics_of(runs: Sequence[Scored]) -> dict[str, list]:
+def metrics_of(runs: Sequence[Tables]) -> dict[str, list]:
     """Every metric that fits, counted."""
     names = names_of(runs)
-    kind = runs[0].kind
-    wanted = [*kind.metrics, *kind.subgroup_metrics(runs[0], TRAIN)]
+    kind = runs[0].type
+    wanted = [*kind.metrics, *subgroup_metrics(runs[0], TRAIN)]
     wanted += [name for run in runs for name in scores_of(run, names)]
     counted = {}
     for name in dict.fromkeys(wanted):
@@ -180,12 +186,12 @@ def metrics_of(runs: Sequence[Scored]) -> dict[str, list]:
         except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
             continue
     assert kind.default in counted
-    assert ("ece" in counted) == all(map(kind.confidences, runs))
+    assert ("ece" in counted) == all(map(is_rated, runs))
     return counted
 
 
-def names_of(runs: Sequence[Scored]) -> list[str]:
-    if runs[0].kind.name != "label":
+def names_of(runs: Sequence[Tables]) -> list[str]:
+    if runs[0].type.name != "label":
         return []
     return sorted({name for run in runs for name in (*run.gold, *run.predicted)})
 
@@ -194,7 +200,7 @@ def names_of(runs: Sequence[Scored]) -> list[str]:
 def test_values_are_the_scores_of_the_resample(form: str):
     @quick
     @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[Scored, Scored], seed: int) -> None:
+    def check(runs: tuple[Tables, Tables], seed: int) -> None:
         size = len(runs[0].gold)
         drawn = np.random.default_rng(seed).integers(0, size, size=(2, size))
         drawn = np.vstack([np.arange(size), drawn])
@@ -209,7 +215,7 @@ def test_values_are_the_scores_of_the_resample(form: str):
                         assert value == pytest.approx(of_row[name], abs=1e-9), name
         whole = {name for of_run in scores for name in of_run[0]}
         assert whole - compared <= COUNTS
-        assert runs[0].kind.default in compared
+        assert runs[0].type.default in compared
 
     check()
 
@@ -234,14 +240,14 @@ COUNTS = {
 def test_swapped_answers_score_as_they_would_in_a_file(form: str):
     @quick
     @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[Scored, Scored], seed: int) -> None:
+    def check(runs: tuple[Tables, Tables], seed: int) -> None:
         size = len(runs[0].gold)
         swaps = np.random.default_rng(seed).integers(0, 2, size=size)
         ours = [
             [getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
             for side in ("predicted", "predictions")
         ]
-        swapped = scored_as(runs[0], runs[0].gold, *ours)
+        swapped = scored_as(runs[0], runs[0].gold, *ours, runs[0].examples)
         scores = scores_of(swapped, names_of(runs))
         weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
         for name, (first, second) in metrics_of(runs).items():
@@ -253,7 +259,7 @@ def test_swapped_answers_score_as_they_would_in_a_file(form: str):
 
 @quick
 @given(FORMS["number"], st.data())
-def test_documents(runs: tuple[Scored, Scored], data: st.DataObject):
+def test_documents(runs: tuple[Tables, Tables], data: st.DataObject):
     size = len(runs[0].gold)
     drawn = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
     unit = np.unique(drawn, return_inverse=True)[1]
@@ -268,17 +274,19 @@ def test_documents(runs: tuple[Scored, Scored], data: st.DataObject):
 
 def test_far_off_numbers_keep_their_correlation():
     gold, noise = np.arange(50.0), np.sin(np.arange(50))
-    near, far = (KINDS["number"].pair(gold, offset + 1e-3 * (gold + noise)) for offset in (0, 100))
+    near, far = (
+        TYPES["number"].of_values(gold, offset + 1e-3 * (gold + noise)) for offset in (0, 100)
+    )
     expected = stats.pearsonr(gold, gold + noise).statistic
     for run in count_metric("pearson", [near, far]):
         assert run.values(np.ones((1, 50)))[0] == pytest.approx(expected, abs=1e-6)
-    constant = KINDS["number"].pair(gold, [100.1] * 50)
+    constant = TYPES["number"].of_values(gold, [100.1] * 50)
     assert count_metric("pearson", [near, constant])[1].values(np.ones((1, 50)))[0] == 0.0
 
 
 def test_numbers_that_are_none():
     with pytest.raises(ValueError, match="only finite numbers"):
-        KINDS["number"].pair([1.0], [math.nan])
+        TYPES["number"].of_values([1.0], [math.nan])
 
 
 @pytest.mark.parametrize(
@@ -293,13 +301,13 @@ def test_numbers_that_are_none():
 )
 def test_metrics_that_do_not_fit(metric: str, said: str):
     with pytest.raises(ValueError, match=said):
-        count_metric(metric, [KINDS["label"].pair(NAMES, NAMES)])
+        count_metric(metric, [TYPES["label"].of_values(NAMES, NAMES)])
 
 
 @quick
 @given(FORMS["label"])
 def test_the_estimate_of_one_system_is_that_of_a_comparison(
-    pair: tuple[Scored, Scored],
+    pair: tuple[Tables, Tables],
 ):
     counts = count_metric("accuracy", pair)
     for runs in (counts[:1], counts):

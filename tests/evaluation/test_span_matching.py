@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.evaluation.kinds import scores_of
-from finetune.evaluation.kinds.spans import scores_by_criterion
+from finetune.evaluation.prediction_types import scores_of
+from finetune.evaluation.prediction_types.spans import scores_by_criterion
 from finetune.evaluation.span_matching import (
     CRITERIA,
     Match,
@@ -58,6 +58,11 @@ def test_every_pair_that_shares_words_is_looked_at(gold: list[Span], predicted: 
     assert sorted(_overlapping(gold, predicted)) == sorted(shared)
 
 
+def by_criterion(matches: list[list[Match]]) -> dict[str, dict]:
+    kinds = [match.kind for sentence in matches for match in sentence]
+    return {row["counted"]: row for row in scores_by_criterion(kinds)}
+
+
 def test_scores_by_hand():
     """One span of each kind, 5 gold and 5 predicted; nervaluate 1.2.1 answers the same."""
     matches = [
@@ -70,7 +75,7 @@ def test_scores_by_hand():
             Match(None, Span(14, 15, LOC)),
         ]
     ]
-    scores = scores_by_criterion(matches)
+    scores = by_criterion(matches)
     counts = {
         criterion: [scores[criterion][name] for name in ("correct", "incorrect", "partial")]
         for criterion in CRITERIA
@@ -112,7 +117,7 @@ def test_kinds_partition_spans(rows: list[tuple[list[Span], list[Span]]]):
 def test_strict_is_span_f1_and_criteria_are_ordered(rows: list[tuple[list[Span], list[Span]]]):
     gold, predicted = zip(*rows, strict=True)
     matches = [match_spans(*sides) for sides in rows]
-    scores, expected = scores_by_criterion(matches), scores_of("spans", gold, predicted)
+    scores, expected = by_criterion(matches), scores_of("spans", gold, predicted)
     for name in ("precision", "recall", "f1"):
         assert scores["strict"][name] == pytest.approx(expected[f"span_{name}_strict"])
         assert scores["strict"][name] <= scores["exact"][name] <= scores["partial"][name] <= 1
@@ -126,5 +131,5 @@ def test_strict_is_span_f1_and_criteria_are_ordered(rows: list[tuple[list[Span],
 
 
 def test_nothing_at_all():
-    scores = scores_by_criterion([match_spans([], [])])
+    scores = by_criterion([match_spans([], [])])
     assert all(each["f1"] == 0.0 for each in scores.values())

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.data.spans import inner_spans
-from finetune.evaluation.kinds import KINDS, scores_of
-from finetune.evaluation.kinds.examples import POSITIONS, bucket, buckets
-from finetune.evaluation.kinds.spans import SEEN_ENTITIES, depths
-from finetune.evaluation.kinds.words import SEEN_WORDS
+from finetune.evaluation.prediction_types import TYPES, scores_of
+from finetune.evaluation.prediction_types.sentences import POSITIONS
+from finetune.evaluation.prediction_types.spans import SEEN_ENTITIES, depths
+from finetune.evaluation.prediction_types.tags import SEEN_WORDS
+from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.types import Span, TextExample, TokenExample
 
@@ -38,9 +39,9 @@ quick = settings(max_examples=40, deadline=None)
 def tables_of(kind: str, words, gold, predicted, train=None) -> dict[str, list[dict]]:
     """The tables of subgroups of an analysis."""
     examples = [TokenExample(0, tuple(each)) for each in words]
-    scored = KINDS[kind].pair(gold, predicted, examples=examples)
-    groupings = KINDS[kind].groupings(scored, train)
-    return {name: each.table(name, scored) for name, each in groupings.items()}
+    scored = TYPES[kind].of_values(gold, predicted, examples=examples)
+    groupings = TYPES[kind].groupings(scored, train)
+    return {name: each.table(name) for name, each in groupings.items() if each.shown}
 
 
 def span_tables(*sides, train=None) -> dict[str, list[dict]]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.evaluation.kinds import scores_of
-from finetune.evaluation.kinds.label import LABEL, LABELS
+from finetune.evaluation.prediction_types import scores_of
+from finetune.evaluation.prediction_types.label import LABEL
+from finetune.evaluation.prediction_types.labels import LABELS
 from finetune.evaluation.thresholds import (
     Goal,
     LabelProbabilities,
@@ -44,7 +45,7 @@ def several_labels(seed: int, number: int = 24) -> LabelProbabilities:
 
 def score(data: LabelProbabilities, metric: str, thresholds: list[float]) -> float:
     decided = data.scores >= np.array(thresholds)
-    if data.kind is LABEL:
+    if data.type is LABEL:
         predicted: list = ["yes" if row[0] else "no" for row in decided]
         return scores_of("label", data.gold, predicted, labels=data.names, positive="yes")[metric]
     predicted = [tuple(np.array(NAMES)[row].tolist()) for row in decided]

@@ -15,7 +15,7 @@ from finetune.cli.main import main
 from finetune.config.tasks import NerConfig, RelationsConfig
 from finetune.data import DataError, read_tokens
 from finetune.data.tokens import read_gold
-from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
 from finetune.preprocessing.marked_spans import Markers, mark_pair

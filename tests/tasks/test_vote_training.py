@@ -14,7 +14,7 @@ from scipy.spatial.distance import jensenshannon
 
 from finetune.data.dataset import DataError
 from finetune.evaluation.alignment import align_runs
-from finetune.evaluation.kinds import KINDS, score
+from finetune.evaluation.prediction_types import TYPES, score
 from finetune.types import TextExample, TextPrediction
 from tests import laboratory as lab
 from tests.command import run
@@ -170,7 +170,7 @@ def test_scores_against_votes_are_those_of_scipy() -> None:
         for votes, p in zip(*tables, strict=True)
     ]
     pairs.append(predicted(None, {"a": 0.5, "b": 0.5, "c": 0.0}))
-    found = score(KINDS["label"].scored(*map(list, zip(*pairs, strict=True))))
+    found = score(TYPES["label"].tables_of(*map(list, zip(*pairs, strict=True))))
     q = np.vstack([tables[0] / tables[0].sum(1, keepdims=True), [1, 0, 0]])
     p = np.vstack([tables[1], [0.5, 0.5, 0]])
     p /= p.sum(1, keepdims=True)

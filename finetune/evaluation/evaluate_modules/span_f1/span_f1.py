@@ -9,8 +9,8 @@ import datasets
 import evaluate
 
 from finetune.data.tag_schemes import detect_scheme
-from finetune.evaluation.kinds import KINDS, score, scores_of
-from finetune.evaluation.kinds.kind import class_scores
+from finetune.evaluation.metrics import class_scores, score
+from finetune.evaluation.prediction_types import TYPES, scores_of
 from finetune.types import Span
 
 _DESCRIPTION = """
@@ -54,6 +54,6 @@ class SpanF1(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
             scheme = detect_scheme(predictions if outside else references)
         if scheme is None:
             raise ValueError("the tags do not spell entities: expected B-TYPE, I-TYPE and O.")
-        scored = KINDS["tags"].pair(references, predictions, schemes=(scheme, scheme))
-        by_type = class_scores(scored).items()
-        return score(scored) | {f"span_f1_conll:{name}": each["f1"] for name, each in by_type}
+        tables = TYPES["tags"].of_values(references, predictions, schemes=(scheme, None))
+        by_type = class_scores(tables).items()
+        return score(tables) | {f"span_f1_conll:{name}": each["f1"] for name, each in by_type}

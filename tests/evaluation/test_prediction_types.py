@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from finetune.evaluation.baselines import degenerate
-from finetune.evaluation.kinds import DEFAULT_METRICS, KINDS, kind_of_line, score
+from finetune.evaluation.prediction_types import DEFAULT_METRICS, TYPES, score, type_of_row
 from finetune.evaluation.predictions import Gold, PredictionFile, to_row
-from finetune.registry import PREDICTION_KINDS
+from finetune.registry import PREDICTION_TYPES
 from finetune.types import (
     Answer,
     AnswerPrediction,
@@ -74,7 +74,7 @@ WRITTEN: dict[str, tuple[Example, Prediction]] = {
 def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     example, prediction = WRITTEN[name]
     row = json.loads(json.dumps(to_row(prediction, example)))
-    kind = KINDS[kind_of_line(row)]
+    kind = TYPES[type_of_row(row)]
     read = kind.gold_of_row(0, "p.jsonl:1", row)
     again = kind.parse(row, "p.jsonl:1", read)
     if isinstance(prediction, RelationPrediction):
@@ -84,10 +84,10 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
         assert kind.gold(read) == kind.gold(example) and kind.asked(read) == kind.asked(example)
     if prediction != TextPrediction(0, None):
         file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)])
-        scored = kind.align(file, Gold("p.jsonl", [read]))
-        facts = {"schemes": scored.schemes, "positive": scored.positive, "labels": scored.labels}
-        expected = scored.kind.scored([example], [prediction], **facts)
-        assert score(scored) == score(expected) and (name == scored.kind.name or " " in name)
+        tables, _ = kind.align(file, Gold("p.jsonl", [read]), kind)
+        facts = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
+        expected = tables.type.tables_of([example], [prediction], **facts)
+        assert score(tables) == score(expected) and (name == tables.type.name or " " in name)
 
 
 def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
@@ -114,16 +114,16 @@ def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
 
 
 def test_kinds_say_their_metrics_as_the_registry_does():
-    for name, kind in KINDS.items():
+    for name, kind in TYPES.items():
         assert kind.name == name and DEFAULT_METRICS[name] == kind.default in kind.metrics
-        if name in PREDICTION_KINDS:
-            assert (*kind.metrics,) == PREDICTION_KINDS[name].metrics
+        if name in PREDICTION_TYPES:
+            assert (*kind.metrics,) == PREDICTION_TYPES[name].metrics
             assert kind.key == name
 
 
 # --- Nobody else asks for a kind ------------------------------------------------------------------
 
-NAMES = {*KINDS} | {kind.key for kind in KINDS.values()} - {""}
+NAMES = {*TYPES} | {kind.key for kind in TYPES.values()} - {""}
 PREDICTIONS = {each.__name__ for each in map(type, (p for _, p in WRITTEN.values()))}
 REASONS = {
     "annotation/": "kinds of labels of people, of items of the page and of formats of tools",
@@ -160,7 +160,9 @@ def test_only_kinds_ask_for_a_kind():
     found: dict[str, list[Any]] = {}
     for module, path in MODULES.items():
         name = path.relative_to(ROOT).as_posix()
-        if not name.startswith("evaluation/kinds/") and (asked := list(branches(module))):
+        if not name.startswith("evaluation/prediction_types/") and (
+            asked := list(branches(module))
+        ):
             found[name] = asked
     allowed = tuple(REASONS)
     assert {name: asked for name, asked in found.items() if not name.startswith(allowed)} == {}

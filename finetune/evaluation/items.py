@@ -1,0 +1,464 @@
+"""Predictions and their gold as columns, and the interface of a prediction type.
+
+Scores, intervals, comparisons, subgroups, lists of errors, calibration and the report are functions
+of ``Tables``: ``items`` has a row for each decision, ``examples`` and ``predictions`` one for each
+example. A new type is a file in ``prediction_types/``, or a row in ``registry.PREDICTION_TYPES``
+for an extension.
+
+Shapes: N examples, I items, G subgroups.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from finetune.data import DataError
+from finetune.evaluation.decisions import Costs
+from finetune.evaluation.metrics import Metric, mean, name_of
+from finetune.types import UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.data.files import DataFile
+    from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
+    from finetune.evaluation.training_vocabulary import TrainingVocabulary
+
+TableRows = list[dict[str, Any]]
+"""Rows with the same columns; the first column names the row."""
+
+
+class Wording(NamedTuple):
+    """The words of messages and reports for a prediction type."""
+
+    predicted: str
+    """The values that a file predicts, in the plural."""
+    example: str
+    """The unit that has a prediction, in the singular."""
+    rated: str = ""
+    """The units that have a probability, in the plural; empty if none has."""
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """Decisions as columns: in a row the gold and the predicted value, of which one may be None.
+
+    Attributes:
+        example: The index of the example [I], in order.
+        gold: Gold values [I]: labels, tags, a ``Span``, a ``Relation`` or numbers.
+        predicted: Predicted values [I], also if the model abstained; "" for a blank text.
+        score: Probabilities of the decisions [I], NaN where they are not known.
+        credit: Whether predictions are right, or the fraction that is [I].
+        abstained: Whether the prediction is withheld [I].
+        columns: Further columns of a type [I].
+    """
+
+    example: np.ndarray
+    gold: np.ndarray
+    predicted: np.ndarray
+    score: np.ndarray
+    credit: np.ndarray
+    abstained: np.ndarray
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        example: Any,
+        gold: Iterable[Any],
+        predicted: Iterable[Any],
+        score: Iterable[float] | None = None,
+        *,
+        credit: Any = None,
+        abstained: Any = None,
+        **columns: np.ndarray,
+    ) -> Items:
+        """Make columns of values; by default a prediction is right if it equals gold."""
+        sides = [np.fromiter(side, dtype=object) for side in (gold, predicted)]
+        number = len(sides[0])
+        if credit is None:
+            credit = np.fromiter(map(operator.eq, *sides), bool, number)
+        return cls(
+            example=np.asarray(example, dtype=np.int64),
+            gold=sides[0],
+            predicted=sides[1],
+            score=np.full(number, math.nan) if score is None else np.fromiter(score, float, number),
+            credit=np.asarray(credit),
+            abstained=np.zeros(number, bool) if abstained is None else np.asarray(abstained, bool),
+            columns=columns,
+        )
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.example)
+
+    def take(self, rows: Any) -> Items:
+        """Return some of the rows."""
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        own = {name: v[rows] for name, v in vars(self).items() if name != "columns"}
+        return Items(**own, columns=columns)
+
+    @property
+    def given(self) -> np.ndarray:
+        """Predicted values, "" where the model abstained [I]."""
+        if not self.abstained.any():
+            return self.predicted
+        given: np.ndarray = np.where(self.abstained, "", self.predicted)
+        return given
+
+    @property
+    def correct(self) -> np.ndarray:
+        """The credit of the predictions that are given [I]."""
+        correct: np.ndarray = self.credit * ~self.abstained
+        return correct
+
+    @property
+    def rated(self) -> Items:
+        """The items with a prediction, which may be withheld."""
+        return self.take(np.array([value is not None for value in self.predicted], bool))
+
+
+def pair_items(rows: Iterable[tuple[int, Any, Any]], score: Callable[..., float]) -> Items:
+    """Return rows of an example, a gold and a predicted value, with their scores."""
+    rows = list(rows)
+    example, gold, predicted = zip(*rows, strict=True) if rows else ((), (), ())
+    return Items.of(example, gold, predicted, (score(*row) for row in rows))
+
+
+def set_items(
+    gold: Sequence[Collection[Any]],
+    predicted: Sequence[Collection[Any]],
+    score: Callable[..., float] = lambda *_: math.nan,
+) -> Items:
+    """Return the items of two sets for each example: gold in order, then what is predicted only."""
+    sides = zip(map(set, gold), map(set, predicted), strict=True)
+    return pair_items(
+        (
+            (index, value if value in of_gold else None, value if value in answered else None)
+            for index, (of_gold, answered) in enumerate(sides)
+            for value in (*sorted(of_gold), *sorted(answered - of_gold))
+        ),
+        score,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """Gold and the predictions of one run for the same examples, in the same order.
+
+    Attributes:
+        type: The type of the predictions.
+        gold: The gold value of each example, as custom metrics compare it.
+        predicted: The predicted value of each example.
+        items: The decisions.
+        examples: The examples, with their texts, documents and votes; empty for bare values.
+        predictions: The predictions, with all probabilities; empty for bare values.
+        names: Sorted labels, tags or span types of all compared runs.
+        labels: The labels of the model, if they are known.
+        schemes: The tag schemes of gold and predictions.
+        positive: The positive class of two labels.
+        scale: The numbers that all compared runs predict.
+        costs: The costs of mistakes.
+    """
+
+    type: PredictionType
+    gold: Sequence[Any]
+    predicted: Sequence[Any]
+    items: Items
+    examples: Sequence[Any] = ()
+    predictions: Sequence[Any] = ()
+    names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    schemes: tuple[str | None, str | None] = (None, None)
+    positive: str | None = None
+    scale: Sequence[float] = ()
+    costs: Costs = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.gold)
+
+    @property
+    def calibrated(self) -> Items:
+        """The decisions whose probabilities are compared with how often they are right."""
+        tables = self.type.tables
+        return tables["calibration"](self) if "calibration" in tables else self.items.rated
+
+    @property
+    def all_probabilities(self) -> list[Mapping[str, float]]:
+        """The probability of every label for each text; empty where one is not known."""
+        found = self.type.probabilities(self.predictions)
+        known = [row for row in found if row is not None]
+        return known if len(known) == len(found) else []
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """The index of the document of each example, or of its own without documents [N]."""
+        documents = list(map(self.type.document, self.examples)) or [None] * len(self)
+        keys = [(name,) if name is not None else i for i, name in enumerate(documents)]
+        indices = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        return np.array([indices[key] for key in keys], dtype=np.int64)
+
+    def part(self, start: int, stop: int) -> Tables:
+        """Return the values and items of some examples."""
+        items = self.items.take(slice(*np.searchsorted(self.items.example, [start, stop])))
+        items = replace(items, example=items.example - start)
+        sides = self.gold[start:stop], self.predicted[start:stop]
+        return replace(self, gold=sides[0], predicted=sides[1], items=items)
+
+
+def sorted_names(items: Items, labels: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the names in gold and given predictions, and the labels of the model."""
+    values = {*items.gold, *items.given} - {None}
+    return tuple(sorted({*labels, *map(name_of, values)}))
+
+
+# --- Subgroups ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """A division of decisions into subgroups; a row of its table is a metric.
+
+    Row r adds ``counts[r]`` [K] to the subgroup ``order[group[r]]`` of an ``example``. ``row``
+    makes the row of a table from their sum, ``value`` the metric ``score``.
+    """
+
+    example: np.ndarray
+    group: np.ndarray
+    counts: np.ndarray
+    order: Sequence[str]
+    row: Callable[[np.ndarray], Mapping[str, Any]]
+    score: str
+    value: Callable[[np.ndarray], np.ndarray]
+    shown: bool = True
+
+    def table(self, name: str) -> TableRows:
+        """Return a row for each subgroup that occurs."""
+        return [
+            {name: self.order[group]} | dict(self.row(self.counts[self.group == group].sum(axis=0)))
+            for group in np.unique(self.group).tolist()
+        ]
+
+    def of_examples(self, group: str, number: int) -> np.ndarray:
+        """Return the counts of a subgroup in each of the examples [N, K]."""
+        found = np.zeros((number, self.counts.shape[1]))
+        rows = self.group == self.order.index(group)
+        np.add.at(found, self.example[rows], self.counts[rows])
+        return found
+
+
+def right_by_group(
+    items: Items, groups: Iterable[str], order: Sequence[str], unit: str
+) -> Grouping:
+    """Return the grouping whose table counts right predictions of each subgroup.
+
+    ``groups`` are the subgroups of the items, ``unit`` is their name in the table.
+    """
+
+    def row(sums: np.ndarray) -> dict[str, Any]:
+        correct, number = sums.astype(int).tolist()
+        return {unit: number, "correct": correct, "accuracy": correct / number}
+
+    counts = np.column_stack([items.correct, np.ones(len(items))])
+    return grouped(items, groups, order, counts, row, "accuracy", mean)
+
+
+def grouped(
+    items: Items,
+    groups: Iterable[str],
+    order: Sequence[str],
+    counts: np.ndarray,
+    row: Callable[[np.ndarray], Mapping[str, Any]],
+    score: str,
+    value: Callable[[np.ndarray], np.ndarray],
+) -> Grouping:
+    """Return the grouping of items with ``counts`` [I, K] by the names of their subgroups."""
+    number = {name: index for index, name in enumerate(order)}
+    found = np.fromiter((number.get(name, -1) for name in groups), np.int64)
+    kept = found >= 0
+    return Grouping(
+        example=items.example[kept],
+        group=found[kept],
+        counts=counts[kept],
+        order=order,
+        row=row,
+        score=score,
+        value=value,
+    )
+
+
+# --- The interface of a type ----------------------------------------------------------------------
+
+Row = Mapping[str, Any]
+
+
+def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
+    examples, predictions, by = file.parsed(gold, type)
+    return type.tables_of(examples, predictions), by
+
+
+def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
+    if positive is not None:
+        raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
+    return runs, ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PredictionType:
+    """A prediction type: how rows become predictions, and whole lists of them ``Tables``."""
+
+    name: str
+    wording: Wording
+    metrics: Mapping[str, Metric]
+    default: str
+    """The metric that selects models."""
+    gold: Callable[[Any], Any]
+    """From an example to its gold; None without."""
+    value: Callable[[Any], Any]
+    """From a prediction to what metrics compare with gold."""
+    build: Callable[..., Tables]
+    """From gold and predicted values, and further facts, to tables."""
+    parse: Callable[[Row, str, Any], Any]
+    """From a row, its place and its example to the prediction: the inverse of its ``record()``."""
+    read_gold: Callable[[str | DataFile, GoldSource], Sequence[Any]]
+    """From a file to its examples with gold."""
+    gold_of_row: Callable[[int, str, Row], Any]
+    """From the index, the place and the content of a row to the example that it holds."""
+    asked: Callable[[Any], object]
+    """From an example to its content without gold."""
+    key: str = ""
+    """The key of a row of this type; empty if the values decide it."""
+    title: str = ""
+    """Its name in the JSON of an analysis, where this differs."""
+    align: Callable[[PredictionFile, Gold, PredictionType], tuple[Tables, str]] = _align
+    """From a file and its gold to tables, and what joined them: id or position."""
+    unified: Callable[[list[Tables]], list[Tables]] = lambda runs: runs
+    """Makes runs one type, if the values of one file alone did not tell it."""
+    together: Callable[[list[Tables], str | None], tuple[list[Tables], str]] = _together
+    """Adds what is decided over all runs, and a note on it for the reader."""
+    document: Callable[[Any], str | None] = lambda _: None
+    """From an example to the name of its document."""
+    probabilities: Callable[[Sequence[Any]], Sequence[Mapping[str, float] | None]] = (
+        lambda predictions: [None] * len(predictions)
+    )
+    """From predictions to the probability of every label; None where it is not known."""
+    uncertainty: Callable[[Any], float | None] = lambda _: None
+    """From a prediction to its uncertainty; None without a measure."""
+    repeats: Callable[[Any], Collection[Any] | None] = lambda _: None
+    """From a prediction to what may be the same for all examples; None if nothing may."""
+    nothing: str = "no spans at all"
+    """The predictions of a run that finds nothing anywhere."""
+    tables: Mapping[str, Callable[[Tables], Items]] = field(default_factory=dict)
+    """Further tables of items by name, such as those of another reading of the same tags."""
+    groupings: Callable[[Tables, TrainingVocabulary | None], Mapping[str, Grouping]] = lambda *_: {}
+    """The divisions into subgroups by the name of their table."""
+    first_tables: Callable[[Tables], Mapping[str, TableRows]] = lambda _: {}
+    """Tables of an analysis before those by class."""
+    further_scores: Callable[[Tables], Mapping[str, float]] = lambda _: {}
+    """Scores besides the metrics, such as the F1 of each type."""
+    analysis_scores: Callable[
+        [Mapping[str, float], Mapping[str, TableRows]], Mapping[str, float]
+    ] = lambda *_: {}
+    """Further scores of an analysis, from its scores and its tables."""
+    categories: Callable[[Tables], Sequence[str]] = lambda t: ["error"] * len(t.items)
+    """The category of each item, if it is wrong."""
+    sides: Callable[[Tables, int], tuple[Any, Any]] = lambda t, item: (
+        t.items.gold[item],
+        t.items.given[item],
+    )
+    """From the index of an item to its gold and its prediction as JSON values, None for nothing."""
+    ranked: Callable[[Tables, int], Sequence[tuple[str, float, str]]] = lambda *_: ()
+    """From the index of an example to its most probable values, their probabilities and marks."""
+    one_each: bool = False
+    """Whether each example has one item."""
+    in_words: bool = False
+    """Whether these sides have the words where they stand."""
+    named: Sequence[tuple[str, str]] = ()
+    """The forms of the metrics of one name, such as ``span_{}_strict``, and their table."""
+    classes: str = ""
+    """The table of scores by class, and its first column; empty without classes."""
+    has_confusions: bool = False
+    """Whether gold and predicted classes make a confusion matrix."""
+    takes_thresholds: bool = False
+    """Whether `finetune thresholds` can choose from which probability a label is predicted."""
+    one_class: bool = False
+    """Whether exactly one of the classes that have a probability is right for an example."""
+    without_gold: str = ""
+    """What a file of gold lacks if no row of it has gold."""
+    needs_training: bool = True
+    """Whether training data tell anything of the predictions."""
+    tells_seen: bool = False
+    """Whether tables tell what is seen in training data."""
+    may_leave_out: bool = False
+    """Whether files may lack predictions for some examples."""
+    has_categories: bool = True
+    """Whether errors are of several categories."""
+    lists_errors: bool = True
+    """Whether an analysis lists errors."""
+    pairs_of_labels: bool = False
+    """Whether the category of an error is a pair of labels, which says all of it."""
+
+    def tables_of(
+        self, examples: Sequence[Any], predictions: Sequence[Any], **facts: Any
+    ) -> Tables:
+        """Return the tables of predictions for examples that all have gold."""
+        gold, predicted = list(map(self.gold, examples)), list(map(self.value, predictions))
+        return self.of_values(gold, predicted, examples=examples, predictions=predictions, **facts)
+
+    def of_values(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Tables:
+        """Return the tables of gold and predicted values, one of each for each example.
+
+        Raises:
+            UserError: The numbers of examples or of words differ, or a number is not finite.
+        """
+        if len(gold) != len(predicted):
+            unit = f"predicted {self.wording.example}"
+            raise UserError(
+                f"{len(gold)} gold and {quantity(len(predicted), unit)}: every one needs exactly "
+                "one prediction"
+            )
+        return self.build(gold, predicted, **facts)
+
+
+# --- Values in the rows of prediction files -------------------------------------------------------
+
+
+def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
+    """Raise DataError for labels, or for ``tags`` of words, of another type."""
+    names = value if isinstance(value, list) else [value]
+    if tags and not (isinstance(value, list) and all(isinstance(t, str | None) for t in value)):
+        legal = "a list with one string for each word"
+    elif not tags and not all(isinstance(name, str | float | int) for name in names):
+        legal = "a name, a list of names or a number"
+    else:
+        return
+    raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
+
+
+def probability(value: Any) -> float | None:
+    """Return a value of a row as a probability; None for anything else."""
+    return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else None
+
+
+def known_or_nan(value: Any) -> float:
+    """Return a value of a row as a probability; NaN for anything else."""
+    known = probability(value)
+    return math.nan if known is None else known
+
+
+def withheld_in(row: Row) -> dict[str, Any]:
+    """Return what decisions withheld from the prediction of a row."""
+    return {} if row.get("withheld") is None else {"withheld": row["withheld"]}
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, and no truth value."""
+    return type(value) in (float, int)

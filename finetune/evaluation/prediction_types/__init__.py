@@ -1,0 +1,123 @@
+"""The prediction types, one file for each; extensions add theirs in ``finetune.registry``.
+
+Only these files know what a type is: all others read ``Tables`` and the rows of a
+``PredictionFile``, which lead to their ``PredictionType`` (``items``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from finetune.config.metric_facts import facts_of
+from finetune.evaluation.items import PredictionType, Tables
+from finetune.evaluation.metrics import score
+from finetune.evaluation.prediction_types.answers import ANSWERS
+from finetune.evaluation.prediction_types.choice import CHOICE
+from finetune.evaluation.prediction_types.label import LABEL
+from finetune.evaluation.prediction_types.labels import LABELS
+from finetune.evaluation.prediction_types.number import NUMBER
+from finetune.evaluation.prediction_types.relations import RELATIONS
+from finetune.evaluation.prediction_types.spans import SPANS
+from finetune.evaluation.prediction_types.tags import PLAIN_TAGS, TAGS
+from finetune.registry import PREDICTION_TYPES, Registry
+
+_OF_CORE: Sequence[PredictionType] = (
+    RELATIONS,
+    TAGS,
+    SPANS,
+    CHOICE,
+    LABEL,
+    ANSWERS,
+    LABELS,
+    NUMBER,
+    PLAIN_TAGS,
+)
+"""The types of the core; the first whose key a row has is the type of the row."""
+
+
+class _Types(Mapping[str, PredictionType]):
+    """The types by name; the types of extensions are imported on first use."""
+
+    def __init__(self) -> None:
+        self._of_core = {type.name: type for type in _OF_CORE}
+        self._of_extensions: Registry[PredictionType] = Registry(
+            {name: paths.type for name, paths in PREDICTION_TYPES.items()}
+        )
+
+    def __getitem__(self, name: str) -> PredictionType:
+        return self._of_core[name] if name in self._of_core else self._of_extensions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self._of_core, *self._of_extensions)
+
+    def __len__(self) -> int:
+        return len(self._of_core) + len(self._of_extensions)
+
+
+TYPES: Mapping[str, PredictionType] = _Types()
+"""The prediction types by name, as in the records of models."""
+
+DEFAULT_METRICS: Mapping[str, str] = {
+    **{type.name: type.default for type in _OF_CORE},
+    **{name: paths.metrics[0] for name, paths in PREDICTION_TYPES.items()},
+}
+"""The metric that selects models, by type."""
+
+_METRICS = {
+    *(name for type in _OF_CORE for name in type.metrics),
+    *(name for paths in PREDICTION_TYPES.values() for name in paths.metrics),
+}
+_KEYS = {type.key: type.name for type in _OF_CORE if type.key} | {n: n for n in PREDICTION_TYPES}
+"""The type of a row by its keys, of which the first decides."""
+_OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
+"""Metrics of vectors, which are no predictions of a type."""
+
+
+def type_of_row(row: Mapping[str, Any]) -> str:
+    """Return the name of the type of a row, by its keys; empty for none."""
+    return next((name for key, name in _KEYS.items() if key in row), "")
+
+
+def common_types(types: Sequence[PredictionType]) -> Sequence[PredictionType]:
+    """Return the types as which to read files together: tags next to spans as spans."""
+    return [SPANS] * len(types) if {*types} == {TAGS, SPANS} else types
+
+
+def scores_of(
+    type: str, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any
+) -> dict[str, float]:
+    """Return the scores of gold and predicted values of a type; ``Tables`` explains the facts.
+
+    >>> scores_of("label", ["a", "b"], ["a", "a"], labels=["a", "b"])["accuracy"]
+    0.5
+    """
+    return score(TYPES[type].of_values(gold, predicted, **facts))
+
+
+def is_built_in(metric: str) -> bool:
+    """Return True for a metric of a type, and False for a custom metric."""
+    return metric in _METRICS
+
+
+def score_limits(metric: str) -> tuple[float, float]:
+    """Return the least and the largest score of a metric; custom metrics have no limits."""
+    facts = facts_of(metric)
+    if facts.highest > 1 or metric.partition(":")[0] not in _METRICS | _OF_VECTORS:
+        return -math.inf, math.inf
+    return facts.lowest, facts.highest
+
+
+__all__ = [
+    "DEFAULT_METRICS",
+    "TYPES",
+    "PredictionType",
+    "Tables",
+    "common_types",
+    "is_built_in",
+    "score",
+    "score_limits",
+    "scores_of",
+    "type_of_row",
+]

@@ -1,0 +1,281 @@
+"""Answers to questions: texts from a context, or none; scored as in ``squad``.
+
+Data with unanswerable questions also have the scores of the questions with an answer
+(``hasans_exact``, ``hasans_f1``) and without (``noans_exact``, ``noans_f1``), and, with the
+probabilities of no answer, ``squad.best_scores``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from finetune.config.values import conforms
+from finetune.data import DataError
+from finetune.data.files import DataFile
+from finetune.data.questions import QUESTIONS
+from finetune.evaluation.items import (
+    Grouping,
+    Items,
+    PredictionType,
+    Tables,
+    Wording,
+    grouped,
+    known_or_nan,
+)
+from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
+from finetune.evaluation.prediction_types.squad import best_scores, exact_match, word_f1
+from finetune.evaluation.prediction_types.texts import (
+    TEXT_LENGTHS,
+    asked_texts,
+    bucket,
+    buckets,
+    num_words,
+    withheld,
+)
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import (
+    ANSWERABLE,
+    UNANSWERABLE,
+    Answer,
+    AnswerPrediction,
+    FoundAnswer,
+    Question,
+)
+
+WITHHELD = "\ufffc"
+"""The value of an answer that is withheld: no gold answer equals it, nor does no answer."""
+ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
+QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
+OTHER_QUESTIONS = "other"
+
+
+def gold_answers(example: Question) -> tuple[str, ...] | None:
+    """Return the texts of the gold answers, of which one is enough; None without gold."""
+    answers = example.answers
+    return None if answers is None else tuple(answer.text for answer in answers)
+
+
+def _value(prediction: AnswerPrediction) -> str:
+    if prediction.is_withheld:
+        return WITHHELD
+    return "" if prediction.answer is None else prediction.answer.text
+
+
+def _build(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[str],
+    *,
+    predictions: Sequence[AnswerPrediction] = (),
+    **facts: Any,
+) -> Tables:
+    kept_back = withheld(predictions, len(gold))
+    pairs = zip(predicted, kept_back, strict=True)
+    forced = [given if own is None else own for given, own in pairs]
+    sides = list(zip(gold, forced, strict=True))
+    items = Items.of(
+        range(len(gold)),
+        gold,
+        forced,
+        (prediction.score for prediction in predictions) if predictions else None,
+        credit=np.array([exact_match(*pair) for pair in sides]),
+        abstained=[own is not None for own in kept_back],
+        f1=np.array([word_f1(*pair) for pair in sides]),
+        has_answer=np.array([bool(answers) for answers in gold]),
+    )
+    return Tables(
+        type=ANSWERS,
+        gold=gold,
+        predicted=predicted,
+        items=items,
+        predictions=predictions,
+        **facts,
+    )
+
+
+def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> np.ndarray:
+    """Return the score of each answer, and 1 [N, 2].
+
+    With ``has_answer``, both are 0 for the questions without an answer, or for the others.
+    """
+    items = tables.items
+    score = items.credit if exact else items.columns["f1"]
+    has = items.columns["has_answer"]
+    counted = np.ones(len(items)) if has_answer is None else (has == has_answer).astype(float)
+    return np.column_stack([score * ~items.abstained * counted, counted])
+
+
+def _has_unanswerable(tables: Tables) -> bool:
+    return not all(tables.gold)
+
+
+def _read_gold(file: str | DataFile, source: Any) -> list[Question]:
+    return list(QUESTIONS.stream(file, gold=True, **source.reading))
+
+
+def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question:
+    gold, answers = row["gold"], None
+    if gold is not None:
+        if not conforms(gold, list[dict[str, int | str | None]]) or not all(
+            isinstance(each.get("text"), str) for each in gold
+        ):
+            raise DataError(
+                f'{where}: next to `answer`, `gold` must be a list such as [{{"text": "Oslo", '
+                f'"start": 12}}], not {gold!r:.60}; or name a file with --gold FILE.'
+            )
+        answers = tuple(Answer(each.get("start"), each["text"]) for each in gold)
+    return Question(
+        index,
+        row.get("text", ""),
+        row.get("text_pair"),
+        where=row.get("where", where),
+        key=row.get("id"),
+        answers=answers,
+    )
+
+
+def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPrediction:
+    score, found = known_or_nan(row.get("score")), row.get("best")
+    answer = None
+    if row["answer"]:
+        start: Any = row.get("start")
+        end: Any = row.get("end")
+        answer = FoundAnswer(start, end, row["answer"], score)
+    best: Any = None
+    if found is not None:
+        best = tuple(
+            FoundAnswer(e.get("start"), e.get("end"), str(e.get("text", "")), e.get("score"))
+            for e in found
+        )
+    decided = {"withheld": row.get("withheld", "")} if row["answer"] is None else {}
+    no_answer = row.get("no_answer_score")
+    return AnswerPrediction(example.id, answer, score, no_answer, best, decided)
+
+
+def _best_scores(tables: Tables) -> dict[str, float]:
+    """Return the best scores of any threshold, where the probabilities of no answer tell."""
+    none = [prediction.no_answer_score for prediction in tables.predictions]
+    known = [score for score in none if score is not None]
+    best = [p.best for p in tables.predictions if p.best is not None]
+    if not known or len(known) < len(none) or len(best) < len(none):
+        return {}
+    if not _has_unanswerable(tables):
+        return {}
+    texts = [answers[0].text if answers else "" for answers in best]
+    return best_scores(tables.gold, texts, list(map(float, known)))
+
+
+def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+    """Divide questions by the length of the first gold answer and of the text, and by word.
+
+    The word is the first English question word.
+    """
+    words, answers = [], []
+    for example in tables.examples:
+        found = (w for w in re.findall(r"\w+", example.text.lower()) if w in QUESTION_WORDS)
+        words.append(next(found, OTHER_QUESTIONS))
+        gold = example.answers or ()
+        size = len(gold[0].text.split()) if gold else 0
+        answers.append(bucket(size, ANSWER_LENGTHS) if gold else UNANSWERABLE)
+    lengths = [bucket(num_words(example), TEXT_LENGTHS) for example in tables.examples]
+    groups: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+        "answer length": (answers, [UNANSWERABLE, *buckets(ANSWER_LENGTHS)]),
+        "text length": (lengths, buckets(TEXT_LENGTHS)),
+    }
+    if {*words} != {OTHER_QUESTIONS}:
+        groups["question word"] = words, (*QUESTION_WORDS, OTHER_QUESTIONS)
+    columns = [_question_counts(tables, exact) for exact in (False, True)]
+    counts = np.column_stack([columns[0], columns[1][:, 0]])
+    return {
+        name: grouped(tables.items, *each, counts, _row, "f1", mean)
+        for name, each in groups.items()
+        if tables.examples
+    }
+
+
+def _row(sums: np.ndarray) -> dict[str, Any]:
+    f1, number, exact = sums.tolist()
+    return {"questions": int(number), "exact_match": exact / number, "f1": f1 / number}
+
+
+def _categories(tables: Tables) -> list[str]:
+    """Return whether an answer was missed, should not be there, overlaps gold or is elsewhere."""
+    items = tables.items
+    return [
+        "answer withheld"
+        if withheld
+        else "no answer predicted"
+        if not predicted
+        else "answered without gold"
+        if not gold
+        else "partly right"
+        if f1 > 0
+        else "wrong answer"
+        for gold, predicted, f1, withheld in zip(
+            items.gold, items.predicted, items.columns["f1"], items.abstained, strict=True
+        )
+    ]
+
+
+def answer_sides(tables: Tables, index: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return a question's gold answer with the most words in common, and the predicted answer."""
+    gold, predicted = tables.gold[index], tables.predicted[index]
+    answer, shown, own = tables.predictions[index].answer, None, None
+    if gold:
+        nearest = max(range(len(gold)), key=lambda number: word_f1([gold[number]], predicted))
+        start, text = tables.examples[index].answers[nearest]
+        end = None if start is None else start + len(text)
+        shown = {"start": start, "end": end, "label": ANSWERABLE, "text": text}
+    if answer:
+        own = {"start": answer.start, "end": answer.end, "label": ANSWERABLE, "text": predicted}
+    return shown, own
+
+
+def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
+    prediction = tables.predictions[index]
+    best = [(answer.text, answer.score) for answer in prediction.best or ()]
+    if prediction.no_answer_score is not None:
+        best.append((UNANSWERABLE, prediction.no_answer_score))
+    known = [(text, score, "") for text, score in best if isinstance(score, float)]
+    return sorted(known, key=lambda row: -row[1])[:4]
+
+
+ANSWERS = PredictionType(
+    name="answers",
+    key="answer",
+    wording=Wording("answers", "text", "answers"),
+    metrics={
+        "exact_match": Metric(partial(_question_counts, exact=True), mean),
+        "f1": Metric(partial(_question_counts, exact=False), mean),
+        **{
+            f"{part}_{name}": Metric(
+                partial(_question_counts, exact=exact, has_answer=has_answer),
+                mean,
+                _has_unanswerable,
+            )
+            for part, has_answer in (("hasans", True), ("noans", False))
+            for name, exact in (("exact", True), ("f1", False))
+        },
+        "ece": expected_calibration_error(),
+    },
+    default="f1",
+    gold=gold_answers,
+    value=_value,
+    build=_build,
+    one_each=True,
+    parse=_parse,
+    read_gold=_read_gold,
+    gold_of_row=_question_of_row,
+    asked=asked_texts,
+    repeats=lambda prediction: {_value(prediction)},
+    groupings=_groupings,
+    ranked=_ranked,
+    further_scores=_best_scores,
+    categories=_categories,
+    sides=answer_sides,
+    without_gold="no question has gold answers.",
+)

@@ -1,0 +1,177 @@
+"""Multiple choice: the right one of several choices, which are counted from 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from finetune.data import DataError
+from finetune.data.choices import CHOICES
+from finetune.data.files import DataFile
+from finetune.evaluation.items import (
+    Grouping,
+    Items,
+    PredictionType,
+    Tables,
+    Wording,
+    known_or_nan,
+    right_by_group,
+    withheld_in,
+)
+from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
+from finetune.evaluation.prediction_types.texts import (
+    asked_texts,
+    by_length,
+    text_of_row,
+    withheld,
+)
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import ChoicePrediction, ChoiceQuestion
+
+NO_CHOICE = -1
+"""The value of a question without a prediction."""
+
+
+def _choice_counts(tables: Tables) -> np.ndarray:
+    """Return for each question whether the right choice is predicted, and 1 [N, 2]."""
+    correct = tables.items.correct
+    return np.column_stack([correct, np.ones(len(correct))]).astype(np.int64)
+
+
+def _build(
+    gold: Sequence[int],
+    predicted: Sequence[int],
+    *,
+    examples: Sequence[ChoiceQuestion] = (),
+    predictions: Sequence[ChoicePrediction] = (),
+    **facts: Any,
+) -> Tables:
+    kept_back = withheld(predictions, len(gold))
+    pairs = zip(predicted, kept_back, strict=True)
+    forced = [given if own is None else int(own) for given, own in pairs]
+    sides: list[list[Any]] = [list(gold), forced]
+    if examples:
+        sides = [
+            [choice_text(example, choice) for example, choice in zip(examples, side, strict=True)]
+            for side in sides
+        ]
+    items = Items.of(
+        range(len(gold)),
+        sides[0],
+        sides[1],
+        (prediction.score for prediction in predictions) if predictions else None,
+        credit=np.array(gold) == np.array(forced),
+        abstained=[own is not None for own in kept_back],
+    )
+    return Tables(
+        type=CHOICE,
+        gold=gold,
+        predicted=predicted,
+        items=items,
+        examples=examples,
+        predictions=predictions,
+        **facts,
+    )
+
+
+def choice_text(example: ChoiceQuestion, index: int) -> str:
+    """Return the text of a choice; its number where the texts are not known."""
+    if index == NO_CHOICE:
+        return ""
+    return example.choices[index] if example.choices else f"choice {index}"
+
+
+def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
+    """Return all choices, with the right one and the predicted one marked."""
+    example, scores = tables.examples[index], tables.predictions[index].scores
+    marks = {tables.predicted[index]: "wrong", tables.gold[index]: "right"}
+    if len(scores) != len(example.choices):
+        return []
+    pairs = enumerate(zip(example.choices, scores, strict=True))
+    return [(text, score, marks.get(number, "")) for number, (text, score) in pairs]
+
+
+def _value(prediction: ChoicePrediction) -> int:
+    return NO_CHOICE if prediction.choice is None else prediction.choice
+
+
+def _read_gold(file: str | DataFile, source: Any) -> list[ChoiceQuestion]:
+    return list(CHOICES.stream(file, gold=True, **source.reading))
+
+
+def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> ChoiceQuestion:
+    example, gold = text_of_row(index, where, row), row["gold"]
+    choices = tuple(row.get("choices", ()))
+    last = len(choices) - 1
+    if gold is not None and (type(gold) is not int or gold < 0 or 0 <= last < gold):
+        legal = f"from 0 to {last}" if last >= 0 else "from 0"
+        raise DataError(
+            f"{where}: next to `choice`, `gold` must be the number of the right choice, "
+            f"{legal}, not {gold!r:.60}; or name a file with --gold FILE."
+        )
+    texts = example.text, example.pair
+    return ChoiceQuestion(index, *texts, gold, example.where, example.key, choices=choices)
+
+
+def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> ChoicePrediction:
+    decided = withheld_in(row)
+    shown = row["choice"]
+    choice = decided.get("withheld") if shown is None else shown
+    if choice is None:
+        return ChoicePrediction(example.id, None, "", ())
+    if not 0 <= choice < (len(example.choices) or choice + 1):
+        raise DataError(
+            f"{where}: choice {choice} is outside of the {len(example.choices)} choices "
+            f"of {example.where}, which are counted from 0."
+        )
+    scores, only = row.get("scores"), known_or_nan(row.get("score"))
+    text = "" if shown is None else row.get("choice_text") or choice_text(example, choice)
+    known = [known_or_nan(each) for each in scores] if isinstance(scores, list) else []
+    whole = choice < len(known) and not math.isnan(known[choice])
+    return ChoicePrediction(
+        example.id,
+        shown,
+        text,
+        tuple(known) if whole else (),
+        only_score=math.nan if whole else only,
+        decided=decided,
+    )
+
+
+def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+    if not tables.examples:
+        return {}
+    numbers = [len(example.choices) for example in tables.examples]
+    columns = {"number of choices": numbers, "right choice": tables.gold}
+    return {"text length": by_length(tables, "questions")} | {
+        name: right_by_group(
+            tables.items, map(str, values), [str(n) for n in sorted({*values})], "questions"
+        )
+        for name, values in columns.items()
+    }
+
+
+CHOICE = PredictionType(
+    name="choice",
+    key="choice",
+    wording=Wording("a choice", "text", "choices"),
+    metrics={"accuracy": Metric(_choice_counts, mean), "ece": expected_calibration_error()},
+    default="accuracy",
+    gold=lambda example: example.label,
+    value=_value,
+    build=_build,
+    one_each=True,
+    parse=_parse,
+    read_gold=_read_gold,
+    gold_of_row=_question_of_row,
+    asked=asked_texts,
+    groupings=_groupings,
+    ranked=_ranked,
+    categories=lambda tables: ["wrong choice"] * len(tables.items),
+    one_class=True,
+    without_gold="no row has a label.",
+    pairs_of_labels=True,
+)

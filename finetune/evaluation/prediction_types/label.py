@@ -1,0 +1,254 @@
+"""One label for each text or pair of texts.
+
+Averages equal scikit-learn's, over the labels that occur. Two labels also have the ``f1`` of the
+positive class. Texts with votes of annotators also have the scores of ``votes``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from finetune.data.files import DataFile
+from finetune.data.labels import canonical_names, convert_labels, read_votes
+from finetune.data.texts import read_text_file
+from finetune.evaluation.items import (
+    Grouping,
+    Items,
+    PredictionType,
+    Tables,
+    Wording,
+    probability,
+    sorted_names,
+    withheld_in,
+)
+from finetune.evaluation.metrics import (
+    Metric,
+    class_counts,
+    expected_calibration_error,
+    f1,
+    item_counts,
+    macro_f1,
+    matthews,
+    mean,
+    recall,
+    weighted_f1,
+)
+from finetune.evaluation.positive import named_positive, positive_label
+from finetune.evaluation.prediction_types import votes
+from finetune.evaluation.prediction_types.texts import (
+    asked_texts,
+    best_labels,
+    by_length,
+    taken_for,
+    text_of_row,
+    withheld,
+)
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import TextExample, TextPrediction, UserError
+
+if TYPE_CHECKING:
+    from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
+
+NO_LABEL = ""
+"""The prediction for a blank text: no gold label agrees with it, and it is no class."""
+
+
+# --- Shared with several labels and numbers -------------------------------------------------------
+
+
+def gold_label(example: TextExample) -> Any:
+    """Return the gold label, labels or number."""
+    return example.label
+
+
+def label_value(prediction: TextPrediction) -> Any:
+    """Return the predicted label, labels or number."""
+    return NO_LABEL if prediction.label is None else prediction.label
+
+
+def read_gold_labels(file: str | DataFile, source: GoldSource) -> Sequence[TextExample]:
+    """Return the texts of a file with their labels."""
+    examples = list(read_text_file(file, **source.reading))
+    return convert_labels({"gold": examples}, typed=False)[0]["gold"]
+
+
+def label_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+    """Return the text of a row with its gold, and with the votes for it if it has some."""
+    example = text_of_row(index, where, row)
+    return replace(example, votes=read_votes(row["votes"], where)) if "votes" in row else example
+
+
+def parse_label(row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
+    """Return a predicted label with the probabilities that are known."""
+    label = tuple(row["label"]) if isinstance(row["label"], list) else row["label"]
+    label = None if label == NO_LABEL else label
+    scores, score, known = row.get("scores"), row.get("score"), None
+    if isinstance(scores, dict):
+        values = {name: p for name, v in scores.items() if (p := probability(v)) is not None}
+        known = values if len(values) == len(scores) else None
+    if score is None and isinstance(scores, dict):
+        score = scores.get(str(row["label"]))
+    positive, decided = row.get("positive_label"), withheld_in(row)
+    return TextPrediction(example.id, label, probability(score), known, positive, decided=decided)
+
+
+def label_probabilities(
+    predictions: Sequence[TextPrediction],
+) -> Sequence[Mapping[str, float] | None]:
+    """Return the probability of every label for each text; None where it is not known."""
+    return [prediction.scores for prediction in predictions]
+
+
+def repeated_label(prediction: TextPrediction) -> set[Any]:
+    """Return the label."""
+    return {prediction.label}
+
+
+# --- One label ------------------------------------------------------------------------------------
+
+
+def positive_counts(tables: Tables) -> np.ndarray:
+    """Return the ``item_counts`` of the positive class of two labels [N, 3]."""
+    return item_counts(tables, name=tables.positive)
+
+
+def _cost_counts(tables: Tables) -> np.ndarray:
+    """Return the cost of each prediction, and 1 [N, 2].
+
+    A text without a label, as a blank one, costs as much as the dearest label.
+    """
+    rows = zip((tables.costs[gold] for gold in tables.gold), tables.predicted, strict=True)
+    costs = [of_gold.get(predicted, max(of_gold.values())) for of_gold, predicted in rows]
+    return np.column_stack([costs, np.ones(len(costs))])
+
+
+def _build(
+    gold: Sequence[str],
+    predicted: Sequence[str],
+    *,
+    predictions: Sequence[TextPrediction] = (),
+    abstained: Sequence[Any] | None = None,
+    labels: Sequence[str] = (),
+    positive: str | None = None,
+    **facts: Any,
+) -> Tables:
+    kept_back = withheld(predictions, len(gold)) if abstained is None else abstained
+    out = [isinstance(label, str) for label in kept_back]
+    pairs = zip(predicted, kept_back, out, strict=True)
+    forced = [own if withheld else given for given, own, withheld in pairs]
+    scores = (p.score if p.score is not None else np.nan for p in predictions)
+    items = Items.of(range(len(gold)), gold, forced, scores if predictions else None, abstained=out)
+    names = tuple(name for name in sorted_names(items, labels) if name != NO_LABEL)
+    if positive is None and len(labels or names) == 2:
+        positive = positive_label(labels or names, Counter(gold))
+    return Tables(
+        type=LABEL,
+        gold=gold,
+        predicted=predicted,
+        items=items,
+        predictions=predictions,
+        names=names,
+        labels=tuple(labels),
+        positive=positive,
+        **facts,
+    )
+
+
+def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
+    """Return runs with the positive class: given, of the models, or by gold.
+
+    The second value is a note if only frequency decided.
+    """
+    labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
+    labels.discard(NO_LABEL)
+    saved = {p.positive for run in runs for p in run.predictions if p.positive is not None}
+    if positive is not None and len({*canonical_names([*labels, *saved])}) > 2:
+        raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
+    note = ""
+    if len(labels) != 2:
+        chosen = positive or next(iter(saved), None) if len(labels) == 1 else None
+    else:
+        given = positive or (next(iter(saved)) if len(saved) == 1 else "")
+        names = canonical_names([*labels, given])
+        known = names[-1] if positive or names[-1] in labels else None
+        chosen = positive_label(labels, Counter(runs[0].gold), known)
+        if not known and not named_positive(labels):
+            note = f"f1 scores {chosen!r}, the rarer label of gold; --positive names another."
+    return [replace(run, positive=chosen) for run in runs], note
+
+
+def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
+    from finetune.evaluation.prediction_types import label_type  # which imports this type
+
+    return label_type.align(file, gold, type)
+
+
+def unified_numbers(runs: list[Tables]) -> list[Tables]:
+    """Return whole numbers, which are names, as numbers next to runs of other numbers."""
+    from finetune.evaluation.prediction_types import label_type  # which imports this type
+
+    return label_type.unified(runs)
+
+
+def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+    if not tables.examples:
+        return {}
+    by_votes = {"votes": votes.by_agreement(tables)} if votes.has_votes(tables) else {}
+    return {"text length": by_length(tables, "texts")} | by_votes
+
+
+def _uncertainty(prediction: TextPrediction) -> float | None:
+    """Return 1 less the margin between the two best labels (Scheffer et al. 2001)."""
+    if prediction.scores is None or prediction.label is None:
+        return None
+    values = sorted(prediction.scores.values(), reverse=True)
+    return 1 - (values[0] - values[1]) if len(values) > 1 else 0.0
+
+
+LABEL = PredictionType(
+    name="label",
+    key="label",
+    wording=Wording("a label", "text", "labels"),
+    metrics={
+        "accuracy": Metric(item_counts, recall),
+        "macro_f1": Metric(class_counts, macro_f1, by_class=True),
+        "weighted_f1": Metric(class_counts, weighted_f1, by_class=True),
+        "matthews": Metric(class_counts, matthews, by_class=True),
+        "f1": Metric(positive_counts, f1, lambda tables: tables.positive is not None),
+        "micro_f1": Metric(item_counts, f1, reported=False),
+        "mean_cost": Metric(_cost_counts, mean, lambda tables: bool(tables.costs)),
+        "ece": expected_calibration_error(),
+        **votes.METRICS,
+    },
+    default="accuracy",
+    gold=gold_label,
+    value=label_value,
+    build=_build,
+    one_each=True,
+    parse=parse_label,
+    read_gold=read_gold_labels,
+    gold_of_row=label_of_row,
+    asked=asked_texts,
+    align=_align,
+    unified=unified_numbers,
+    together=_together,
+    probabilities=label_probabilities,
+    uncertainty=_uncertainty,
+    repeats=repeated_label,
+    ranked=best_labels,
+    groupings=_groupings,
+    analysis_scores=lambda scores, tables: {"micro_f1": scores["accuracy"]},
+    categories=taken_for,
+    named=(("{}", ""),),
+    classes="label",
+    has_confusions=True,
+    takes_thresholds=True,
+    one_class=True,
+    without_gold="no row has a label.",
+    pairs_of_labels=True,
+)

@@ -1,0 +1,161 @@
+"""Any number of labels for each text; averages equal scikit-learn's, over all labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from finetune.evaluation.items import (
+    Items,
+    PredictionType,
+    Tables,
+    Wording,
+    pair_items,
+    sorted_names,
+)
+from finetune.evaluation.metrics import (
+    Metric,
+    by_example,
+    class_counts,
+    expected_calibration_error,
+    f1,
+    item_counts,
+    macro_f1,
+    mean,
+    ratio,
+    weighted_f1,
+)
+from finetune.evaluation.prediction_types.label import (
+    gold_label,
+    label_of_row,
+    label_probabilities,
+    label_value,
+    parse_label,
+    read_gold_labels,
+    repeated_label,
+)
+from finetune.evaluation.prediction_types.texts import asked_texts, best_labels
+from finetune.types import TextPrediction
+
+
+def set_class_counts(tables: Tables) -> np.ndarray:
+    """Return the ``class_counts``, and 1 for the labels of the model [N, C, 4].
+
+    Averages include all of these, as in scikit-learn.
+    """
+    counts = class_counts(tables)
+    of_model = np.isin(tables.names, tables.labels).astype(np.int64)[:, None]
+    ones = np.broadcast_to(of_model, (*counts.shape[:2], 1))
+    return np.concatenate([counts, ones], axis=-1)
+
+
+def _wrong(tables: Tables) -> np.ndarray:
+    return by_example(~tables.items.credit, tables.items, tables)
+
+
+def _label_set_counts(tables: Tables) -> np.ndarray:
+    """Return for each label set whether it is exactly right, and 1 [N, 2]."""
+    equal = _wrong(tables) == 0
+    return np.column_stack([equal, np.ones(len(equal))]).astype(np.int64)
+
+
+def _hamming_counts(tables: Tables) -> np.ndarray:
+    """Return the wrong decisions of each example, 1, and the labels that occur [N, 2 + C]."""
+    wrong = _wrong(tables)
+    occurs = set_class_counts(tables)[..., 1:].sum(axis=-1)
+    return np.column_stack([wrong, np.ones_like(wrong), occurs])
+
+
+def hamming_loss(sums: np.ndarray) -> np.ndarray:
+    """Return the fraction of wrong decisions [..., 2 + C] -> [...] (Tsoumakas & Katakis 2007)."""
+    return ratio(sums[..., 0], sums[..., 1] * (sums[..., 2:] > 0).sum(axis=-1))
+
+
+def _build(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    *,
+    predictions: Sequence[TextPrediction] = (),
+    labels: Sequence[str] = (),
+    **facts: Any,
+) -> Tables:
+    scores = [prediction.scores for prediction in predictions]
+    all_known = None not in scores
+
+    def score(index: int, known: str | None, label: str | None) -> float:
+        row = (scores[index] if scores else None) or {}
+        if label is not None:
+            return row.get(label, math.nan)
+        return 1 - row.get(known or "", math.nan) if all_known else math.nan
+
+    sides = list(zip(map(set, gold), map(set, predicted), strict=True))
+    items = pair_items(
+        (
+            (index, name if name in known else None, name if name in labels else None)
+            for index, (known, labels) in enumerate(sides)
+            for name in sorted(known | labels)
+        ),
+        score,
+    )
+    return Tables(
+        type=LABELS,
+        gold=gold,
+        predicted=predicted,
+        items=items,
+        predictions=predictions,
+        names=sorted_names(items, labels),
+        labels=tuple(labels),
+        **facts,
+    )
+
+
+def _every_label(tables: Tables) -> Items:
+    """Return whether gold has a label as an item of each label of each text."""
+    rows = list(enumerate(zip(tables.all_probabilities, tables.gold, strict=False)))
+    flat = [(i, name, p, name in gold) for i, (row, gold) in rows for name, p in row.items()]
+    example, names, scores, right = zip(*flat, strict=True) if flat else ((), (), (), ())
+    return Items.of(example, names, names, scores, credit=np.array(right, bool))
+
+
+def _uncertainty(prediction: TextPrediction) -> float | None:
+    """Return the mean of 1 - |2p - 1| over labels."""
+    if prediction.scores is None:
+        return None
+    return float(np.mean([1 - abs(2 * p - 1) for p in prediction.scores.values()]))
+
+
+LABELS = PredictionType(
+    name="labels",
+    wording=Wording("sets of labels", "text", "labels that may apply"),
+    metrics={
+        "micro_f1": Metric(item_counts, f1),
+        "macro_f1": Metric(set_class_counts, macro_f1, by_class=True),
+        "weighted_f1": Metric(set_class_counts, weighted_f1, by_class=True),
+        "subset_accuracy": Metric(_label_set_counts, mean),
+        "hamming_loss": Metric(_hamming_counts, hamming_loss, by_class=True),
+        "ece": expected_calibration_error(),
+    },
+    default="micro_f1",
+    gold=gold_label,
+    value=label_value,
+    build=_build,
+    parse=parse_label,
+    read_gold=read_gold_labels,
+    gold_of_row=label_of_row,
+    asked=asked_texts,
+    probabilities=label_probabilities,
+    uncertainty=_uncertainty,
+    repeats=repeated_label,
+    ranked=best_labels,
+    tables={"calibration": _every_label},
+    categories=lambda tables: [
+        "false positive" if gold is None else "miss" for gold in tables.items.gold
+    ],
+    named=(("{}", ""),),
+    classes="label",
+    takes_thresholds=True,
+    without_gold="no row has a label.",
+)

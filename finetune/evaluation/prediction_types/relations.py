@@ -1,0 +1,205 @@
+"""Directed relations between spans; a repeated relation counts once.
+
+A relation is correct in ``relation_f1_strict`` if its label and both spans are, with their types
+("Rel+" of Bekoulis et al. 2018), and in ``relation_f1`` if its label and the boundaries of both
+spans are. ``relation_f1_strict:LABEL`` is the F1 of a label, and ``relation_f1_macro`` the mean
+over the labels that occur: the official score of SemEval-2010 task 8 if each sentence has one pair
+(Hendrickx et al. 2010).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from finetune.data.files import DataFile
+from finetune.data.spans import chars_to_words, words_to_chars
+from finetune.data.token_records import TokenRecord, read_relations
+from finetune.data.tokens import read_gold
+from finetune.evaluation.items import (
+    Items,
+    PredictionType,
+    Tables,
+    Wording,
+    known_or_nan,
+    set_items,
+    sorted_names,
+    withheld_in,
+)
+from finetune.evaluation.metrics import (
+    Metric,
+    class_counts,
+    class_scores,
+    expected_calibration_error,
+    f1,
+    item_counts,
+    macro_f1,
+    rates,
+)
+from finetune.evaluation.prediction_types.sentences import (
+    asked_words,
+    check_words,
+    document_of,
+    sentence_of_row,
+)
+from finetune.evaluation.training_vocabulary import surface
+from finetune.types import Relation, RelationPrediction, Span, TokenExample
+
+if TYPE_CHECKING:
+    from finetune.evaluation.predictions import GoldSource
+
+
+def _build(
+    gold: Sequence[Sequence[Relation]],
+    predicted: Sequence[Sequence[Relation]],
+    *,
+    predictions: Sequence[RelationPrediction] = (),
+    labels: Sequence[str] = (),
+    **facts: Any,
+) -> Tables:
+    known = [dict(zip(p.relations, p.scores, strict=True)) for p in predictions]
+
+    def score(index: int, gold: Relation | None, predicted: Relation | None) -> float:
+        return known[index].get(predicted, math.nan) if known and predicted else math.nan
+
+    items = set_items(gold, predicted, score)
+    return Tables(
+        type=RELATIONS,
+        gold=gold,
+        predicted=predicted,
+        items=items,
+        predictions=predictions,
+        names=sorted_names(items, labels),
+        **facts,
+    )
+
+
+def _untyped(tables: Tables) -> Items:
+    """Return the relations without the types of their spans."""
+    gold, predicted = (
+        [{(*r.subject[:2], *r.object[:2], r.label) for r in relations} for relations in side]
+        for side in (tables.gold, tables.predicted)
+    )
+    return set_items(gold, predicted)
+
+
+def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:
+    return read_gold(file, relations=True, **source.reading)
+
+
+def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> RelationPrediction:
+    """Return predicted relations in words of the gold example.
+
+    Gold may have more words, because words of a text are split where gold spans begin or end.
+    """
+    words = row.get("words", row.get("tokens"))
+    texts = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    if not texts or "".join(words) != "".join(example.words):
+        check_words(where, words, example)
+    record, spans = TokenRecord(tuple(words), where), row.get("spans") or ()
+    read_relations(row["relations"], where, spans, record)  # all of them, for its messages
+    known = dict[Relation, float]()
+    for each in row["relations"]:
+        (relation,) = read_relations([each], where, spans, record)
+        if words != [*example.words]:
+            relation = _in_words_of_gold(relation, words, where, example)
+        known[relation] = known_or_nan(each.get("score"))
+    found = sorted(known)
+    scores = tuple(known[relation] for relation in found)
+    decided = withheld_in(row)
+    return RelationPrediction(example.id, example.words, (), tuple(found), scores, decided=decided)
+
+
+def _in_words_of_gold(
+    relation: Relation, words: Sequence[str], where: str, example: TokenExample
+) -> Relation:
+    own, gold = (
+        list(pairwise(accumulate(map(len, side), initial=0))) for side in (words, example.words)
+    )
+    reached, unreachable = chars_to_words(gold, words_to_chars(own, relation[:2]))
+    if unreachable:
+        check_words(where, words, example)
+    return Relation(reached[0], reached[1], relation.label)
+
+
+def _categories(tables: Tables) -> list[str]:
+    """Return what is wrong with each relation that was missed or is a false positive.
+
+    The other side may have a relation that differs in the label, the direction or the type of a
+    span only.
+    """
+    near = [
+        [{(*r.subject[:2], *r.object[:2]): r for r in relations} for relations in side]
+        for side in (tables.gold, tables.predicted)
+    ]
+    items, found = tables.items, []
+    for index, gold, predicted in zip(items.example, items.gold, items.predicted, strict=True):
+        relation, other = (predicted, near[0]) if gold is None else (gold, near[1])
+        one, two = relation.subject[:2], relation.object[:2]
+        same, turned = other[index].get((*one, *two)), other[index].get((*two, *one))
+        category = "false positive" if gold is None else "miss"
+        if same is not None and same.label == relation.label:
+            category = "type of a span"
+        elif same is not None:
+            pair = (relation, same) if predicted is None else (same, relation)
+            category = f"{pair[0].label} taken for {pair[1].label}"
+        elif turned is not None and turned.label == relation.label:
+            category = "direction"
+        found.append(category)
+    return found
+
+
+def _sides(tables: Tables, item: int) -> tuple[Any, Any]:
+    words = tables.examples[tables.items.example[item]].words
+    gold, predicted = (
+        None if relation is None else _shown(words, relation)
+        for relation in (tables.items.gold[item], tables.items.predicted[item])
+    )
+    return gold, predicted
+
+
+def _shown(words: Sequence[str], relation: Relation) -> dict[str, Any]:
+    start = min(relation.subject.start, relation.object.start)
+    end = max(relation.subject.end, relation.object.end)
+    names = [f"{surface(words, span)} ({span.label})" for span in relation[:2]]
+    return Span(start, end, relation.label)._asdict() | {"text": " → ".join(names)}
+
+
+def _by_label(tables: Tables) -> dict[str, float]:
+    scores = class_scores(tables).items()
+    return {f"relation_f1_strict:{name}": row["f1"] for name, row in scores}
+
+
+RELATIONS = PredictionType(
+    name="relations",
+    key="relations",
+    wording=Wording("relations", "sentence", "predicted relations"),
+    metrics={
+        **rates("relation_{}_strict"),
+        "relation_f1": Metric(partial(item_counts, table="untyped"), f1),
+        "relation_f1_macro": Metric(class_counts, macro_f1, by_class=True),
+        "ece": expected_calibration_error(),
+    },
+    default="relation_f1_strict",
+    gold=lambda example: example.relations,
+    value=lambda prediction: prediction.relations,
+    build=_build,
+    parse=_parse,
+    read_gold=_read_gold,
+    gold_of_row=sentence_of_row,
+    asked=asked_words,
+    document=document_of,
+    repeats=lambda prediction: None if prediction.relations else (),
+    nothing="no relations at all",
+    tables={"untyped": _untyped},
+    further_scores=_by_label,
+    categories=_categories,
+    sides=_sides,
+    in_words=True,
+    named=(("relation_{}_strict", ""),),
+    classes="relation",
+    without_gold="no `relations` to score against.",
+)

@@ -1,0 +1,502 @@
+"""Labeled spans of words, which may nest, and what tags that spell spans share with them.
+
+A span is correct if start, end and label are. ``span_f1_strict`` is a micro average (on flat data,
+seqeval's strict mode), and ``span_f1_strict:TYPE`` the F1 of a type. Nested gold also has
+``span_f1_outermost``, ``span_f1_inner`` and counts of inner spans. A repeated span counts once.
+With characters there is also ``span_f1_characters``, in which gold that words cannot represent is
+missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from finetune.data import DataError
+from finetune.data.files import DataFile
+from finetune.data.spans import inner_spans, words_to_chars
+from finetune.data.tag_schemes import detect_scheme, tags_to_spans
+from finetune.data.token_records import ParsedSpans, read_spans
+from finetune.data.tokens import read_gold
+from finetune.evaluation.items import (
+    Grouping,
+    Items,
+    PredictionType,
+    TableRows,
+    Tables,
+    Wording,
+    pair_items,
+    probability,
+    set_items,
+    sorted_names,
+    withheld_in,
+)
+from finetune.evaluation.metrics import (
+    RATES,
+    Metric,
+    by_example,
+    class_counts,
+    class_scores,
+    expected_calibration_error,
+    item_counts,
+    macro_f1,
+    rates,
+    ratio,
+    total,
+)
+from finetune.evaluation.prediction_types.sentences import (
+    POSITIONS,
+    SENTENCE_LENGTHS,
+    asked_words,
+    check_words,
+    document_of,
+    sentence_of_row,
+)
+from finetune.evaluation.prediction_types.texts import bucket, buckets
+from finetune.evaluation.span_matching import CRITERIA, KINDS, Match, credit_counts, match_spans
+from finetune.evaluation.training_vocabulary import TrainingVocabulary, surface
+from finetune.types import Span, SpanPrediction, TokenExample
+
+if TYPE_CHECKING:
+    from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
+
+SPAN_LENGTHS = (1, 2, 3, 4, 5)
+DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
+SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
+
+
+# --- Items of spans, whether they are predicted as such or spelled by tags ------------------------
+
+
+def matched_items(
+    gold: Iterable[Collection[Span]],
+    predicted: Iterable[Collection[Span]],
+    score: Callable[[int, Span | None, Span | None], float],
+) -> Items:
+    """Return an item for each pair of ``match_spans``."""
+    sides = enumerate(zip(gold, predicted, strict=True))
+    return pair_items(((i, *match) for i, both in sides for match in match_spans(*both)), score)
+
+
+def match_kinds(tables: Tables) -> list[str]:
+    """Return how both spans of each item correspond, one of ``span_matching.KINDS``."""
+    items = tables.items
+    return [Match(*pair).kind for pair in zip(items.gold, items.predicted, strict=True)]
+
+
+def side_sets(tables: Tables, side: np.ndarray) -> list[set[Span]]:
+    """Return the gold or the predicted spans of each sentence."""
+    sets: list[set[Span]] = [set() for _ in range(len(tables))]
+    for index, span in zip(tables.items.example.tolist(), side, strict=True):
+        if span is not None:
+            sets[index].add(span)
+    return sets
+
+
+def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
+    """Return credit, predicted and gold spans of each sentence [N, 3] (``span_matching``)."""
+    full, half = CRITERIA[criterion]
+    credit = {**dict.fromkeys(full, 1.0), **dict.fromkeys(half, 0.5)}
+    credits = np.array([credit.get(kind, 0.0) for kind in match_kinds(tables)])
+    counts = item_counts(tables).astype(np.float64)
+    counts[:, 0] = by_example(credits, tables.items, tables)
+    return counts
+
+
+def depth_counts(tables: Tables, inner: bool) -> np.ndarray:
+    """Return the counts of inner or of outermost spans for ``subgroup_f1`` [N, 4].
+
+    Inner spans lie within a wider span of the same side.
+    """
+    items, columns = tables.items, []
+    for side in (items.gold, items.predicted):
+        within = list(map(inner_spans, side_sets(tables, side)))
+        pairs = zip(items.example.tolist(), side, strict=True)
+        chosen = np.array([s is not None and (s in within[i]) == inner for i, s in pairs], bool)
+        columns += [by_example(x, items, tables) for x in (chosen, chosen & items.credit)]
+    return np.stack(columns, axis=-1)
+
+
+def subgroup_f1(sums: np.ndarray) -> np.ndarray:
+    """Return the F1 of a subgroup of spans: gold, found, predicted and correct [..., 4] -> [...].
+
+    Found and correct differ where the subgroup of a span depends on the spans around it (depth).
+    """
+    recall, precision = ratio(sums[..., 1], sums[..., 0]), ratio(sums[..., 3], sums[..., 2])
+    return ratio(2 * precision * recall, precision + recall)
+
+
+def is_nested(tables: Tables) -> bool:
+    """Return whether gold spans nest."""
+    return any(map(inner_spans, side_sets(tables, tables.items.gold)))
+
+
+def has_characters(tables: Tables) -> bool:
+    """Return whether gold spans are given in characters."""
+    known = [e.offsets is not None and e.spans is not None for e in tables.examples]
+    return bool(known) and all(known)
+
+
+def items_in_characters(
+    tables: Tables, predicted: Sequence[Sequence[Span]], unreachable: Sequence[Sequence[Span]] = ()
+) -> Items:
+    """Return the gold and predicted spans of each text in characters.
+
+    ``predicted`` are in words, ``unreachable`` in characters: spans that words cannot represent.
+    """
+    gold, found = [], []
+    rows = zip(tables.examples, predicted, unreachable or [()] * len(tables), strict=True)
+    for example, spans, others in rows:
+        gold.append({*words_to_chars(example.offsets, example.spans), *example.unreachable})
+        found.append({*words_to_chars(example.offsets, spans), *others})
+    return set_items(gold, found)
+
+
+def _characters(tables: Tables) -> Items:
+    return items_in_characters(
+        tables, tables.predicted, [prediction.unreachable for prediction in tables.predictions]
+    )
+
+
+inner_counts = partial(depth_counts, inner=True)
+SPAN_METRICS = {
+    **{
+        f"span_{rate}_{criterion}": Metric(counts, value, reported=False)
+        for criterion in CRITERIA
+        if criterion != "strict"
+        for counts in (partial(_matching_counts, criterion=criterion),)
+        for rate, value in RATES.items()
+    },
+    "span_f1_macro": Metric(class_counts, macro_f1, reported=False, by_class=True),
+    "ece": expected_calibration_error(),
+    **{
+        f"span_{rate}_characters": Metric(
+            partial(item_counts, table="characters"),
+            value,
+            has_characters,
+            reported=rate == "f1",
+        )
+        for rate, value in RATES.items()
+    },
+}
+"""The metrics of all types that have spans."""
+
+
+def span_sides(tables: Tables, item: int) -> tuple[Any, Any]:
+    """Return the gold and the predicted span of an item as JSON values."""
+    words = tables.examples[tables.items.example[item]].words
+    sides = tables.items.gold[item], tables.items.predicted[item]
+    gold, predicted = (
+        None if span is None else {**span._asdict(), "text": surface(words, span)} for span in sides
+    )
+    return gold, predicted
+
+
+def criterion_tables(tables: Tables) -> dict[str, TableRows]:
+    """Return the table of the scores under each criterion."""
+    return {"counted": scores_by_criterion(match_kinds(tables))}
+
+
+def scores_by_criterion(match_kinds: Iterable[str]) -> TableRows:
+    """Return the scores of pairs of spans under each of the ``CRITERIA``, with counts of pairs."""
+    counts = Counter(match_kinds)
+    kinds = {kind: counts[kind] for kind in KINDS}
+    paired = sum(kinds[kind] for kind in KINDS[:4])
+    rows = []
+    for criterion, (full, half) in CRITERIA.items():
+        correct, partly = (sum(kinds[kind] for kind in some) for some in (full, half))
+        sums = np.array(credit_counts(kinds, criterion))
+        rows.append(
+            {
+                "counted": criterion,
+                **{rate: float(value(sums)) for rate, value in RATES.items()},
+                "correct": correct,
+                "incorrect": paired - correct - partly,
+                "partial": partly,
+                "missed": kinds["miss"],
+                "spurious": kinds["false positive"],
+            }
+        )
+    return rows
+
+
+def span_macro_f1(scores: Any, tables: Mapping[str, TableRows]) -> dict[str, float]:
+    """Return the mean F1 of the types."""
+    return {"span_f1_macro": fmean([row["f1"] for row in tables["type"]] or [0.0])}
+
+
+# --- Subgroups ------------------------------------------------------------------------------------
+
+
+def span_groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+    """Divide spans by length, depth, position, and occurrence in training data."""
+    if not tables.examples:
+        return {}
+    items, words = tables.items, [example.words for example in tables.examples]
+
+    def by(name: Callable[[int, Span], str], order: Sequence[str]) -> Grouping:
+        gold, predicted = (
+            ["" if s is None else name(i, s) for i, s in zip(items.example, side, strict=True)]
+            for side in (items.gold, items.predicted)
+        )
+        return _grouping(items, gold, predicted, order)
+
+    def by_bucket(value: Callable[[int, Span], int], starts: Sequence[int]) -> Grouping:
+        return by(lambda index, span: bucket(value(index, span), starts), buckets(starts))
+
+    by_side = [
+        [depths(spans) for spans in side_sets(tables, side)]
+        for side in (items.gold, items.predicted)
+    ]
+    of_depth = [
+        [
+            "" if s is None else DEPTHS[min(found[i][s], 3)]
+            for i, s in zip(items.example, side, strict=True)
+        ]
+        for side, found in zip((items.gold, items.predicted), by_side, strict=True)
+    ]
+    nested = any(any(found.values()) for side in by_side for found in side)
+    groupings = {
+        "length": by_bucket(lambda _, span: span.end - span.start, SPAN_LENGTHS),
+        "depth": replace(_grouping(items, of_depth[0], of_depth[1], DEPTHS), shown=nested),
+        "sentence length": by_bucket(lambda index, _: len(words[index]), SENTENCE_LENGTHS),
+        "first word": by_bucket(lambda _, span: span.start + 1, POSITIONS),
+    }
+    if vocabulary is not None:
+        known = vocabulary.entity_types
+
+        def occurrence(index: int, span: Span) -> str:
+            types = known.get(surface(words[index], span), ())
+            return SEEN_ENTITIES[0 if span.label in types else 1 if types else 2]
+
+        groupings["in training"] = by(occurrence, SEEN_ENTITIES)
+    return groupings
+
+
+def _grouping(
+    items: Items, gold: Sequence[str], predicted: Sequence[str], order: Sequence[str]
+) -> Grouping:
+    """Count the gold, found, predicted and correct spans of each subgroup.
+
+    Found are gold spans that were predicted, correct are predicted spans that are in gold. They
+    differ if the subgroup of a span depends on the spans around it (depth).
+    """
+    number = {name: index for index, name in enumerate(order)}
+    group = np.array([number.get(name, -1) for name in (*gold, *predicted)], dtype=np.int64)
+    counts = np.zeros((2, len(items), 4))
+    counts[0, :, 0] = counts[1, :, 2] = 1
+    counts[0, :, 1] = counts[1, :, 3] = items.credit
+    kept = group >= 0
+    return Grouping(
+        example=np.tile(items.example, 2)[kept],
+        group=group[kept],
+        counts=counts.reshape(-1, 4)[kept],
+        order=order,
+        row=_row,
+        score="span_f1",
+        value=subgroup_f1,
+    )
+
+
+def _row(sums: np.ndarray) -> dict[str, float]:
+    gold, found, predicted, correct = sums.astype(int).tolist()
+    return {
+        "precision": correct / max(1, predicted),
+        "recall": found / max(1, gold),
+        "f1": float(subgroup_f1(sums)),
+        "gold": gold,
+        "found": found,
+        "predicted": predicted,
+        "correct": correct,
+    }
+
+
+def depths(spans: Iterable[Span]) -> dict[Span, int]:
+    """Return the number of spans around each span, each within the next wider one; 0: outermost.
+
+    Spans with the same start and end count once.
+    """
+    found: dict[Span, int] = {}
+    open_spans: list[Span] = []
+    for span in sorted(set(spans), key=lambda span: (span.start, -span.end)):
+        open_spans = [outer for outer in open_spans if outer.end > span.start]
+        around = [
+            found[outer] for outer in open_spans if outer.end >= span.end and outer[:2] != span[:2]
+        ]
+        found[span] = max(around, default=-1) + 1
+        open_spans.append(span)
+    return found
+
+
+# --- The type -------------------------------------------------------------------------------------
+
+
+def _build(
+    gold: Sequence[Sequence[Span]],
+    predicted: Sequence[Sequence[Span]],
+    *,
+    predictions: Sequence[SpanPrediction] = (),
+    labels: Sequence[str] = (),
+    **facts: Any,
+) -> Tables:
+    known = [dict(zip(p.spans, p.scores, strict=True)) for p in predictions]
+
+    def score(index: int, gold: Span | None, predicted: Span | None) -> float:
+        return known[index].get(predicted, math.nan) if known and predicted else math.nan
+
+    items = matched_items(map(set, gold), map(set, predicted), score)
+    return Tables(
+        type=SPANS,
+        gold=gold,
+        predicted=predicted,
+        items=items,
+        predictions=predictions,
+        names=sorted_names(items, labels),
+        **facts,
+    )
+
+
+def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:
+    return read_gold(file, **source.reading)
+
+
+def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
+    found = _parsed_spans(row, where, example)
+    known = _row_probabilities(row)
+    scores = tuple(known.get(span, math.nan) for span in found.spans)
+    return SpanPrediction(
+        example.id,
+        example.words,
+        found.spans,
+        scores,
+        unreachable=found.unreachable,
+        decided=withheld_in(row),
+    )
+
+
+def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
+    """Return spans with gold; rows that have only tags have the spans that these spell."""
+    rows = list(file.rows)
+    if only_tags := [row["tags"] for _, row in rows if "spans" not in row]:
+        scheme = predicted_scheme(only_tags, None)
+        if scheme is None:
+            raise DataError(
+                f"{file}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be "
+                "compared with spans."
+            )
+        spelled: Iterator[Any] = iter(tags_to_spans(tags, str(scheme)) for tags in only_tags)
+        rows = [
+            (where, row if "spans" in row else row | {"spans": next(spelled)})
+            for where, row in rows
+        ]
+    examples, predictions, by = replace(file, rows=rows).parsed(gold, type)
+    return type.tables_of(examples, predictions), by
+
+
+def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
+    """Return the scheme of predicted tags, next to gold of a ``scheme``."""
+    found = detect_scheme(predicted)
+    if found in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
+        found = "BIO"  # a few ill-formed tags do not make another scheme
+    return found
+
+
+def _parsed_spans(row: Mapping[str, Any], where: str, example: TokenExample) -> ParsedSpans:
+    words, text = row.get("words", row.get("tokens")), row.get("text")
+    if words is not None:
+        check_words(where, words, example)
+    spans = row["spans"]
+    in_characters = (words is None and text is not None) or any(
+        isinstance(span, dict) and "start" not in span and "start_char" in span
+        for span in (spans if isinstance(spans, list) else ())
+    )
+    if not in_characters:
+        return read_spans(spans, where, len(example.words))
+    if example.text is None:
+        raise DataError(
+            f"{where}: the spans are in characters, but {example.where} has words and no text: "
+            'give spans in words, {"start": 0, "end": 2, "label": "PER"}, end exclusive.'
+        )
+    if text not in (None, example.text):
+        raise DataError(
+            f"{where}: the text differs from {example.where}: the files do not belong together."
+        )
+    return read_spans(spans, where, len(example.words), example.text, example.offsets)
+
+
+def _row_probabilities(row: Mapping[str, Any]) -> dict[Span, float]:
+    if row.get("words", row.get("tokens")) is None and "text" in row:
+        return {}
+    found = {}
+    for span in row["spans"]:
+        score = probability(span.get("score")) if isinstance(span, dict) else None
+        if score is not None:
+            start, end = span.get("start"), span.get("end")
+            if isinstance(start, int) and isinstance(end, int):
+                found[Span(start, end, str(span.get("label")))] = score
+    return found
+
+
+def _uncertainty(prediction: SpanPrediction) -> float | None:
+    """Return the entropy in bits of each candidate, span or not, summed, for each word."""
+    p = np.array([score for _, score in prediction.candidates], dtype=float)
+    p = np.clip(p, 1e-12, 1 - 1e-12)
+    entropy = float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)).sum())
+    return entropy / max(len(prediction.words), 1)
+
+
+def _further_scores(tables: Tables) -> dict[str, float]:
+    """Return counts of inner spans, if gold nests, and the F1 of each type."""
+    found = {}
+    if is_nested(tables):
+        of_gold, of_found, of_predicted, _ = map(float, total(inner_counts, tables))
+        found = {"inner_gold": of_gold, "inner_predicted": of_predicted, "inner_found": of_found}
+    by_type = class_scores(tables).items()
+    return found | {f"span_f1_strict:{name}": row["f1"] for name, row in by_type}
+
+
+SPANS = PredictionType(
+    name="spans",
+    key="spans",
+    wording=Wording("spans", "sentence", "predicted spans"),
+    metrics={
+        **rates("span_{}_strict"),
+        "span_f1_outermost": Metric(partial(depth_counts, inner=False), subgroup_f1, is_nested),
+        "span_f1_inner": Metric(inner_counts, subgroup_f1, is_nested),
+        **SPAN_METRICS,
+    },
+    default="span_f1_strict",
+    gold=lambda example: example.spans,
+    value=lambda prediction: prediction.spans,
+    build=_build,
+    parse=_parse,
+    read_gold=_read_gold,
+    gold_of_row=sentence_of_row,
+    asked=asked_words,
+    align=_align,
+    document=document_of,
+    uncertainty=_uncertainty,
+    repeats=lambda prediction: None if prediction.spans else (),
+    tables={"characters": _characters},
+    groupings=span_groupings,
+    first_tables=criterion_tables,
+    further_scores=_further_scores,
+    analysis_scores=span_macro_f1,
+    categories=match_kinds,
+    sides=span_sides,
+    in_words=True,
+    named=(("span_{}_strict", ""),),
+    classes="type",
+    has_confusions=True,
+    without_gold=(
+        "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O)."
+    ),
+    tells_seen=True,
+)

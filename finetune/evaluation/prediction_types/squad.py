@@ -1,0 +1,116 @@
+"""The official scores of SQuAD 1.1 and 2.0.
+
+Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", and Rajpurkar,
+Jia & Liang 2018, "Know What You Don't Know". Answers are compared without case, punctuation,
+articles and differences of white space. The best of several gold answers counts. A question without
+gold answers is right if no answer is predicted.
+
+Shapes: N questions.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@lru_cache(maxsize=65536)
+def normalized_answer(text: str) -> str:
+    """Return an answer in lower case, without punctuation, articles and extra white space.
+
+    >>> normalized_answer("The  Bank, of England")
+    'bank of england'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(gold: Sequence[str], predicted: str) -> float:
+    """Return 1.0 if an answer equals a gold answer, else 0.0; both may be empty."""
+    found = normalized_answer(predicted)
+    return float(any(normalized_answer(answer) == found for answer in _scored(gold)))
+
+
+def word_f1(gold: Sequence[str], predicted: str) -> float:
+    """Return the F1 of the words of an answer, of the best gold answer."""
+    found = normalized_answer(predicted).split()
+    return max(_f1(normalized_answer(answer).split(), found) for answer in _scored(gold))
+
+
+def _scored(gold: Sequence[str]) -> Sequence[str]:
+    return [answer for answer in gold if normalized_answer(answer)] or [""]
+
+
+def _f1(gold: Sequence[str], found: Sequence[str]) -> float:
+    if not gold or not found:
+        return float(gold == found)
+    common = (Counter(gold) & Counter(found)).total()
+    if not common:
+        return 0.0
+    precision, recall = common / len(found), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def best_scores(
+    gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
+) -> dict[str, float]:
+    """Return the scores with the best threshold of the probability of no answer on these data.
+
+    As in the official evaluation, they bound the scores of a threshold that is chosen on other
+    data. ``best_exact_thresh`` and ``best_f1_thresh`` are the probabilities above which no answer
+    is predicted. Of questions with equal probabilities, the first ones may be answered alone.
+
+    Args:
+        gold: The gold answers of each question.
+        best: The most probable answer to each question, also where none is predicted.
+        no_answer: The probabilities of no answer.
+    """
+    found = {}
+    for name, exact in (("exact", True), ("f1", False)):
+        totals, thresholds = _totals(gold, best, no_answer, exact)
+        chosen = int(totals.argmax())
+        found[f"best_{name}"] = float(totals[chosen]) / len(gold)
+        found[f"best_{name}_thresh"] = float(thresholds[chosen])
+    return found
+
+
+def best_threshold(
+    gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
+) -> float:
+    """Return the least probability of no answer with which to predict none, for the best F1.
+
+    It is in the middle between the probabilities of two questions. The arguments are as for
+    ``best_scores``.
+    """
+    totals, thresholds = _totals(gold, best, no_answer, exact=False)
+    upper = np.append(thresholds[1:], max(1.0, thresholds[-1]))
+    possible = upper > thresholds  # no threshold is between equal probabilities, or above 1
+    possible[0] = True  # 0 answers no question, whatever the lowest probability
+    chosen = int(np.where(possible, totals, -np.inf).argmax())
+    return float((thresholds[chosen] + upper[chosen]) / 2)
+
+
+def _totals(
+    gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float], exact: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of scores if the questions with the K lowest probabilities are answered.
+
+    Returns:
+        The sums for K from 0 to N; and 0.0 with the sorted probabilities: each [N + 1].
+    """
+    score = exact_match if exact else word_f1
+    scores = np.array([score(*sides) for sides in zip(gold, best, strict=True)], dtype=np.float64)
+    none = np.array([float(not answers) for answers in gold])
+    wrong = np.array([float(bool(text)) for text in best])  # an answer where there is none
+    gains = np.where(none > 0, -wrong, scores)
+    probabilities = np.asarray(no_answer, dtype=np.float64)
+    order = np.argsort(probabilities, kind="stable")
+    totals = none.sum() + np.append(0.0, np.cumsum(gains[order]))
+    return totals, np.append(0.0, probabilities[order])

@@ -1,0 +1,350 @@
+"""One tag for each word: tags that spell spans, and others such as parts of speech.
+
+Tags that spell spans are scored by these spans, which seqeval reads. ``span_f1_conll`` reads both
+sides as the script conlleval does (Tjong Kim Sang & Buchholz 2000; seqeval's default mode);
+``span_f1_strict`` counts only spans that are spelled as the scheme demands (seqeval's strict mode):
+a lone ``I-PER`` is a span in the first only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from finetune.data import DataError
+from finetune.data.files import DataFile
+from finetune.data.tag_conversion import respelled
+from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
+from finetune.data.tokens import read_token_file
+from finetune.evaluation.items import (
+    Grouping,
+    Items,
+    PredictionType,
+    TableRows,
+    Tables,
+    Wording,
+    probability,
+    right_by_group,
+    set_items,
+    sorted_names,
+    withheld_in,
+)
+from finetune.evaluation.metrics import (
+    Metric,
+    class_counts,
+    expected_calibration_error,
+    f1,
+    item_counts,
+    macro_f1,
+    matthews,
+    mean,
+    rates,
+    recall,
+    weighted_f1,
+)
+from finetune.evaluation.prediction_types.sentences import (
+    POSITIONS,
+    SENTENCE_LENGTHS,
+    asked_words,
+    check_words,
+    document_of,
+    sentence_of_row,
+)
+from finetune.evaluation.prediction_types.seqeval_spans import seqeval_spans
+from finetune.evaluation.prediction_types.spans import (
+    SPAN_METRICS,
+    criterion_tables,
+    items_in_characters,
+    match_kinds,
+    matched_items,
+    predicted_scheme,
+    span_groupings,
+    span_macro_f1,
+    span_sides,
+)
+from finetune.evaluation.prediction_types.texts import bucket, buckets, taken_for
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import Span, TokenExample, TokenPrediction, UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
+
+NO_TAG = ""
+"""The tag of a word whose answer is withheld."""
+SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def _build(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    *,
+    predictions: Sequence[TokenPrediction] = (),
+    schemes: tuple[str | None, str | None] = (None, None),
+    labels: Sequence[str] = (),
+    **facts: Any,
+) -> Tables:
+    """Return gold and predicted tags, one for each word; without a scheme they are plain.
+
+    The second of the ``schemes`` is given if predictions have another scheme than gold.
+    """
+    for index, tags in enumerate(zip(gold, predicted, strict=True)):
+        if len(tags[0]) != len(tags[1]):
+            raise UserError(
+                f"sentence {index} has {len(tags[0])} gold and "
+                f"{quantity(len(tags[1]), 'predicted tag')}: every word needs exactly one "
+                "prediction"
+            )
+    schemes = schemes[0], schemes[1] or schemes[0]
+    if schemes[0] is None:
+        type, items = PLAIN_TAGS, _word_items(gold, predicted, predictions)
+    else:
+        type, sides = (
+            TAGS,
+            [
+                [set(seqeval_spans(tags, str(scheme), strict=False)) for tags in side]
+                for side, scheme in zip((gold, predicted), schemes, strict=True)
+            ],
+        )
+        known = _word_probabilities(predicted, predictions)
+
+        def score(index: int, gold: Span | None, predicted: Span | None) -> float:
+            span = predicted or gold
+            if known is None or span is None:
+                return math.nan
+            return sum(known[index][span.start : span.end]) / (span.end - span.start)
+
+        items = matched_items(sides[0], sides[1], score)
+    return Tables(
+        type=type,
+        gold=gold,
+        predicted=predicted,
+        items=items,
+        predictions=predictions,
+        names=sorted_names(items, labels),
+        schemes=schemes,
+        **facts,
+    )
+
+
+def _word_probabilities(
+    predicted: Sequence[Sequence[str]], predictions: Sequence[TokenPrediction]
+) -> list[tuple[float, ...]] | None:
+    """Return the probability of each word's tag; None where not all are known."""
+    scores = [prediction.scores for prediction in predictions]
+    if not scores or any(len(p) != len(t) for p, t in zip(scores, predicted, strict=True)):
+        return None
+    return scores
+
+
+def _word_items(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    predictions: Sequence[TokenPrediction],
+) -> Items:
+    lengths = np.fromiter(map(len, gold), np.int64)
+    known = _word_probabilities(predicted, predictions)
+    return Items.of(
+        np.repeat(np.arange(len(gold)), lengths),
+        chain.from_iterable(gold),
+        chain.from_iterable(predicted),
+        known if known is None else chain.from_iterable(known),
+        word=np.concatenate([np.arange(number) for number in (0, *lengths)]),
+    )
+
+
+def _words(tables: Tables) -> Items:
+    """Return an item for each word, with both tags in the scheme of gold."""
+    (scheme, other), predicted = tables.schemes, tables.predicted
+    if scheme is not None and other not in (None, scheme):
+        predicted = [convert_tags(tags, str(other), scheme) for tags in predicted]
+    return _word_items(tables.gold, predicted, tables.predictions)
+
+
+def _strict_spans(tables: Tables) -> Items:
+    gold, predicted = (
+        [set(seqeval_spans(tags, str(scheme), strict=True)) for tags in side]
+        for side, scheme in zip((tables.gold, tables.predicted), tables.schemes, strict=True)
+    )
+    return set_items(gold, predicted)
+
+
+def _characters(tables: Tables) -> Items:
+    rows = zip(tables.predicted, tables.predictions, strict=True)
+    own = tables.schemes[1]
+    spans = [tags_to_spans(t, str(own)) if p.spans is None else p.spans for t, p in rows]
+    return items_in_characters(tables, spans)
+
+
+def _tag_counts(tables: Tables) -> np.ndarray:
+    """Return the equal tags (both in the scheme of gold) and the words of each sentence [N, 2]."""
+    return item_counts(tables, table="calibration")[:, ::2]
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:
+    return list(read_token_file(file, **source.reading))
+
+
+def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPrediction:
+    if len(row["tags"]) != len(example.words):
+        raise DataError(
+            f"{where}: {quantity(len(row['tags']), 'tag')} for the "
+            f"{quantity(len(example.words), 'word')} of {example.where}. Every word needs "
+            "exactly one."
+        )
+    if isinstance(words := row.get("words"), list) and all(isinstance(w, str) for w in words):
+        check_words(where, words, example)
+    found, scores = row.get("scores"), tuple[float, ...]()
+    if isinstance(found, list) and len(found) == len(row["tags"]):
+        known = [score for each in found if (score := probability(each)) is not None]
+        scores = tuple(known) if len(known) == len(found) else ()
+    tags = tuple(tag or NO_TAG for tag in row["tags"])
+    return TokenPrediction(example.id, example.words, tags, scores, decided=withheld_in(row))
+
+
+def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
+    """Return tags with gold; both decide their schemes."""
+    pairs, by = file.pairs(gold, type)
+    examples = [example for _, example in pairs]
+    if lacking := [example.where for example in examples if example.tags is None]:
+        raise DataError(f"{lacking[0]}: no tags to score against.")
+    predictions = [_parse(row, where, example) for (where, row), example in pairs]
+    gold_tags = respelled([example.tags for example in examples])
+    predicted = respelled([prediction.tags for prediction in predictions])
+    scheme = detect_scheme(gold_tags)
+    own = scheme and (predicted_scheme(predicted, scheme) or scheme)
+    if scheme not in (None, "BIO", own):  # as training reads gold: scores agree
+        gold_tags, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold_tags], "BIO"
+    facts: dict[str, Any] = {"examples": examples, "predictions": predictions}
+    return type.of_values(gold_tags, predicted, schemes=(scheme, own), **facts), by
+
+
+# --- Plain tags -----------------------------------------------------------------------------------
+
+
+def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+    """Divide words by the length of the sentence, position, and occurrence in training data."""
+    words = [example.words for example in tables.examples]
+    lengths = (bucket(len(each), SENTENCE_LENGTHS) for each in words for _ in each)
+    places = (bucket(index + 1, POSITIONS) for each in words for index in range(len(each)))
+    groups: dict[str, tuple[Any, Sequence[str]]] = {
+        "sentence length": (lengths, buckets(SENTENCE_LENGTHS)),
+        "position": (places, buckets(POSITIONS)),
+    }
+    if vocabulary is not None:
+        known = vocabulary.word_tags
+        numbers = (len(known.get(word, ())) for each in words for word in each)
+        groups["in training"] = (SEEN_WORDS[(2, 0, 1)[min(n, 2)]] for n in numbers), SEEN_WORDS
+    return {
+        name: right_by_group(tables.items, *each, "words") for name, each in groups.items() if words
+    }
+
+
+def _unseen_scores(scores: Any, tables: Mapping[str, TableRows]) -> dict[str, float]:
+    """Return the number of unseen words, and the accuracy on them."""
+    if "in training" not in tables:
+        return {}
+    unseen = [row for row in tables["in training"] if row["in training"] == SEEN_WORDS[2]]
+    return {
+        "unseen_words": float(sum(row["words"] for row in unseen)),
+        "unseen_word_accuracy": sum(row["accuracy"] for row in unseen),
+    }
+
+
+def _word_sides(tables: Tables, item: int) -> tuple[Any, Any]:
+    items = tables.items
+    words, place = tables.examples[items.example[item]].words, int(items.columns["word"][item])
+    gold, predicted = (
+        Span(place, place + 1, tag)._asdict() | {"text": words[place]}
+        for tag in (items.gold[item], items.predicted[item])
+    )
+    return gold, predicted
+
+
+def _uncertainty(prediction: TokenPrediction) -> float | None:
+    """Return 1 less the geometric mean of the probabilities of the tags.
+
+    It does not prefer long sentences (MNLP, Shen et al. 2018; measures for sequences: Settles &
+    Craven 2008).
+    """
+    logs = np.log(np.maximum(prediction.scores, np.finfo(float).tiny))
+    return 1 - math.exp(float(logs.mean())) if len(logs) else 0.0
+
+
+_SHARED: dict[str, Any] = {
+    "gold": lambda example: example.tags,
+    "value": lambda prediction: prediction.tags,
+    "build": _build,
+    "parse": _parse,
+    "read_gold": _read_gold,
+    "gold_of_row": sentence_of_row,
+    "asked": asked_words,
+    "align": _align,
+    "document": document_of,
+    "uncertainty": _uncertainty,
+    "repeats": lambda prediction: {*prediction.tags},
+    "in_words": True,
+    "has_confusions": True,
+    "tells_seen": True,
+}
+TAGS = PredictionType(
+    name="tags",
+    key="tags",
+    wording=Wording("tags", "sentence", "words"),
+    metrics={
+        **rates("span_{}_conll"),
+        "span_f1_strict": Metric(partial(item_counts, table="strict"), f1),
+        **{
+            name: metric
+            for name, metric in rates("span_{}_strict", "strict", reported=False).items()
+            if name != "span_f1_strict"
+        },
+        "tag_accuracy": Metric(_tag_counts, mean),
+        **SPAN_METRICS,
+    },
+    default="span_f1_conll",
+    tables={
+        "strict": _strict_spans,
+        "calibration": _words,
+        "characters": _characters,
+    },
+    groupings=span_groupings,
+    first_tables=criterion_tables,
+    analysis_scores=span_macro_f1,
+    categories=match_kinds,
+    sides=span_sides,
+    named=(("span_{}_conll", ""), ("span_{}_strict", "strict")),
+    classes="type",
+    **_SHARED,
+)
+PLAIN_TAGS = PredictionType(
+    name="plain tags",
+    title="tags",
+    wording=Wording("tags", "sentence", "words"),
+    metrics={
+        "accuracy": Metric(item_counts, recall),
+        "macro_f1": Metric(class_counts, macro_f1, by_class=True),
+        "weighted_f1": Metric(class_counts, weighted_f1, by_class=True),
+        "matthews": Metric(class_counts, matthews, by_class=True),
+        "ece": expected_calibration_error(),
+    },
+    default="accuracy",
+    groupings=_groupings,
+    analysis_scores=_unseen_scores,
+    categories=taken_for,
+    sides=_word_sides,
+    named=(("{}", ""),),
+    classes="tag",
+    pairs_of_labels=True,
+    **_SHARED,
+)

@@ -1,0 +1,102 @@
+"""Scores of labels against the votes of annotators (soft labels).
+
+Uma, Fornaciari, Hovy, Paun, Plank & Poesio 2021, "Learning from Disagreement: A Survey". What
+bounds the scores: ``agreement``, the expected accuracy of one vote, and ``votes_entropy``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from finetune.data.labels import agreement, canonical_names
+from finetune.evaluation.items import Grouping, Tables, right_by_group
+from finetune.evaluation.metrics import Metric, is_rated, mean, ratio
+
+
+def has_votes(tables: Tables) -> bool:
+    """Return whether several annotators labeled some of the texts."""
+    return any(example.votes is not None for example in tables.examples)
+
+
+def by_agreement(tables: Tables) -> Grouping:
+    """Return the grouping of texts by the agreement of their annotators."""
+    names = ("unanimous", "majority", "tied", "without votes")
+    votes = (example.votes for example in tables.examples)
+    groups = (names[3] if each is None else agreement(each)[0] for each in votes)
+    return right_by_group(tables.items, groups, names, "texts")
+
+
+def _has_distributions(tables: Tables) -> bool:
+    return has_votes(tables) and is_rated(tables) and bool(tables.all_probabilities)
+
+
+def _distributions(tables: Tables) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares of the votes and the probabilities of each label [N, C], [N, C].
+
+    Probabilities have the digits of prediction files.
+    """
+    sides = [example.shares() for example in tables.examples], tables.all_probabilities
+    names = list(dict.fromkeys(name for side in sides for row in side for name in row))
+    canonical = canonical_names(names)
+    number = {name: index for index, name in enumerate(dict.fromkeys(canonical))}
+    column = dict(zip(names, map(number.__getitem__, canonical), strict=True))
+    arrays = np.zeros((2, len(tables), len(number)))
+    for array, side in zip(arrays, sides, strict=True):
+        for row, values in zip(array, side, strict=True):
+            for name, value in values.items():
+                row[column[name]] += value
+    rounded = np.round(arrays[1], 6)
+    sums = np.broadcast_to(rounded.sum(-1, keepdims=True), rounded.shape)
+    return arrays[0], ratio(rounded, sums)
+
+
+def _entropies(rows: np.ndarray) -> np.ndarray:
+    logs = np.log(rows, out=np.zeros_like(rows), where=rows > 0)
+    entropies: np.ndarray = 0.0 - (rows * logs).sum(-1)
+    return entropies
+
+
+def _means(values: np.ndarray) -> np.ndarray:
+    return np.column_stack([values, np.ones(len(values))])
+
+
+def _soft_cross_entropies(tables: Tables) -> np.ndarray:
+    """Return the cross entropy of the probabilities against the votes in nats, and 1 [N, 2].
+
+    A probability below 1e-6 counts as this, the least of prediction files that is not 0.
+    """
+    shares, probabilities = _distributions(tables)
+    return _means(0.0 - (shares * np.log(np.maximum(probabilities, 1e-6))).sum(-1))
+
+
+def _divergences(tables: Tables) -> np.ndarray:
+    """Return the Jensen-Shannon divergence of votes and probabilities in bits, and 1 [N, 2].
+
+    It is 0 for equal distributions, and 1 for those without a common label (Lin 1991).
+    """
+    sides = _distributions(tables)
+    both = _entropies((sides[0] + sides[1]) / 2)
+    return _means((both - sum(map(_entropies, sides)) / 2).clip(0) / math.log(2))
+
+
+def _majority_shares(tables: Tables) -> np.ndarray:
+    """Return the share of the majority in the votes of a text, and 1; 0, 0 without votes [N, 2]."""
+    votes = [example.votes for example in tables.examples]
+    return np.array([(0, 0) if each is None else (agreement(each)[1], 1) for each in votes])
+
+
+def _entropies_of_votes(tables: Tables) -> np.ndarray:
+    """Return the entropy of the votes in nats, and 1 [N, 2]: the least soft cross entropy."""
+    shares = [np.array([list(example.shares().values())]) for example in tables.examples]
+    return _means(np.concatenate([_entropies(each) for each in shares]))
+
+
+METRICS = {
+    "soft_cross_entropy": Metric(_soft_cross_entropies, mean, _has_distributions),
+    "jensen_shannon": Metric(_divergences, mean, _has_distributions),
+    "agreement": Metric(_majority_shares, mean, has_votes),
+    "votes_entropy": Metric(_entropies_of_votes, mean, has_votes),
+}
+"""The metrics of texts with votes."""
