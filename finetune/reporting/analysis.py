@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from finetune.evaluation.error_analysis import (
     AROUND,
     TITLES,
@@ -156,11 +158,13 @@ def error_examples(
 
 def _values(run: Tables, index: int, errors: Sequence[Mistake]) -> dict[str, Any]:
     """Return gold and prediction of a text in words, and the most probable predictions."""
-    sides: list[list[Any]] = []
-    items = run.items.take(run.items.example == index)
-    for values, side in ((run.gold, items.gold), (run.predicted, items.given)):
-        own = values[index] if isinstance(values[index], tuple) else side
-        sides.append([value for value in dict.fromkeys(own) if value != ""])
+    rows = np.flatnonzero(run.items.example == index)
+    items, sides = run.items.take(rows), list[list[Any]]()
+    for number, value in enumerate((run.gold[index], run.predicted[index])):
+        shown = run.type.sides(run, int(rows[0]))[number] if len(rows) == 1 else None
+        shown = shown["text"] if isinstance(shown, Mapping) else shown
+        values = dict.fromkeys(value if isinstance(value, tuple) else [shown])
+        sides.append([value for value in values if value not in ("", None)])
     deviation = items.columns.get("deviation")
     return {
         "gold": sides[0],

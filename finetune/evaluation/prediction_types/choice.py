@@ -45,25 +45,17 @@ def _build(
     gold: Sequence[int],
     predicted: Sequence[int],
     *,
-    examples: Sequence[ChoiceQuestion] = (),
     predictions: Sequence[ChoicePrediction] = (),
     **facts: Any,
 ) -> Tables:
     kept_back = withheld(predictions, len(gold))
     pairs = zip(predicted, kept_back, strict=True)
     forced = [given if own is None else int(own) for given, own in pairs]
-    sides: list[list[Any]] = [list(gold), forced]
-    if examples:
-        sides = [
-            [choice_text(example, choice) for example, choice in zip(examples, side, strict=True)]
-            for side in sides
-        ]
     items = Items.of(
         range(len(gold)),
-        sides[0],
-        sides[1],
+        gold,
+        forced,
         (prediction.score for prediction in predictions) if predictions else None,
-        credit=np.array(gold) == np.array(forced),
         abstained=[own is not None for own in kept_back],
     )
     return Tables(
@@ -71,7 +63,6 @@ def _build(
         gold=gold,
         predicted=predicted,
         items=items,
-        examples=examples,
         predictions=predictions,
         **facts,
     )
@@ -82,6 +73,11 @@ def choice_text(example: ChoiceQuestion, index: int) -> str:
     if index == NO_CHOICE:
         return ""
     return example.choices[index] if example.choices else f"choice {index}"
+
+
+def _sides(tables: Tables, item: int) -> tuple[str, str]:
+    example = tables.examples[item]
+    return choice_text(example, tables.gold[item]), choice_text(example, tables.predicted[item])
 
 
 def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
@@ -169,6 +165,7 @@ CHOICE = PredictionType(
     gold_of_row=_question_of_row,
     asked=asked_texts,
     groupings=_groupings,
+    sides=_sides,
     ranked=_ranked,
     categories=lambda tables: ["wrong choice"] * len(tables.items),
     one_class=True,
