@@ -1,4 +1,4 @@
-"""Examples in order: in memory, or in columns on disk if they are many.
+"""Examples in order: in memory, or in columns of Arrow on disk if they are many.
 
 ``Examples`` is the one holder of examples: nothing else asks where they are. It also knows facts of
 its examples as numbers, which checks and splits need instead of the texts: hashes and sizes.
@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from unicodedata import normalize
 
 import xxhash
 
-from finetune.data.disk import Column, Disk, Place, SavedColumns, dump_values, load_values
+from finetune.data.columns import ColumnFile, ColumnWriter, fields_of, names_of
 from finetune.runtime.cache import unnamed_file
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
@@ -25,7 +26,9 @@ from finetune.types import EXAMPLES, ChoiceQuestion, Example, TextExample, Token
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
+    _Batch = tuple[type[Any], pa.RecordBatch]
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
 R = TypeVar("R")
@@ -51,8 +54,6 @@ INDEX = "uint32"
 """The type of indices of examples."""
 _FACT = "fact "
 """The beginning of the name of a column with a fact."""
-_INTERNED = ("label", "tags", "layers", "document", "key")
-"""Columns with few different values, each of which is written once in a chunk."""
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in EXAMPLES}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -203,48 +204,108 @@ class Examples(Sequence[Any]):
             digest.update(lines)
         return digest.hexdigest()
 
-    def save(self, file: SavedColumns) -> Any:
-        """Write to a file what these examples use; return their description for ``load``."""
-        return self._examples
+    def save(self, folder: Path, name: str, known: list[_Columns]) -> dict[str, Any]:
+        """Write what these examples use to files of a folder.
+
+        Args:
+            folder: The folder.
+            name: The beginning of the names of files of these examples alone.
+            known: The columns that have a file already; others are added to it.
+
+        Returns:
+            A description for ``load``, of JSON.
+        """
+        import numpy as np
+
+        if not self:
+            return {"kind": None}
+        ids = np.fromiter(self.column("id"), INDEX, len(self))
+        chunks = (self._examples[i : i + CHUNK] for i in range(0, len(self), CHUNK))
+        stored = cast("_Mapped", _written(map(_packed, chunks)))
+        numbered = _Mapped(stored.written, ids=ids)
+        return {**numbered.save(folder, name, known), "is_large": False}
 
     @staticmethod
-    def load(disk: Disk, saved: Any) -> Examples:
-        """Return the examples that ``save`` has described, from its file."""
-        return _Spilled.of_saved(disk, saved) if isinstance(saved, dict) else Examples(saved)
+    def load(folder: Path, name: str, saved: Mapping[str, Any]) -> Examples:
+        """Return the examples that ``save`` has described, from their files."""
+        import numpy as np
+
+        if saved["kind"] is None:
+            return Examples()
+        with (folder / saved["columns"]).open("rb") as file:
+            written = _Columns.of(_KINDS[saved["kind"]], ColumnFile(file), saved["digest"])
+        rows, ids = (
+            np.load(folder / f"{name}-{part}.npy") if saved[part] else None
+            for part in ("rows", "ids")
+        )
+        found = _Mapped(written, rows, ids)
+        return found if saved["is_large"] else Examples(found)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Columns:
     """Columns of examples on disk: their fields except ``id``, and their facts.
 
-    ``places`` has the places of a field or a fact by its name, ``sizes`` the number of examples in
-    each chunk.
+    ``files`` has the file of a field or a fact by its name, ``sizes`` the number of examples in
+    each chunk, which is a record batch.
     """
 
     kind: type[Any]
-    disk: Disk
-    places: dict[str, Column]
+    files: dict[str, ColumnFile]
     sizes: Sequence[int]
     known_digest: str = ""
+
+    def __post_init__(self) -> None:
+        """Find the types of the fields."""
+        self.fields = fields_of(self.kind)
+
+    @staticmethod
+    def of(kind: type[Any], file: ColumnFile, digest: str = "") -> _Columns:
+        """Return all columns of a file."""
+        names = file.batches[0].schema.names
+        sizes = [len(batch) for batch in file.batches]
+        return _Columns(kind, dict.fromkeys(names, file), sizes, digest)
 
     def digest(self) -> str:
         """Return a hash of all examples, without ``where``."""
         if not self.known_digest:
             digest = xxhash.xxh3_128(self.kind.__name__.encode())
-            for name, column in self.places.items():
+            for name, file in self.files.items():
                 digest.update(f"\x00{name}".encode())
-                for place in column if name != "where" else ():
-                    digest.update(self.disk.read(place))
+                for batch in file.batches if name != "where" else ():
+                    column = batch.column(name)
+                    parts = [
+                        column,
+                        *([column.dictionary] if hasattr(column, "dictionary") else []),
+                    ]
+                    for buffer in (buffer for part in parts for buffer in part.buffers()):
+                        digest.update(buffer or b"")
             self.known_digest = digest.hexdigest()
         return self.known_digest
 
-    def values(self, name: str, chunk: int) -> list[Any]:
-        """Return the values of a field in a chunk."""
-        values = load_values(self.disk.read(self.places[name][chunk]))
-        return values if isinstance(values, list) else [values] * self.sizes[chunk]
+    def values(self, name: str, chunk: int, chosen: Numbers | None = None) -> list[Any]:
+        """Return the values of a field in a chunk, all or chosen ones."""
+        column = self.files[name].batches[chunk].column(name)
+        return self.fields[name].values(column if chosen is None else column.take(chosen))
+
+    def write(self, path: Path) -> None:
+        """Write all columns to a file."""
+        import pyarrow as pa
+
+        with path.open("wb") as file:
+            writer = ColumnWriter(file)
+            for chunk in range(len(self.sizes)):
+                own = [each.batches[chunk].column(name) for name, each in self.files.items()]
+                writer.write(pa.record_batch(own, [*self.files]))
+            writer.close()
+
+    def release(self) -> None:
+        """Take what was read out of memory."""
+        for file in {*self.files.values()}:
+            file.release()
 
 
-class _Spilled(Examples):
+class _Mapped(Examples):
     """Examples on disk, or some of them in any order.
 
     Args:
@@ -274,7 +335,7 @@ class _Spilled(Examples):
     def __iter__(self) -> Iterator[Any]:
         numbered = dataclasses.is_dataclass(self.kind)
         first = 0
-        for values in self._chunks(fields_of(self.kind)):
+        for values in self._chunks(names_of(self.kind)):
             number = len(values[0])
             if not numbered:
                 yield from map(self.kind, *values)
@@ -308,8 +369,9 @@ class _Spilled(Examples):
     def fact(self, name: str) -> Numbers:
         import numpy as np
 
-        places = self.written.places[_FACT + name]
-        joined = np.frombuffer(b"".join(map(self.written.disk.read, places)), FACTS[name])
+        name = _FACT + name
+        columns = [batch.column(name) for batch in self.written.files[name].batches]
+        joined = np.concatenate([column.to_numpy() for column in columns])
         return joined if self.rows is None else joined[self.rows]
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
@@ -318,30 +380,30 @@ class _Spilled(Examples):
         indices = np.asarray(indices)
         rows = indices.astype(INDEX) if self.rows is None else self.rows[indices]
         ids = indices.astype(INDEX) if self.ids is None else self.ids[indices]
-        return _Spilled(self.written, rows, ids)
+        return _Mapped(self.written, rows, ids)
 
     def renumbered(self) -> Examples:
-        return _Spilled(self.written, self.rows)
+        return _Mapped(self.written, self.rows)
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
-        values = iter(values)
-        disk, places = self.written.disk, list(self.written.places[name])
-        if self.rows is None:
-            for number, size in enumerate(self.written.sizes):
-                own = list(itertools.islice(values, size))
-                places[number] = disk.write(_dumped(name, own))
-        changed = dataclasses.replace(
-            self.written, places={**self.written.places, name: places}, known_digest=""
-        )
-        for number, chosen in self._segments():
-            own = list(itertools.islice(values, len(chosen)))
-            whole = changed.values(name, number)
-            for index, value in zip(chosen.tolist(), own, strict=True):
-                whole[index] = value
-            places[number] = disk.write(_dumped(name, whole))
-        if next(values, values) is not values:
-            raise ValueError(f"more than {len(self)} values of {name}")
-        return _Spilled(changed, self.rows, self.ids)
+        import numpy as np
+        import pyarrow as pa
+
+        own, written, field = list(values), self.written, self.written.fields[name]
+        if len(own) != len(self):
+            raise ValueError(f"{len(own)} values of {name} for {len(self)} examples")
+        rows = np.arange(len(self)) if self.rows is None else self.rows
+        order, ends = np.argsort(rows, kind="stable"), np.cumsum(written.sizes)
+        bounds = np.searchsorted(rows[order], [0, *ends]).tolist()
+        writer = ColumnWriter(unnamed_file())
+        for chunk, first in enumerate((ends - written.sizes).tolist()):
+            whole = written.values(name, chunk)
+            for index in order[bounds[chunk] : bounds[chunk + 1]].tolist():
+                whole[int(rows[index]) - first] = own[index]
+            writer.write(pa.record_batch([field.array(whole)], [name]))
+        files = {**written.files, name: writer.columns()}
+        changed = dataclasses.replace(written, files=files, known_digest="")
+        return _Mapped(changed, self.rows, self.ids)
 
     def map(self, change: Callable[[int, Any], Any], title: str = "converting") -> Examples:
         def changed(start: int) -> tuple[list[Any], None]:
@@ -354,7 +416,7 @@ class _Spilled(Examples):
             found = gathered(changed, starts, lambda number, _: show(number), workers)
         if self.ids is None or not len(self):
             return found
-        return _Spilled(cast("_Spilled", found).written, ids=self.ids)
+        return _Mapped(cast("_Mapped", found).written, ids=self.ids)
 
     def each_chunk(self, compute: Callable[[Examples], R]) -> Iterator[R]:
         starts = range(0, len(self), CHUNK)
@@ -367,29 +429,21 @@ class _Spilled(Examples):
             digest.update(b"-" if numbers is None else numbers.tobytes())
         return digest.hexdigest()
 
-    def save(self, file: SavedColumns) -> Any:
-        written = self.written
-        saved: dict[str, Any] = {
-            "kind": written.kind.__name__,
-            "places": {n: file.copied(written.disk, own) for n, own in written.places.items()},
-            "sizes": written.sizes,
-            "digest": written.digest(),
-        }
-        for name, numbers in ("rows", self.rows), ("ids", self.ids):
-            saved[name] = None if numbers is None else file.disk.write(numbers.tobytes())
-        return saved
-
-    @staticmethod
-    def of_saved(disk: Disk, saved: Mapping[str, Any]) -> _Spilled:
-        """Return the examples that ``save`` has described."""
+    def save(self, folder: Path, name: str, known: list[_Columns]) -> dict[str, Any]:
         import numpy as np
 
-        rows, ids = (
-            None if place is None else np.frombuffer(disk.read(place), INDEX)
-            for place in (saved["rows"], saved["ids"])
-        )
-        kind, digest = _KINDS[saved["kind"]], saved["digest"]
-        return _Spilled(_Columns(kind, disk, saved["places"], saved["sizes"], digest), rows, ids)
+        written = self.written
+        if written not in known:
+            known.append(written)
+        file = f"columns-{known.index(written)}.arrow"
+        if not (folder / file).exists():
+            written.write(folder / file)
+        saved = {"kind": self.kind.__name__, "columns": file, "is_large": True}
+        for part, numbers in ("rows", self.rows), ("ids", self.ids):
+            saved[part] = numbers is not None
+            if numbers is not None:
+                np.save(folder / f"{name}-{part}.npy", numbers)
+        return {**saved, "digest": written.digest()}
 
     def _segments(self) -> Iterator[tuple[int, Numbers]]:
         import numpy as np
@@ -407,23 +461,13 @@ class _Spilled(Examples):
                 yield int(numbers[start]), places[start:end]
 
     def _chunks(self, names: Sequence[str]) -> Iterator[list[list[Any]]]:
+        parts: Iterable[tuple[int, Numbers | None]] = self._segments()
         if self.rows is None:
-            for number in range(len(self.written.sizes)):
-                yield [self.written.values(name, number) for name in names]
-        for number, places in self._segments():
-            chosen = places.tolist()
-            whole = chosen == list(range(self.written.sizes[number]))
-            found = [self.written.values(name, number) for name in names]
-            yield found if whole else [[values[i] for i in chosen] for values in found]
-
-
-def fields_of(kind: Any) -> tuple[str, ...]:
-    """Return the fields of examples except ``id``, or of a named tuple."""
-    if dataclasses.is_dataclass(kind):
-        names = (field.name for field in dataclasses.fields(kind))
-        return tuple(name for name in names if name != "id")
-    fields: tuple[str, ...] = kind._fields
-    return fields
+            parts = ((number, None) for number in range(len(self.written.sizes)))
+        for count, (number, chosen) in enumerate(parts, 1):
+            yield [self.written.values(name, number, chosen) for name in names]
+            if count % 64 == 0:
+                self.written.release()
 
 
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
@@ -459,54 +503,45 @@ def gathered(
         workers: The number of processes; None takes all processors.
     """
 
-    def made(chunk: Any) -> tuple[_Packed | None, R]:
+    def made(chunk: Any) -> tuple[_Batch | None, R]:
         examples, more = make(chunk)
         return _packed(examples) if examples else None, more
 
-    disk, sizes, kind = Disk(unnamed_file()), list[int](), TextExample
-    places: defaultdict[str, list[Place]] = defaultdict(list)
-    for own, more in forked_map(made, chunks, workers):
-        if own is not None:
-            kind = own.kind
-            sizes.append(own.size)
-            for name, content in own.columns.items():
-                places[name].append(disk.write(content))
-        seen(sum(sizes), more)
-    return _Spilled(_Columns(kind, disk, dict(places), sizes)) if sizes else Examples()
+    def batches() -> Iterator[_Batch]:
+        number = 0
+        for own, more in forked_map(made, chunks, workers):
+            if own is not None:
+                number += len(own[1])
+                yield own
+            seen(number, more)
+
+    return _written(batches())
 
 
-class _Packed(NamedTuple):
-    """A chunk of examples that another process may have made."""
+def _packed(examples: Sequence[Any]) -> _Batch:
+    """Return examples as columns; another process may have made them."""
+    import pyarrow as pa
 
-    kind: type[Any]
-    size: int
-    columns: dict[str, bytes]
-
-
-def _packed(examples: Sequence[Any]) -> _Packed:
     kind = type(examples[0])
     columns = {
-        name: _dumped(name, list(map(attrgetter(name), examples))) for name in fields_of(kind)
+        name: field.array(list(map(attrgetter(name), examples)))
+        for name, field in fields_of(kind).items()
     }
     if kind in _KINDS.values():
         facts = computed_facts(examples)
-        columns |= {_FACT + name: numbers.tobytes() for name, numbers in facts.items()}
-    return _Packed(kind, len(examples), columns)
+        columns |= {_FACT + name: pa.array(numbers) for name, numbers in facts.items()}
+    return kind, pa.record_batch(list(columns.values()), list(columns))
 
 
-def _dumped(name: str, values: list[Any]) -> bytes:
-    first = values[0]
-    if first is None or first == ():
-        if all(value is first or value == first for value in values):
-            return dump_values(first)
-    if name in _INTERNED:
-        known: dict[Any, Any] = {}
-        # 1, 1.0 and True are equal, and so are 0.0 and -0.0, and not the same label
-        values = [
-            each if isinstance(each, float) else known.setdefault((type(each), each), each)
-            for each in values
-        ]
-    return dump_values(values)
+def _written(batches: Iterable[_Batch]) -> Examples:
+    """Return the examples of record batches, on disk."""
+    remaining = iter(batches)
+    if (first := next(remaining, None)) is None:
+        return Examples()
+    writer = ColumnWriter(unnamed_file())
+    for _, batch in itertools.chain([first], remaining):
+        writer.write(batch)
+    return _Mapped(_Columns.of(first[0], writer.columns()))
 
 
 def _emptied(examples: list[Any]) -> Iterator[Any]:

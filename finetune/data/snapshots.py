@@ -2,23 +2,21 @@
 
 A snapshot has the examples of all splits, as they were read, checked, converted and divided, and
 what was derived from them. It is named by a hash of the bytes of the input files, of the settings
-that it depends on, and of the program that made it. Data that fit in memory have none.
+that it depends on, and of the version of the program. Data that fit in memory have none.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import functools
 import hashlib
 import json
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import finetune
 from finetune.data.dataset import Dataset, remember_fingerprint
-from finetune.data.disk import Disk, SavedColumns, dump_values, load_values
 from finetune.data.examples import Examples
 from finetune.data.sources import Content
 from finetune.runtime.cache import (
@@ -27,25 +25,27 @@ from finetune.runtime.cache import (
     file_hash,
     is_enabled,
     making,
-    unnamed_file,
     write_about,
 )
 from finetune.runtime.files import SaveError, replace_folder
+from finetune.types import LabelSet
 
 KIND = "examples"
 """The folder of the cache."""
 MIN_BYTES = 10 * 2**20
 """Least size of the input files; smaller ones are read in a few seconds."""
-COLUMNS, DESCRIPTION = "columns.bin", "description.bin"
-"""Files of an entry: the columns of the examples on disk, and all else."""
+VERSION = 1
+"""A number to raise with each change of what is read, converted, checked, divided or written."""
+DESCRIPTION = "description.json"
+"""The file of an entry with all but columns and numbers of examples."""
 
 
 class Prepared(NamedTuple):
     """Data that are ready for a task."""
 
     data: Dataset
-    derived: Any
-    """Further values for the task: values of Python, and a ``LabelSet``."""
+    derived: dict[str, Any]
+    """Further values for the task: literals of Python, and sets of labels."""
     is_large: bool
     """Whether the data, or the documents that they were made from, do not fit in memory."""
 
@@ -86,7 +86,7 @@ class Inputs:
         return _load(self._key({}))
 
     def _key(self, more: Mapping[str, Any]) -> str:
-        facts = [_program(), self.content, {**self.settings, **more}]
+        facts = [VERSION, finetune.__version__, self.content, {**self.settings, **more}]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> list[str]:
@@ -122,24 +122,19 @@ def large_inputs(contents: Sequence[Content], settings: Mapping[str, Any]) -> In
         return None  # the readers report it
 
 
-@functools.cache
-def _program() -> str:
-    folder = Path(finetune.__file__).parent
-    sources = [path.read_bytes() for path in sorted(folder.rglob("*.py"))]
-    return hashlib.sha256(b"\x00".join(sources)).hexdigest()
-
-
 def _load(key: str) -> Prepared | None:
     entry = cache_folder(KIND) / key
-    with contextlib.suppress(OSError, ValueError, pickle.UnpicklingError):
+    with contextlib.suppress(OSError, ValueError):
         check_entry(entry)
-        saved = load_values((entry / DESCRIPTION).read_bytes())
-        disk = Disk(unnamed_file(), (entry / COLUMNS).open("rb"))
-        splits = {name: Examples.load(disk, rows) for name, rows in saved["splits"].items()}
-        fingerprint = saved["fingerprint"]
-        data = Dataset(**saved["fields"], splits=splits, fingerprint_of=lambda: fingerprint)
+        saved = json.loads((entry / DESCRIPTION).read_text(encoding="utf-8"))
+        splits = {name: Examples.load(entry, name, own) for name, own in saved["splits"].items()}
+        fingerprint, fields = saved["fingerprint"], saved["fields"]
+        fields["label_order"] = tuple(fields["label_order"])
+        data = Dataset(**fields, splits=splits, fingerprint_of=lambda: fingerprint)
         remember_fingerprint(data.without_tests(), saved["training_fingerprint"])
-        return Prepared(data, saved["derived"], True)
+        derived = ast.literal_eval(saved["derived"])
+        labels = {name: LabelSet(derived[name]) for name in saved["label_sets"]}
+        return Prepared(data, derived | labels, True)
     return None
 
 
@@ -149,12 +144,12 @@ def _saved(key: str, made: Prepared) -> Prepared | None:
     Return None if there is no room.
     """
     data, entry = made.data, cache_folder(KIND) / key
+    label_sets = [name for name, value in made.derived.items() if isinstance(value, LabelSet)]
+    derived = made.derived | {name: tuple(made.derived[name]) for name in label_sets}
     with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
-        with (fresh / COLUMNS).open("wb") as columns:
-            file = SavedColumns(columns)
-            splits = {name: rows.save(file) for name, rows in data.splits.items()}
+        known: list[Any] = []
         content = {
-            "splits": splits,
+            "splits": {name: rows.save(fresh, name, known) for name, rows in data.splits.items()},
             "fields": {
                 "name": data.name,
                 "notes": data.notes,
@@ -164,8 +159,9 @@ def _saved(key: str, made: Prepared) -> Prepared | None:
             },
             "fingerprint": data.fingerprint,
             "training_fingerprint": data.training_fingerprint,
-            "derived": made.derived,
+            "derived": repr(derived),
+            "label_sets": label_sets,
         }
-        (fresh / DESCRIPTION).write_bytes(dump_values(content))
+        (fresh / DESCRIPTION).write_text(json.dumps(content), encoding="utf-8")
         write_about(fresh)
     return _load(key)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -89,14 +87,6 @@ def test_the_digest_tells_apart_content_and_order_but_not_places() -> None:
     other = collected(replace(each, text=each.text.upper()) for each in TEXTS)
     digests = {each.digest() for each in (first, other, first[1:], first[::-1])}
     assert len(digests) == 4
-
-
-def test_a_file_of_examples_runs_no_code() -> None:
-    store = collected(iter(TEXTS))
-    harmful = store.written.disk.write(pickle.dumps([os.getcwd] * 4))
-    store.written.places["text"] = [harmful, *store.written.places["text"][1:]]
-    with pytest.raises(pickle.UnpicklingError):
-        list(store)
 
 
 def test_none_of_the_rows_on_disk_may_be_selected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,12 +91,12 @@ def test_other_labels_leave_the_entry_as_it_is(config: ClassifyConfig) -> None:
     load_task(config, "classify")
     _, loaded = load_task(config, "classify")
     (entry,) = cache_entries()
-    before = (entry / "columns.bin").read_bytes()
+    before = (entry / "columns-0.arrow").read_bytes()
     train = loaded.splits["train"]
     changed = train.replace("label", ["new"] * len(train))
     assert [row.label for row in changed] == ["new"] * len(train)
     assert [row.text for row in changed] == [row.text for row in train]
-    assert (entry / "columns.bin").read_bytes() == before
+    assert (entry / "columns-0.arrow").read_bytes() == before
 
 
 def test_small_data_have_none(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,11 +125,11 @@ def test_whatever_changes_the_data_is_read(
     train.write_bytes(train.read_bytes().replace(b"room", b"ruom", 1))
     os.utime(train, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert reads(config, monkeypatch), "size and time are the same"
-    monkeypatch.setattr(snapshots, "_program", lambda: "another version")
+    monkeypatch.setattr(snapshots, "VERSION", snapshots.VERSION + 1)
     assert reads(config, monkeypatch)
 
 
-@pytest.mark.parametrize("file", ["columns.bin", "description.bin", "about.json"])
+@pytest.mark.parametrize("file", ["columns-0.arrow", "description.json", "about.json"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing", "other JSON"])
 def test_damaged_is_made_again(
     file: str, damage: str, config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +216,7 @@ def test_a_full_disk(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) ->
     made = content_of(config)
     (entry,) = cache_entries()
     (entry / "about.json").unlink()
-    monkeypatch.setattr(holder.SavedColumns, "copied", write)
+    monkeypatch.setattr(holder.Examples, "load", write)
     assert content_of(config) == made
     assert cache_entries() == [entry]
 
