@@ -120,6 +120,14 @@ class ColumnFile:
         self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.batches: list[pa.RecordBatch] = list(pa.ipc.open_stream(pa.py_buffer(self._map)))
 
+    def buffers(self, name: str) -> Iterator[pa.Buffer]:
+        """Yield the bytes of a column."""
+        for batch in self.batches:
+            column = batch.column(name)
+            dictionary = getattr(column, "dictionary", None)  # no buffer of its column
+            for part in [column] if dictionary is None else [column, dictionary]:
+                yield from filter(None, part.buffers())
+
     def release(self) -> None:
         """Take the pages that were read out of the memory of this process."""
         if hasattr(mmap, "MADV_DONTNEED"):

@@ -22,7 +22,14 @@ from finetune.data.columns import ColumnFile, ColumnWriter, fields_of, names_of
 from finetune.runtime.cache import unnamed_file
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.types import EXAMPLES, ChoiceQuestion, Example, TextExample, TokenExample
+from finetune.types import (
+    EXAMPLES,
+    ChoiceQuestion,
+    Example,
+    TextExample,
+    TokenExample,
+    UserError,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -272,14 +279,9 @@ class _Columns:
             digest = xxhash.xxh3_128(self.kind.__name__.encode())
             for name, file in self.files.items():
                 digest.update(f"\x00{name}".encode())
-                for batch in file.batches if name != "where" else ():
-                    column = batch.column(name)
-                    parts = [
-                        column,
-                        *([column.dictionary] if hasattr(column, "dictionary") else []),
-                    ]
-                    for buffer in (buffer for part in parts for buffer in part.buffers()):
-                        digest.update(buffer or b"")
+                for buffer in file.buffers(name) if name != "where" else ():
+                    digest.update(buffer)
+                file.release()
             self.known_digest = digest.hexdigest()
         return self.known_digest
 
@@ -372,6 +374,7 @@ class _Mapped(Examples):
         name = _FACT + name
         columns = [batch.column(name) for batch in self.written.files[name].batches]
         joined = np.concatenate([column.to_numpy() for column in columns])
+        self.written.release()
         return joined if self.rows is None else joined[self.rows]
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
@@ -522,11 +525,16 @@ def _packed(examples: Sequence[Any]) -> _Batch:
     """Return examples as columns; another process may have made them."""
     import pyarrow as pa
 
-    kind = type(examples[0])
-    columns = {
-        name: field.array(list(map(attrgetter(name), examples)))
-        for name, field in fields_of(kind).items()
-    }
+    kind, columns = type(examples[0]), dict[str, pa.Array]()
+    for name, field in fields_of(kind).items():
+        values = list(map(attrgetter(name), examples))
+        try:
+            columns[name] = field.array(values)
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{name}: {error.object[error.start : error.end]!r} is half of a surrogate pair "
+                "(UTF-16), not a character: remove it, or write both halves."
+            ) from error
     if kind in _KINDS.values():
         facts = computed_facts(examples)
         columns |= {_FACT + name: pa.array(numbers) for name, numbers in facts.items()}

@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 
 from finetune.data.examples import FACTS, Examples, collected
-from finetune.types import Answer, Question, Relation, Span, TextExample, TokenExample
+from finetune.data.token_records import TokenRecord
+from finetune.types import (
+    Answer,
+    ChoiceQuestion,
+    Question,
+    Relation,
+    SenseTarget,
+    Span,
+    TextBlock,
+    TextExample,
+    TokenExample,
+    UserError,
+)
 from tests.small_data import keep_on_disk
 
 TEXTS = [
@@ -29,7 +41,12 @@ RELATED = [
     TokenExample(i, ("a", "\ufffd"), s, relations=(Relation(*s, "r"),), unreachable=s[:1])
     for i, s in enumerate([(Span(0, 1, "X"), Span(1, 2, "Y"))] * 23)
 ]
-KINDS = {"texts": TEXTS, "words": WORDS, "questions": QUESTIONS, "relations": RELATED}
+KINDS: dict[str, list[Any]] = {
+    "texts": TEXTS,
+    "words": WORDS,
+    "questions": QUESTIONS,
+    "relations": RELATED,
+}
 ORDER = np.array([20, 3, 4, 21, 0])
 ODD = [i % 2 == 1 for i in range(23)]
 VIEWS: dict[str, Callable[[Examples], Any]] = {
@@ -68,6 +85,41 @@ def test_memory_and_disk_hold_the_same(kind: str, view: str) -> None:
     for part in parts:
         assert VIEWS[view](part(disk)) == VIEWS[view](part(memory))
     assert list(disk) == list(memory) == KINDS[kind], "what others are made of stays as it is"
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        *(
+            TextExample(0, "a", label=label)
+            for label in (1, 1.0, "1", -0.0, "None", ("a", "b"), ())
+        ),
+        TextExample(0, "\u2028\r\n\0", "", "NA", votes=(("a", 3), ("b", 3.0)), key=7),
+        TextExample(0, "a", "b", 0.1, negative="c", targets=((0, 1), (2, 3)), key="7"),
+        Question(0, "q", "c", answers=(Answer(None, ""), Answer(0, "c"))),
+        ChoiceQuestion(0, "", label="1", choices=("", "b")),
+        TextBlock(0, "a", document=2**40, subwords=(b"\0", b"", b"\xff")),
+        TokenExample(0, ("", "\ufffd"), (Span(0, 1, "X"),), None, offsets=((0, 0), (1, 2))),
+        TokenExample(0, (), before=((), ("a",)), after=(("b",),), unreachable=(Span(0, 2, "Y"),)),
+        TokenExample(0, ("a",), targets=(SenseTarget(0, 1, "a", "NOUN", ("s1", "s2"), "k"),)),
+        TokenRecord(("a",), "f:1", (("B-X",), ("O",)), discontinuous=("f:1",), key=1),
+    ],
+    ids=str,
+)
+def test_a_value_of_a_field_comes_back(example: Any) -> None:
+    others = [replace(example, label="other")] if isinstance(example, TextExample) else []
+    rows: list[Any] = [example, *others] * 8
+    if not isinstance(example, TokenRecord):
+        rows = [replace(row, id=i) for i, row in enumerate(rows)]
+    on_disk = collected(iter(rows))
+    assert on_disk.is_large and list(map(repr, on_disk)) == list(map(repr, rows))
+    if isinstance(example, TextBlock):
+        assert {row.subwords for row in on_disk} == {example.subwords}
+
+
+def test_half_of_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(UserError, match=r"words: '\\ud800' is half of a surrogate pair"):
+        collected(TokenExample(i, ("a", "\ud800")) for i in range(9))
 
 
 def test_what_no_example_has() -> None:
