@@ -108,6 +108,19 @@ def test_equals_the_textbook_form(representation, max_width) -> None:
     assert_equals_naive(head, batch)
 
 
+def test_sequences_of_similar_lengths_are_one_product(monkeypatch) -> None:
+    head = head_of(representation="biaffine", max_width=None)
+    lengths = [5] * 20 + [17, 0, 6, 24, 5, 40, 1]
+    layout = SpanLayout(
+        pack([Encoding(0, [5] * (n + 1), None, [*range(n + 1)]) for n in lengths]), None
+    )
+    products, matmul = [], Tensor.__matmul__
+    monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: products.append(a) or matmul(a, b))
+    scores = head.scorer(torch.randn(sum(lengths), tiny.WIDTH, dtype=torch.double), layout)
+    assert len(products) == 4, "for up to 2, 6, 24 and 48 words"
+    assert scores.shape == (sum(n * (n + 1) // 2 for n in lengths), len(LABELS) + 1)
+
+
 @pytest.mark.parametrize("max_width", [1, 2, 5, 100, None])
 def test_order_of_candidates(max_width: int | None) -> None:
     batch = pack(sequences(head_of()))
