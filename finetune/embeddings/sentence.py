@@ -26,7 +26,8 @@ from finetune.evaluation.prediction_types import TYPES, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.base import CoupledLoss, Task, TaskRecord, starting_model
+from finetune.tasks.base import CoupledLoss, Task, starting_model
+from finetune.tasks.record import TaskRecord
 from finetune.types import (
     Batch,
     Encoding,
@@ -252,9 +253,7 @@ class SentenceTask(Task):
             for example, number, vector in zip(batch.example, batch.part, vectors, strict=True)
         ]
 
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> SentencePrediction:
+    def finish(self, example: TextExample, partials: Sequence[Partial]) -> SentencePrediction:
         """Return the vectors, and for a pair its label or its cosine."""
         vectors = np.stack([partial.values[0] for partial in partials[:2]])
         if example.pair is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, zip_longest
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
-from finetune.types import Batch, Example, Partial, Prediction
+from finetune.types import Batch, Example, Partial, Prediction, TokenPrediction
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -89,9 +90,10 @@ def predict(
             found.append(partial)
             if len(found) == num_windows:
                 found.sort(key=attrgetter("part"))
-                predicted.append(
-                    task.finish(example, found, log_probabilities=keep_log_probabilities)
-                )
+                prediction = task.finish(example, found)
+                if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
+                    prediction = replace(prediction, log_probabilities=None)
+                predicted.append(prediction)
                 del waiting[partial.example]
     if shared:
         predicted = gather_object(predicted)

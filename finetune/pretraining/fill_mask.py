@@ -23,7 +23,8 @@ from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import read_documents
-from finetune.tasks.base import Gather, Task, TaskRecord, joined, starting_model
+from finetune.tasks.base import Gather, Task, joined, starting_model
+from finetune.tasks.record import TaskRecord
 from finetune.types import (
     Batch,
     Encoding,
@@ -166,9 +167,7 @@ class MaskFilling(MaskedTask):
         values = torch.stack([best.indices.double(), best.values], 1)
         return partials_of(values, batch)
 
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> MaskedPrediction:
+    def finish(self, example: TextExample, partials: Sequence[Partial]) -> MaskedPrediction:
         """Name the subwords of all windows in order."""
         values, decode = joined_values(partials), self.tokenizer.tokenizer.decode
         subwords = tuple(tuple(decode([int(id)]).strip() for id in ids) for ids, _ in values)

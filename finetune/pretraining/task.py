@@ -229,9 +229,7 @@ class PretrainingTask(MaskedTask):
             columns += objective.columns(scores, targets)
         return partials_of(torch.stack([column.double().cpu() for column in columns], 1), batch)
 
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> MaskedPrediction:
+    def finish(self, example: TextExample, partials: Sequence[Partial]) -> MaskedPrediction:
         """Name the subwords of all targets in order."""
         values, names = joined_values(partials), self.tokenizer.tokenizer.convert_ids_to_tokens
         best, token, kind = values[:, 1:4].T.astype(np.int64)

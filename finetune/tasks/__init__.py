@@ -76,8 +76,8 @@ def saved_task(folder: str | Path) -> Task:
             saved tells its task in ``config.json``.
     """
     from finetune.preprocessing.tokenizer import SubwordTokenizer
-    from finetune.tasks.base import extra_fields
     from finetune.tasks.model_config import task_of_config
+    from finetune.tasks.record import extra_fields
 
     path = model_folder(folder) / TASK_FILE
     if not path.is_file():
@@ -96,14 +96,13 @@ def saved_task(folder: str | Path) -> Task:
         for name, value in content["extra"].items()
     }
     hints = get_type_hints(task.record_class)
-    own = extra_fields(task.record_class)
-    defaults = {each.name: each.default for each in own if each.default is not dataclasses.MISSING}
-    defaults |= {
-        each.name: each.default_factory()
-        for each in own
-        if each.default_factory is not dataclasses.MISSING
+    missing = dataclasses.MISSING, dataclasses.MISSING
+    expected = {
+        field.name: hints[field.name]
+        for field in extra_fields(task.record_class)
+        if field.name in extra or missing == (field.default, field.default_factory)
     }
-    check_types(path, defaults | extra, {each.name: hints[each.name] for each in own})
+    check_types(path, extra, expected)
     if unknown := extra.keys() - hints.keys():
         raise UserError(
             f"{path}: damaged, or of another version of finetune: {min(unknown)!r} is unknown: use "

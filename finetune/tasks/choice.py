@@ -29,8 +29,9 @@ from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences, check_characters
-from finetune.tasks.base import Task, TaskRecord, labeled_model
+from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.decoding import log_softmax
+from finetune.tasks.record import TaskRecord
 from finetune.tasks.soft_losses import SoftChoiceLoss, by_question
 from finetune.types import (
     IGNORED,
@@ -187,13 +188,7 @@ class ChoiceTask(Task):
         """Return the score of each sequence."""
         return batch.partials(logits[:, 0].cpu().numpy().astype(np.float64))
 
-    def finish(
-        self,
-        example: ChoiceQuestion,
-        partials: Sequence[Partial],
-        *,
-        log_probabilities: bool = False,
-    ) -> ChoicePrediction:
+    def finish(self, example: ChoiceQuestion, partials: Sequence[Partial]) -> ChoicePrediction:
         """Predict the choice with the highest score."""
         probabilities = np.exp(log_softmax(np.array([partial.values for partial in partials])))
         return self._decided(example, probabilities)

@@ -174,7 +174,5 @@ class _VectorTask(FewShotTask):
         rows = logits.vectors.cpu().numpy()
         return batch.partials(rows)
 
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> Any:
+    def finish(self, example: TextExample, partials: Sequence[Partial]) -> Any:
         return SentencePrediction(example.id, partials[0].values[None])

@@ -28,8 +28,9 @@ from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
-from finetune.tasks.base import Task, TaskRecord, labeled_model
+from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.calibration import check_thresholds
+from finetune.tasks.record import TaskRecord
 from finetune.tasks.soft_losses import SoftAnswerLoss
 from finetune.types import (
     AnswerPrediction,
@@ -43,8 +44,6 @@ from finetune.types import (
     quantity,
 )
 
-OVERLAP = 128
-"""Tokens that neighboring windows of a context share by default, as in BERT."""
 FEWEST = 5
 """Least number of questions with and without an answer to choose a threshold on."""
 MOST_MISPLACED = 0.1
@@ -60,6 +59,7 @@ class AnswerRecord(TaskRecord, AnswerDecoder):
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     kind = "answers"
+    default_overlap = 128  # as in BERT
 
     def __post_init__(self) -> None:
         check_thresholds(self.thresholds, [NO_ANSWER])
@@ -87,13 +87,6 @@ class AnswerRecord(TaskRecord, AnswerDecoder):
         """Return a question and its context as an example."""
         pair: Any = as_example(index, item, words=False, pairs=True, where=where)
         return Question(index, pair.text, pair.pair, where=pair.where)
-
-    @property
-    def overlap(self) -> int:
-        """Number of tokens that neighboring windows of a context share."""
-        if self.config.overlap is None:
-            return min(OVERLAP, self.max_length // 2)
-        return super().overlap
 
 
 class QuestionAnsweringTask(Task):
@@ -212,9 +205,7 @@ class QuestionAnsweringTask(Task):
         ]
         return batch.partials(self.record.windows(logits.cpu().numpy(), rows))
 
-    def finish(
-        self, example: Question, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> AnswerPrediction:
+    def finish(self, example: Question, partials: Sequence[Partial]) -> AnswerPrediction:
         """Return the best answers of all windows."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
         return self.record.finish(example, partials, tokens)

@@ -247,9 +247,7 @@ class RelationTask(WordTask):
         rows = np.exp(log_softmax(logits.cpu().numpy().astype(np.float64)))
         return batch.partials(rows)
 
-    def finish(
-        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> RelationPrediction:
+    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> RelationPrediction:
         """Predict the most probable label of each pair, in one or both directions."""
         record, spans = self.record, _spans(example)
         pairs = list(_pairs(record.config, record.related, spans))

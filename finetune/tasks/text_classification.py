@@ -29,7 +29,7 @@ from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences
-from finetune.tasks.base import Task, TaskRecord, labeled_model
+from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
     class_losses,
@@ -39,6 +39,7 @@ from finetune.tasks.class_losses import (
 )
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.explained import Explained, ExplainedTexts
+from finetune.tasks.record import TaskRecord
 from finetune.tasks.soft_losses import SoftLoss, SoftTextLoss
 from finetune.tasks.text_fields import derive_texts
 from finetune.types import (

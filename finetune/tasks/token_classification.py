@@ -245,11 +245,9 @@ class TokenClassificationTask(WordTask):
         rows = self.record.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
         return batch.partials(rows)
 
-    def finish(
-        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> TokenPrediction:
-        """Predict one tag for each word."""
-        return self.record.finish(example, partials, log_probabilities=log_probabilities)
+    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> TokenPrediction:
+        """Predict one tag for each word, with the log-probabilities of all."""
+        return self.record.finish(example, partials, log_probabilities=True)
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]

@@ -13,7 +13,8 @@ from finetune.data.tables import Table
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.texts import Input, as_example
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task
+from finetune.tasks.record import TaskRecord
 from finetune.types import Encoding, Example, TokenExample
 
 

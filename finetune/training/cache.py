@@ -33,7 +33,8 @@ from finetune.runtime.cache import (
 from finetune.runtime.files import SaveError, replace_file, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.tasks.base import FITTED, EncodeChunk, Task, joined
+from finetune.tasks.base import EncodeChunk, Task, joined
+from finetune.tasks.record import FITTED
 from finetune.types import Example, TokenExample, UserError
 
 MIN_EXAMPLES = 50_000

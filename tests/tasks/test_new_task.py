@@ -24,7 +24,8 @@ from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
-from finetune.tasks.base import Task, TaskRecord, labeled_model
+from finetune.tasks.base import Task, labeled_model
+from finetune.tasks.record import TaskRecord
 from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
@@ -70,7 +71,7 @@ class RankTask(Task):
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         return batch.partials((logits > 0).sum(1).tolist())
 
-    def finish(self, example: Any, partials: Sequence[Partial], **_: Any) -> TextPrediction:
+    def finish(self, example: Any, partials: Sequence[Partial]) -> TextPrediction:
         return TextPrediction(example.id, str(partials[0].values))
 
 

@@ -11,7 +11,8 @@ import pytest
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import TASKS
 from finetune.tasks import task_class
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task
+from finetune.tasks.record import TaskRecord
 from tests.test_layers import MODULES, ROOT, tree
 
 OWNED = ("tasks.", "config.tasks", "data.text_labels", "registry")

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -30,7 +31,7 @@ from finetune.runtime.hub import create_repository, upload_folder
 from finetune.types import Batch, LabelSet, UserError
 
 
-class Head(nn.Module):
+class Head(nn.Module, ABC):
     """A task head on an ``Encoder``.
 
     Attributes:
@@ -98,9 +99,9 @@ class Head(nn.Module):
         """Return the output of the head for a batch."""
         return self.read(self.encoder(batch), batch)
 
+    @abstractmethod
     def read(self, hidden: Tensor, batch: Batch) -> Any:
         """Return the output of the head, given the hidden states [T, H] of a batch."""
-        raise NotImplementedError
 
     def with_states(self, batch: Batch, layers: Sequence[int]) -> tuple[Any, list[Tensor]]:
         """Return the output of the head, and the hidden states [T, H] of layers."""

@@ -1,0 +1,134 @@
+"""What is saved with a model in order to use it again, besides its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from finetune.config.tasks import TrainConfig, column_map
+from finetune.data import read_text_file
+from finetune.data.tables import Table
+from finetune.evaluation.prediction_types import DEFAULT_METRICS
+from finetune.preprocessing.texts import Input, as_example, check_pair
+from finetune.tasks.decoding import Decoder
+from finetune.types import Example, LabelSet, TokenExample, UserError
+
+FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}, "decisions": {}}
+"""Fields of records that are fitted on the validation split after training; their defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord(Decoder):
+    """Everything that is saved with a model in order to use it again (``finetune.json``).
+
+    Each task adds the fields that it derives from training data or fits on validation data.
+    """
+
+    config: TrainConfig
+    labels: LabelSet
+    max_length: int  # in tokens, special tokens included
+    pairs: bool | None = None
+    """Whether examples are pairs of texts; None for words and for data of both kinds."""
+    decisions: Mapping[str, Any] = field(default_factory=dict)
+    """What `finetune thresholds` saved, as ``Decisions.record`` returns it."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of predictions, as in ``DEFAULT_METRICS``: a label, if not said otherwise."""
+        return "label"
+
+    default_overlap: ClassVar[int] = 64
+    """Number of tokens that neighboring windows of a text share by default."""
+    reads_rows: ClassVar[bool] = False
+    """Whether an input is a row whose columns have roles of their own, and not a text or words."""
+
+    @property
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server; none if a server cannot read it."""
+        return ("text",) if self.pairs is False else ("text", "text_pair")
+
+    @property
+    def context_words(self) -> int:
+        """Most words of a document that the model reads on each side of a sentence."""
+        return 0
+
+    @property
+    def usual_columns(self) -> Mapping[str, str]:
+        """The columns that training named, by role: they are read where others are not named."""
+        return column_map(self.config.columns)
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream inputs as examples without gold, whose ``id`` is the row number from 0.
+
+        Args:
+            source: A path, a folder or pattern of several files, ``-`` for standard input, or a
+                table.
+            options: ``columns`` by role; the text ``encoding`` of the files; ``rows``, a dict that
+                gets the values of each row by ``id``.
+
+        Raises:
+            DataError: If a row cannot be read; the message names file and line.
+        """
+        return read_text_file(
+            source, usual_columns=self.usual_columns, pair=self.pairs, labels=False, **options
+        )
+
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return an input as an example; raise UserError if that is impossible."""
+        return self.checked(as_example(index, item, words=False, pairs=self.pairs, where=where))
+
+    def checked(self, example: Example) -> Example:
+        """Return an example with its place; raise UserError if the model cannot read it."""
+        if not example.where:
+            example = replace(example, where=f"input {example.id}")
+        self.config.description.require_examples(type(example), f"{example.where}: the examples")
+        return example if isinstance(example, TokenExample) else check_pair(example, self.pairs)
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that selects the best model (higher is better)."""
+        return self.config.metric or DEFAULT_METRICS[self.kind]
+
+    @property
+    def overlap(self) -> int:
+        """Number of tokens that neighboring windows of a long text share."""
+        overlap, largest = self.config.overlap, self.max_length // 2
+        if overlap is not None and overlap > largest:
+            raise UserError(
+                f"--overlap {overlap} is over half of --max-length {self.max_length}: write "
+                f"{largest} or less."
+            )
+        return min(self.default_overlap, largest) if overlap is None else overlap
+
+    @property
+    def long_text(self) -> str | None:
+        """The treatment of whole texts that are too long; None for words and contexts."""
+        return None
+
+    @property
+    def threshold_labels(self) -> Sequence[str]:
+        """The labels whose lowest probabilities, ``thresholds``, may be changed later."""
+        return ()
+
+    def extra_fields(self) -> dict[str, Any]:
+        """Return the fields under ``extra`` in ``finetune.json``."""
+        values = {field.name: getattr(self, field.name) for field in extra_fields(type(self))}
+        if values.get("temperature", 1.0) is None:  # not fitted
+            del values["temperature"]
+        if not values["decisions"]:
+            del values["decisions"]
+        return values
+
+    def unfitted(self) -> Self:
+        """Return the record without the values fitted by an earlier training run."""
+        own = self.extra_fields()
+        return replace(self, **{name: value for name, value in FITTED.items() if name in own})
+
+
+def extra_fields(record: type[TaskRecord]) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a class of records besides ``config``, ``labels`` and ``max_length``."""
+    common = ("config", "labels", "max_length")
+    return [field for field in dataclasses.fields(record) if field.name not in common]
