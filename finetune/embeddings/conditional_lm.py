@@ -6,7 +6,6 @@ Model": to predict masked subwords of a text, the model also reads the vector of
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +21,6 @@ from finetune.models.heads.pair_classifier import separate_texts
 from finetune.models.heads.sentence_encoder import Pooling, SentenceOutput, save_modules
 from finetune.models.loading import local_model
 from finetune.models.padding import take_sequences
-from finetune.runtime.device import to_device
 from finetune.types import Batch, UserError
 
 NUM_CONDITIONS = 15
@@ -34,12 +32,14 @@ class ConditionalMaskedLM(MaskedLanguageModel):
     """Vectors of N texts, and in training the scores of M masked subwords of second texts.
 
     A perceptron of three layers turns the vector of the first text of a pair into P vectors of the
-    width of embeddings. The same encoder reads them at P more positions behind the second text.
+    width of embeddings. The same encoder reads them in place of the last P tokens of the second
+    text.
 
     The model is a masked language model. It is saved with the files of sentence-transformers, and
     the perceptron in a file beside them. Sequences of a training batch have the two texts of a pair
-    as their "words", each with its special tokens. Its targets are ``position`` [M], counted from
-    the begin of the second text, ``token`` [M] and their ``number`` in each pair [N].
+    as their "words", each with its special tokens, the second one with P more tokens. Its targets
+    are ``position`` [M], counted from the begin of the second text, ``token`` [M] and their
+    ``number`` in each pair [N].
     """
 
     lr_factor = 1.0
@@ -93,11 +93,13 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         embeddings: Any = self.model.get_input_embeddings()
         vectors = self.vectors(first).to(embeddings.weight.dtype)
         conditions = self.projection(vectors).unflatten(1, (NUM_CONDITIONS, -1))
-        longer, order = with_more_positions(second, NUM_CONDITIONS, self.encoder.pad_id)
-        read = torch.cat([embeddings(second.input_ids), conditions.flatten(0, 1)])
-        states = self.encoder(longer, vectors=read.index_select(0, order))
+        read = embeddings(second.input_ids)
+        ends = second.cu_seqlens[1:, None].long()
+        rows = ends - torch.arange(NUM_CONDITIONS, 0, -1, device=ends.device)
+        read = read.index_copy(0, rows.flatten(), conditions.flatten(0, 1))
+        states = self.encoder(second, vectors=read)
         position, token, number = (batch.targets[n] for n in ("position", "token", "number"))
-        begins = longer.cu_seqlens[:-1].long()
+        begins = second.cu_seqlens[:-1].long()
         rows = begins.repeat_interleave(number, output_size=len(position)) + position
         return self._scores_of(self._chosen_logits, states.index_select(0, rows), token)
 
@@ -115,32 +117,3 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         super().save_pretrained(folder, **options)
         save_module(self.projection, Path(folder) / PROJECTION_FILE)
         save_modules(self, Path(folder))
-
-
-def with_more_positions(batch: Batch, number: int, fill: int) -> tuple[Batch, Tensor]:
-    """Return a batch with ``number`` more tokens of id ``fill`` after each sequence.
-
-    The new batch has no words and targets. Also return the order [T + N * number] of its tokens:
-    indices of the T tokens of the old batch, followed by the added tokens.
-    """
-    device, size = batch.input_ids.device, len(batch.input_ids)
-    order, start = [], 0
-    for row, length in enumerate(batch.lengths):
-        further = size + row * number
-        order += [torch.arange(start, start + length), torch.arange(further, further + number)]
-        start += length
-    rows = to_device(torch.cat(order), device)
-    lengths = tuple(length + number for length in batch.lengths)
-    bounds = torch.tensor([0, *lengths]).cumsum(0)
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    more = len(lengths) * number
-    segments = batch.segment_ids
-    longer = replace(
-        batch,
-        input_ids=F.pad(batch.input_ids, (0, more), value=fill)[rows],
-        position_ids=to_device(positions, device),
-        segment_ids=None if segments is None else F.pad(segments, (0, more))[rows],
-        cu_seqlens=to_device(bounds.int(), device),
-        lengths=lengths,
-    )
-    return longer, rows

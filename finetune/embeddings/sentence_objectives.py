@@ -333,7 +333,8 @@ class ConditionalLM(Objective):
     def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
         """Return each pair as one sequence, its second text with masks.
 
-        The second text is cut so that the vectors of the first one fit behind it.
+        The second text is cut so that the vectors of the first one fit behind it, where padding
+        keeps their places.
         """
         tokenizer, (_, after) = self.tokenizer.tokenizer, self.around()
         masking = Masking(
@@ -347,11 +348,11 @@ class ConditionalLM(Objective):
             for text in sequences
             if text.part
         ]
-        pairs = []
+        pairs, places = [], [tokenizer.pad_token_id] * NUM_CONDITIONS
         masked = masking.apply(Encodings.of(seconds), seed, epoch)
         firsts = (text for text in sequences if not text.part)
         for first, second in zip(firsts, masked, strict=True):
-            ids = [*first.input_ids, *second.input_ids]
+            ids = [*first.input_ids, *second.input_ids, *places]
             segments = first.segment_ids and first.segment_ids[:1] * len(ids)
             starts = [0, len(first.input_ids), len(ids)]
             pairs.append(Encoding(first.example, ids, segments, starts, 0, second.target))

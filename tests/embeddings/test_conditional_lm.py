@@ -56,7 +56,7 @@ def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
     for each in sequences:
         _, middle, end = each.word_starts
         firsts.append(torch.tensor(each.input_ids[:middle]))
-        seconds.append(torch.tensor(each.input_ids[middle:end]))
+        seconds.append(torch.tensor(each.input_ids[middle : end - NUM_CONDITIONS]))
         tokens.append((torch.tensor(each.target["position"]), torch.tensor(each.target["token"])))
     ids = torch.nn.utils.rnn.pad_sequence(firsts, True, head.encoder.pad_id)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(own)) for own in firsts], True)
@@ -116,7 +116,8 @@ def test_masks_and_lengths(tmp_path: Path) -> None:
     tokenizer = task.tokenizer.tokenizer
     for pair, (first, second) in zip(sequences, PAIRS, strict=True):
         _, middle, end = pair.word_starts
-        ids = pair.input_ids[middle:]
+        end -= NUM_CONDITIONS
+        ids = pair.input_ids[middle:end]
         assert pair.input_ids[:middle] == tokenizer(first)["input_ids"]
         for position, token in zip(pair.target["position"], pair.target["token"], strict=True):
             ids[position] = token
