@@ -34,7 +34,7 @@ from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
-from finetune.embeddings.vectors import Array
+from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.embeddings.wordnet import Inventory, pos_of, read_inventory
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder, WordSettings
@@ -218,11 +218,11 @@ class WordSenses:
             return {}
         cosines = {}
         for sense in candidates:
-            parts = [_unit(self.vectors[sense])] if sense in self.vectors else []
+            parts = [unit_vectors(self.vectors[sense])] if sense in self.vectors else []
             if sense in glosses:
-                parts.append(self.settings.gloss_weight * _unit(glosses[sense]))
+                parts.append(self.settings.gloss_weight * unit_vectors(glosses[sense]))
             if parts:
-                cosines[sense] = float(_unit(np.sum(parts, axis=0)) @ _unit(vector))
+                cosines[sense] = float(unit_vectors(np.sum(parts, axis=0)) @ unit_vectors(vector))
         return cosines
 
     def decide(
@@ -331,11 +331,6 @@ class WordSenses:
             )
         listed = None if settings.inventory is None else read_inventory(settings.inventory)
         return cls(settings, vectors, counts, listed, embedder)
-
-
-def _unit(vector: Array) -> Array:
-    length = np.linalg.norm(vector)
-    return np.asarray(vector / length if length else vector)
 
 
 def fit_senses(command: Wsd) -> None:
