@@ -265,11 +265,7 @@ def _row(sentence: Element, document: str | None, gold: dict[str, list[str]]) ->
 
 
 def _build(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    *,
-    labels: Sequence[str] = (),
-    **facts: Any,
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], **facts: Any
 ) -> Tables:
     """Return an item for each target; several predicted senses share the credit.
 
@@ -281,7 +277,7 @@ def _build(
     ]
     answered = (tuple(senses) or None for senses in predicted)
     items = Items.of(range(len(gold)), gold, answered, credit=np.array(credit))
-    return Tables(type=SENSES, gold=gold, predicted=predicted, items=items, **facts)
+    return Tables.of(SENSES, gold, predicted, items, **facts)
 
 
 def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:

@@ -181,6 +181,25 @@ class Tables:
     scale: Sequence[float] = ()
     costs: Costs = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        type: PredictionType,
+        gold: Sequence[Any],
+        predicted: Sequence[Any],
+        items: Items,
+        *,
+        labels: Iterable[str] = (),
+        names: tuple[str, ...] | None = None,
+        **facts: Any,
+    ) -> Tables:
+        """Make the tables of a type; ``names`` are found in the items by default."""
+        labels = tuple(labels)
+        if names is None:
+            names = sorted_names(items, labels) if type.named else ()
+        sides: dict[str, Any] = {"gold": gold, "predicted": predicted, "items": items}
+        return cls(type=type, names=names, labels=labels, **sides, **facts)
+
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self.gold)

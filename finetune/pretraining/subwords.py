@@ -42,14 +42,7 @@ def _build(
         gold = [list(prediction.gold or ()) for prediction in predictions]
     example = np.repeat(np.arange(len(gold)), np.fromiter(map(len, gold), np.int64))
     items = Items.of(example, chain.from_iterable(gold), chain.from_iterable(predicted))
-    return Tables(
-        type=SUBWORDS,
-        gold=gold,
-        predicted=predicted,
-        items=items,
-        predictions=predictions,
-        **facts,
-    )
+    return Tables.of(SUBWORDS, gold, predicted, items, predictions=predictions, **facts)
 
 
 def _subword_counts(tables: Tables) -> np.ndarray:

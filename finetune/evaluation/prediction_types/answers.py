@@ -87,14 +87,7 @@ def _build(
         f1=np.array([word_f1(*pair) for pair in sides]),
         has_answer=np.array([bool(answers) for answers in gold]),
     )
-    return Tables(
-        type=ANSWERS,
-        gold=gold,
-        predicted=predicted,
-        items=items,
-        predictions=predictions,
-        **facts,
-    )
+    return Tables.of(ANSWERS, gold, predicted, items, predictions=predictions, **facts)
 
 
 def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> np.ndarray:

@@ -58,14 +58,7 @@ def _build(
         (prediction.score for prediction in predictions) if predictions else None,
         abstained=[own is not None for own in kept_back],
     )
-    return Tables(
-        type=CHOICE,
-        gold=gold,
-        predicted=predicted,
-        items=items,
-        predictions=predictions,
-        **facts,
-    )
+    return Tables.of(CHOICE, gold, predicted, items, predictions=predictions, **facts)
 
 
 def choice_text(example: ChoiceQuestion, index: int) -> str:

@@ -146,15 +146,15 @@ def _build(
     names = tuple(name for name in sorted_names(items, labels) if name != NO_LABEL)
     if positive is None and len(labels or names) == 2:
         positive = positive_label(labels or names, Counter(gold))
-    return Tables(
-        type=LABEL,
-        gold=gold,
-        predicted=predicted,
-        items=items,
+    return Tables.of(
+        LABEL,
+        gold,
+        predicted,
+        items,
         predictions=predictions,
-        names=names,
-        labels=tuple(labels),
         positive=positive,
+        names=names,
+        labels=labels,
         **facts,
     )
 

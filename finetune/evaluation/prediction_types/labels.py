@@ -14,7 +14,6 @@ from finetune.evaluation.items import (
     Tables,
     Wording,
     pair_items,
-    sorted_names,
 )
 from finetune.evaluation.metrics import (
     Metric,
@@ -79,7 +78,6 @@ def _build(
     predicted: Sequence[Sequence[str]],
     *,
     predictions: Sequence[TextPrediction] = (),
-    labels: Sequence[str] = (),
     **facts: Any,
 ) -> Tables:
     scores = [prediction.scores for prediction in predictions]
@@ -100,16 +98,7 @@ def _build(
         ),
         score,
     )
-    return Tables(
-        type=LABELS,
-        gold=gold,
-        predicted=predicted,
-        items=items,
-        predictions=predictions,
-        names=sorted_names(items, labels),
-        labels=tuple(labels),
-        **facts,
-    )
+    return Tables.of(LABELS, gold, predicted, items, predictions=predictions, **facts)
 
 
 def _every_label(tables: Tables) -> Items:

@@ -80,9 +80,7 @@ def _build(gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Table
     gold, predicted = (side.tolist() for side in sides)
     nothing = np.zeros(len(gold), bool)  # no number is exactly right
     items = Items.of(range(len(gold)), gold, predicted, credit=nothing, deviation=deviation)
-    return Tables(
-        type=NUMBER, gold=gold, predicted=predicted, items=items, scale=predicted, **facts
-    )
+    return Tables.of(NUMBER, gold, predicted, items, scale=predicted, **facts)
 
 
 NUMBER = PredictionType(

@@ -26,7 +26,6 @@ from finetune.evaluation.items import (
     Wording,
     known_or_nan,
     set_items,
-    sorted_names,
     withheld_in,
 )
 from finetune.evaluation.metrics import (
@@ -57,7 +56,6 @@ def _build(
     predicted: Sequence[Sequence[Relation]],
     *,
     predictions: Sequence[RelationPrediction] = (),
-    labels: Sequence[str] = (),
     **facts: Any,
 ) -> Tables:
     known = [dict(zip(p.relations, p.scores, strict=True)) for p in predictions]
@@ -66,15 +64,7 @@ def _build(
         return known[index].get(predicted, math.nan) if known and predicted else math.nan
 
     items = set_items(gold, predicted, score)
-    return Tables(
-        type=RELATIONS,
-        gold=gold,
-        predicted=predicted,
-        items=items,
-        predictions=predictions,
-        names=sorted_names(items, labels),
-        **facts,
-    )
+    return Tables.of(RELATIONS, gold, predicted, items, predictions=predictions, **facts)
 
 
 def _untyped(tables: Tables) -> Items:

@@ -35,7 +35,6 @@ from finetune.evaluation.items import (
     pair_items,
     probability,
     set_items,
-    sorted_names,
     withheld_in,
 )
 from finetune.evaluation.metrics import (
@@ -343,7 +342,6 @@ def _build(
     predicted: Sequence[Sequence[Span]],
     *,
     predictions: Sequence[SpanPrediction] = (),
-    labels: Sequence[str] = (),
     **facts: Any,
 ) -> Tables:
     known = [dict(zip(p.spans, p.scores, strict=True)) for p in predictions]
@@ -352,15 +350,7 @@ def _build(
         return known[index].get(predicted, math.nan) if known and predicted else math.nan
 
     items = matched_items(map(set, gold), map(set, predicted), score)
-    return Tables(
-        type=SPANS,
-        gold=gold,
-        predicted=predicted,
-        items=items,
-        predictions=predictions,
-        names=sorted_names(items, labels),
-        **facts,
-    )
+    return Tables.of(SPANS, gold, predicted, items, predictions=predictions, **facts)
 
 
 def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:

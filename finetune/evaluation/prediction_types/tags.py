@@ -31,7 +31,6 @@ from finetune.evaluation.items import (
     probability,
     right_by_group,
     set_items,
-    sorted_names,
     withheld_in,
 )
 from finetune.evaluation.metrics import (
@@ -88,7 +87,6 @@ def _build(
     *,
     predictions: Sequence[TokenPrediction] = (),
     schemes: tuple[str | None, str | None] = (None, None),
-    labels: Sequence[str] = (),
     **facts: Any,
 ) -> Tables:
     """Return gold and predicted tags, one for each word; without a scheme they are plain.
@@ -122,15 +120,8 @@ def _build(
             return sum(known[index][span.start : span.end]) / (span.end - span.start)
 
         items = matched_items(sides[0], sides[1], score)
-    return Tables(
-        type=type,
-        gold=gold,
-        predicted=predicted,
-        items=items,
-        predictions=predictions,
-        names=sorted_names(items, labels),
-        schemes=schemes,
-        **facts,
+    return Tables.of(
+        type, gold, predicted, items, predictions=predictions, schemes=schemes, **facts
     )
 
 
