@@ -166,7 +166,7 @@ class GoldOptions(DataOptions):
     @property
     def source(self) -> GoldSource:
         """The place of the gold, and the settings to read it."""
-        from finetune.evaluation.costs import read_costs
+        from finetune.evaluation.decisions.costs import read_costs
         from finetune.evaluation.predictions import GoldSource
 
         return GoldSource(

@@ -217,7 +217,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
 
     @property
     def _costs(self) -> Mapping[str, Mapping[str, float]] | None:
-        from finetune.evaluation.costs import read_costs
+        from finetune.evaluation.decisions.costs import read_costs
 
         return None if self.costs is None else read_costs(self.costs)
 

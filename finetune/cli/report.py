@@ -111,8 +111,8 @@ class Report(ReasonOptions, GoldOptions, Command):
 
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
+    from finetune.evaluation.decisions.abstaining import withheld_note
     from finetune.evaluation.positive import metric_title
-    from finetune.evaluation.selective import withheld_note
     from finetune.reporting.analysis import analysis_tables
 
     by = found.aligned_by and f", aligned by {found.aligned_by}"

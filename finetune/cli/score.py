@@ -63,10 +63,10 @@ class Score(FormatOption, DataOptions, Command):
 
     def _score(self, predictions: Path, gold: str | None, usual: Mapping[str, str] | None) -> None:
         from finetune.evaluation.alignment import align_runs
-        from finetune.evaluation.costs import read_costs
+        from finetune.evaluation.decisions.abstaining import withheld_note
+        from finetune.evaluation.decisions.costs import read_costs
         from finetune.evaluation.metrics import score
         from finetune.evaluation.predictions import GoldSource
-        from finetune.evaluation.selective import withheld_note
 
         source = GoldSource(
             gold=gold,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,11 +13,11 @@ from finetune.cli.output import print_tables, show
 from finetune.config.options import Help, argument
 from finetune.config.tasks import flag
 from finetune.data.dataset import DataError
-from finetune.types import UserError, abbreviated
+from finetune.types import UserError
 
 if TYPE_CHECKING:
-    from finetune.evaluation.items import TableRows, Tables
-    from finetune.evaluation.thresholds import LabelProbabilities
+    from finetune.evaluation.decisions import Choice
+    from finetune.evaluation.items import Tables
     from finetune.tasks.base import Task
 
 DELTA = 0.05
@@ -29,18 +28,6 @@ GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "unlike", 
 """The options of which one is given."""
 _OF_ANSWERS = {"thresholds", "confidence", "costs"}
 """The rules of which one decides the answers of a model."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A choice: the fields of the model's record that it sets, and its output."""
-
-    fields: Mapping[str, Any]
-    content: Mapping[str, Any]
-    """The JSON output."""
-    tables: Mapping[str, TableRows]
-    notes: Sequence[str] = ()
-    title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +125,38 @@ class Thresholds(FormatOption, Command):
             self.note(f"saved in {model}: `finetune predict` uses it; --reset removes it.")
 
     def _chosen(self, goal: str, task: Task, model: Path) -> Choice:
+        from finetune.evaluation.decisions import abstaining, costs, label_thresholds, sets
+        from finetune.evaluation.prediction_types import TYPES
+        from finetune.evaluation.runs import RunFolder
+        from finetune.inference.vectors import choose_distance
+
+        record: Any = task.record
+        split = self.split
+        if self.unlike is not None:
+            return choose_distance(task, model, split, self.unlike, save=not self.dry_run)
+        if self.costs is not None:
+            type, labels = TYPES[record.kind], list(record.labels)
+            return costs.choose_costs(self.costs, labels, type, self._runs(), split)
+        if self.sets is not None:
+            how = self.set_scores, self.per_class
+            return sets.choose_sets(self._runs(), split, self.sets, *how)
         if goal in ("risk", "coverage"):
-            return self._withhold()
-        if goal == "sets":
-            return self._choose_sets()
-        if goal == "unlike":
-            return self._choose_distance(task, model)
-        return self._choose_costs(task) if goal == "costs" else self._choose_labels(task)
+            validated = RunFolder.open(Path(self.folder)).config.get("validation") != "none"
+            chose_epoch = split == "validation" and validated
+            wanted = self.risk, self.coverage, self.delta
+            return abstaining.choose_confidence(self._runs(), split, *wanted, chose_epoch)
+        if not _chooses_labels(task):
+            raise UserError(
+                f"{self.folder}: --metric, --precision and --recall are for labels of texts; "
+                "`ner` (--calibrate types) and `qa` choose thresholds in training. Give --risk or "
+                "--coverage to withhold answers."
+            )
+        label_goal = label_thresholds.Goal(self.metric, self.precision, self.recall)
+        of_model = list(record.labels), record.positive, record.threshold
+        runs = self._runs(record.positive)
+        return label_thresholds.choose_thresholds(
+            runs, split, *of_model, label_goal, folder=self.folder
+        )
 
     def _save(self, task: Task, fields: Mapping[str, Any], model: Path) -> None:
         from finetune.evaluation.runs import CHECKSUMS, write_run_checksums
@@ -193,184 +205,6 @@ class Thresholds(FormatOption, Command):
                 "the folder of a run with validation data, or --split."
             )
         return runs
-
-    # --- Answers to withhold ---
-
-    def _withhold(self) -> Choice:
-        from finetune.evaluation import selective
-        from finetune.evaluation.runs import RunFolder
-
-        opened = RunFolder.open(Path(self.folder))
-        splits = {split: selective.Answers.of(run) for split, run in self._runs().items()}
-        answers = splits[self.split]
-        if self.risk is not None:
-            chosen = selective.at_risk(answers, self.risk, self.delta)
-        else:
-            chosen = selective.at_coverage(answers, self.coverage or 1.0, self.delta)
-        rows = []
-        for split, own in splits.items():
-            given = own.above(chosen.confidence)
-            row = {"split": split, "answers": len(own), "coverage": len(given) / len(own)}
-            row |= {"risk of all": own.risk, "risk": given.risk}
-            row[f"bound (δ {self.delta:g})"] = selective.risk_bound(given, self.delta)
-            rows.append(row | {"aurc": selective.area_under_risk(own)})
-        tables, classes = {"": rows}, selective.by_class(answers, chosen.confidence)
-        if len(classes) > 1:
-            tables[f"by predicted class, {self.split}"] = classes
-        notes = [f"answers with a probability below {chosen.confidence:.4f} are withheld"]
-        if self.split == "validation" and opened.config.get("validation") != "none":
-            notes.append(
-                "validation also chose the epoch of the model, so its risk and the bound are a "
-                "little low: --split names another split"
-            )
-        return Choice(
-            {"confidence": max(0.0, chosen.confidence - 5e-7)},  # files have six digits
-            {**chosen._asdict(), "splits": rows, "classes": classes},
-            tables,
-            notes,
-        )
-
-    def _choose_sets(self) -> Choice:
-        from finetune.evaluation.conformal import fit_sets, table_of_sets
-
-        assert self.sets is not None
-        runs = self._runs()
-        rule = fit_sets(runs[self.split], self.sets, self.set_scores, self.per_class)
-        tables: dict[str, TableRows] = {}
-        for split, run in runs.items():
-            with contextlib.suppress(UserError):  # half of validation may be too small
-                own = split == self.split
-                how = ", each half with the rule of the other" if own else ""
-                tables[f"sets on {split}{how}"] = table_of_sets(run, rule, refit=own)
-        return Choice({"sets": vars(rule)}, {"sets": vars(rule), **tables}, tables)
-
-    def _choose_distance(self, task: Task, model: Path) -> Choice:
-        from finetune.inference.vectors import TrainingVectors, largest_distance, vectors_of_run
-
-        assert self.unlike is not None
-        vectors = vectors_of_run(task, model, self.split)
-        found = TrainingVectors.fit(vectors["train"])
-        distances = {split: found.distances(own) for split, own in vectors.items()}
-        largest = largest_distance(distances[self.split], self.unlike)
-        if not self.dry_run:
-            found.save(model)
-        rows = [
-            {
-                "split": split,
-                "examples": len(own),
-                "mean distance": float(own.mean()),
-                "unlike": float((own > largest).mean()),
-            }
-            for split, own in distances.items()
-        ]
-        note = f"answers for texts at a distance above {largest:.4f} are withheld"
-        return Choice(
-            {"distance": largest}, {"distance": largest, "splits": rows}, {"": rows}, [note]
-        )
-
-    # --- Costs ---
-
-    def _choose_costs(self, task: Task) -> Choice:
-        from finetune.evaluation import costs as pricing
-        from finetune.evaluation.prediction_types import TYPES, score
-
-        costs = pricing.read_costs(self.costs or "")
-        pricing.check_costs(costs, list(task.record.labels), TYPES[task.record.kind])
-        rows: TableRows = []
-        tables = {"": rows}
-        for split, run in self._runs().items():
-            before = score(pricing.with_costs(run, costs))
-            after = score(by_cost := pricing.by_cost(run, costs))
-            row = {"split": split, "texts": len(run)}
-            row |= {"cost before": before["mean_cost"], "cost": after["mean_cost"]}
-            rows.append(
-                row | {"accuracy before": before["accuracy"], "accuracy": after["accuracy"]}
-            )
-            if split == self.split and (prices := pricing.price_table(by_cost)):
-                tables[f"confusions on {split} by cost"] = prices
-        return Choice({"costs": costs}, {"splits": rows}, tables)
-
-    # --- Labels ---
-
-    def _choose_labels(self, task: Task) -> Choice:
-        import numpy as np
-
-        from finetune.evaluation.thresholds import (
-            FEWEST,
-            Goal,
-            LabelProbabilities,
-            choose,
-            cross_fitted,
-            table_of,
-        )
-
-        record: Any = task.record
-        if not _chooses_labels(task):
-            raise UserError(
-                f"{self.folder}: --metric, --precision and --recall are for labels of texts; "
-                "`ner` (--calibrate types) and `qa` choose thresholds in training. Give --risk or "
-                "--coverage to withhold answers."
-            )
-        usual = "f1" if record.positive else "micro_f1"
-        splits = {
-            split: LabelProbabilities.of(run, list(record.labels), record.positive)
-            for split, run in self._runs(record.positive).items()
-        }
-        data, metric = splits[self.split], self.metric or usual
-        by_rate = self.precision is not None or self.recall is not None
-        goal = Goal(None if by_rate else metric, self.precision, self.recall)
-        default = 0.0 if data.is_of_one else record.threshold
-        if data.is_of_one and not by_rate and self.metric is None:
-            raise UserError(
-                f"{self.folder}: the most probable of several labels needs no threshold. Give "
-                "--risk, --coverage, --precision or --recall to withhold answers, or --costs."
-            )
-        chosen = choose(data, goal, default)
-        rows = table_of(data, chosen)
-        if all(row["gold"] < FEWEST for row in rows):
-            raise UserError(
-                f"{self.folder}: no label has {FEWEST} gold examples in {self.split}, too few to "
-                "choose a threshold on: train with more validation data."
-            )
-        notes = []
-        if few := [row["label"] for row in rows if row["gold"] < FEWEST]:
-            notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
-        if len(rows) == 1:
-            notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
-        fitted, before_after = cross_fitted(data, goal, default), {}
-        for split, own in splits.items():
-            of_split, before = own.metric(metric), np.full(len(chosen), default)
-            after = fitted if split == self.split else np.array(list(chosen.values()))
-            old, new = own.value(of_split, before), own.value(of_split, after)
-            before_after[split] = {"before": old, "after": new}
-            how = " (each half with the threshold of the other)" if split == self.split else ""
-            notes.append(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
-        fixed = "precision" if self.recall is None else "recall"
-        least = float(self.precision or self.recall or 0)
-        if missed := [r["label"] for r in rows if r[fixed] < least and r["gold"] >= FEWEST]:
-            notes.append(
-                f"no threshold reaches this for {abbreviated(missed)}: the nearest is taken"
-            )
-        title = f"{goal}, chosen on {len(data.gold):,} examples of {self.split}"
-        content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
-        field = "confidence" if data.is_of_one else "thresholds"
-        tables = {"": _shown(data, chosen, default)}
-        return Choice({field: chosen}, content | {"scores": before_after}, tables, notes, title)
-
-
-def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float) -> TableRows:
-    from finetune.evaluation.thresholds import table_of, trade_of
-
-    rows = table_of(data, chosen)
-    if len(rows) > 1:
-        before = table_of(data, dict.fromkeys(data.columns, default))
-        return [
-            row | {f"f1 at {default:g}": old["f1"]} for row, old in zip(rows, before, strict=True)
-        ]
-    shown = ("precision", "recall", "f1", "predicted")
-    trade = sorted([*trade_of(data), *rows], key=lambda row: row["threshold"])
-    name = f"threshold of {data.columns[0]}"
-    return [{name: row["threshold"]} | {each: row[each] for each in shown} for row in trade]
 
 
 def _chooses_labels(task: Task) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from finetune.data import DataError
-from finetune.evaluation.costs import with_costs
+from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables
 from finetune.evaluation.prediction_types import common_types
 from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile, read_predictions

@@ -16,12 +16,12 @@ from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.custom_metrics import load_metric
+from finetune.evaluation.decisions.abstaining import withheld_note
 from finetune.evaluation.items import Tables
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import find_system, read_summary
-from finetune.evaluation.selective import withheld_note
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,

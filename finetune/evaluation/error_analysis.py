@@ -13,11 +13,11 @@ from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning, probable_label_errors
 from finetune.evaluation.decisions import Decisions
+from finetune.evaluation.decisions.abstaining import tables_of_decisions, withheld_note
 from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import is_rated, score
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.runs import RunFolder, find_system
-from finetune.evaluation.selective import tables_of_decisions, withheld_note
 from finetune.evaluation.subgroups import tables_of_groups
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError

@@ -21,8 +21,8 @@ import numpy as np
 
 from finetune.config.tasks import choices
 from finetune.data.in_memory import input_table, is_from
-from finetune.evaluation.costs import check_costs
 from finetune.evaluation.decisions import Costs, Decisions
+from finetune.evaluation.decisions.costs import check_costs
 from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.explanation import Explanation, explain, explained_by
 from finetune.inference.loop import PredictionStream, precision_on, predict, without_blank

@@ -18,7 +18,8 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from finetune.evaluation.conformal import conformal_quantile, needed
+from finetune.evaluation.decisions import Choice
+from finetune.evaluation.decisions.sets import conformal_quantile, needed
 from finetune.inference.loop import forward_passes, precision_on, without_blank
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
@@ -169,3 +170,28 @@ def largest_distance(distances: np.ndarray, rate: float) -> float:
             f"{needed(1 - rate):,} are needed: add some, or raise the rate."
         )
     return math.ceil(found * 1e4) / 1e4
+
+
+def choose_distance(task: Task, model: Path, split: str, rate: float, *, save: bool) -> Choice:
+    """Return the distance that a share ``rate`` of a split exceeds, and the distances by split.
+
+    With ``save``, the statistics of the training vectors are written into the folder of the model.
+    """
+    vectors = vectors_of_run(task, model, split)
+    statistics = TrainingVectors.fit(vectors["train"])
+    distances = {name: statistics.distances(of_split) for name, of_split in vectors.items()}
+    largest = largest_distance(distances[split], rate)
+    if save:
+        statistics.save(model)
+    rows = [
+        {
+            "split": name,
+            "examples": len(of_split),
+            "mean distance": float(of_split.mean()),
+            "unlike": float((of_split > largest).mean()),
+        }
+        for name, of_split in distances.items()
+    ]
+    note = f"answers for texts at a distance above {largest:.4f} are withheld"
+    fields = {"distance": largest}
+    return Choice(fields, {**fields, "splits": rows}, {"": rows}, [note])

@@ -24,10 +24,10 @@ from finetune.evaluation.compare import (
     seed_note,
     verdict,
 )
+from finetune.evaluation.decisions.abstaining import Answers, area_under_risk
 from finetune.evaluation.error_analysis import TITLES, Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import summarize
-from finetune.evaluation.selective import Answers, area_under_risk
 from finetune.evaluation.significance import ALPHA, adjust
 from finetune.reporting import charts
 from finetune.reporting.analysis import (

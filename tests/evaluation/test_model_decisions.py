@@ -13,16 +13,8 @@ import pytest
 from scipy.stats import binomtest
 
 from finetune.data import halves
-from finetune.evaluation import conformal
-from finetune.evaluation.conformal import (
-    conformal_quantile,
-    fit_sets,
-    table_of_sets,
-)
-from finetune.evaluation.costs import by_cost, check_costs, read_costs
-from finetune.evaluation.decisions import SET_SCORES, Decisions, SetRule, set_scores
-from finetune.evaluation.prediction_types import TYPES, Tables, score
-from finetune.evaluation.selective import (
+from finetune.evaluation.decisions import SET_SCORES, Decisions, SetRule, set_scores, sets
+from finetune.evaluation.decisions.abstaining import (
     Answers,
     area_under_risk,
     at_coverage,
@@ -31,6 +23,13 @@ from finetune.evaluation.selective import (
     risk_bound,
     upper_bound,
 )
+from finetune.evaluation.decisions.costs import by_cost, check_costs, read_costs
+from finetune.evaluation.decisions.sets import (
+    conformal_quantile,
+    fit_sets,
+    table_of_sets,
+)
+from finetune.evaluation.prediction_types import TYPES, Tables, score
 from finetune.types import (
     AnswerPrediction,
     ChoicePrediction,
@@ -188,7 +187,7 @@ def test_the_quantile_by_hand() -> None:
     scores = [0.3, 0.1, 0.2]
     assert [conformal_quantile(scores, level) for level in (0.25, 0.5, 0.75)] == [0.1, 0.2, 0.3]
     assert conformal_quantile(scores, 0.76) is None
-    assert conformal_quantile([0.4, *scores], 0.8) == 0.4 and conformal.needed(0.8) == 4
+    assert conformal_quantile([0.4, *scores], 0.8) == 0.4 and sets.needed(0.8) == 4
 
 
 @pytest.mark.parametrize("per_class", [False, True])

@@ -13,8 +13,9 @@ from finetune.data.files import ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.json_files import parse_json
 from finetune.data.labels import canonical_names
-from finetune.evaluation.decisions import Costs, Decisions
-from finetune.evaluation.items import PredictionType, Tables
+from finetune.evaluation.decisions import Choice, Costs, Decisions
+from finetune.evaluation.items import PredictionType, TableRows, Tables
+from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types.label import LABEL, NO_LABEL
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -127,3 +128,22 @@ def price_table(tables: Tables) -> list[dict[str, Any]]:
     ]
     priced = [row | {"sum": row["number"] * row["cost"]} for row in rows]
     return sorted(priced, key=lambda row: -row["sum"])
+
+
+def choose_costs(
+    path: str, labels: Sequence[str], type: PredictionType, runs: Mapping[str, Tables], split: str
+) -> Choice:
+    """Return the costs of a file, and what the cheapest labels cost on each split."""
+    costs = read_costs(path)
+    check_costs(costs, labels, type)
+    rows: TableRows = []
+    tables = {"": rows}
+    for name, run in runs.items():
+        cheapest = by_cost(run, costs)
+        before, after = score(with_costs(run, costs)), score(cheapest)
+        row = {"split": name, "texts": len(run)}
+        row |= {"cost before": before["mean_cost"], "cost": after["mean_cost"]}
+        rows.append(row | {"accuracy before": before["accuracy"], "accuracy": after["accuracy"]})
+        if name == split and (prices := price_table(cheapest)):
+            tables[f"confusions on {name} by cost"] = prices
+    return Choice({"costs": costs}, {"splits": rows}, tables)

@@ -5,6 +5,7 @@ The guarantee is marginal: over new data of the same kind as the data that the r
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -17,7 +18,7 @@ import numpy as np
 
 from finetune.data import halves
 from finetune.data.labels import canonical_names
-from finetune.evaluation.decisions import SetRule, set_scores
+from finetune.evaluation.decisions import Choice, SetRule, set_scores
 from finetune.evaluation.items import TableRows, Tables
 from finetune.types import UserError, quantity
 
@@ -126,3 +127,15 @@ def _row(name: str, counts: np.ndarray) -> dict[str, Any]:
     number, held, size = counts.tolist()
     means = {"coverage": held / max(1, number), "size": size / max(1, number)}
     return {"texts": name, "number": int(number), **means}
+
+
+def choose_sets(
+    runs: Mapping[str, Tables], split: str, level: float, how: str, per_class: bool
+) -> Choice:
+    """Return the rule that is fitted on a split, and the sets that it gives on each split."""
+    rule, tables = fit_sets(runs[split], level, how, per_class), dict[str, TableRows]()
+    for name, run in runs.items():
+        with contextlib.suppress(UserError):  # half of validation may be too small
+            halved = ", each half with the rule of the other" if name == split else ""
+            tables[f"sets on {name}{halved}"] = table_of_sets(run, rule, refit=name == split)
+    return Choice({"sets": vars(rule)}, {"sets": vars(rule), **tables}, tables)

@@ -129,6 +129,18 @@ class Decisions:
         return prediction.withhold(least)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """A choice of `finetune thresholds`: the fields of the model's record that it sets."""
+
+    fields: Mapping[str, Any]
+    content: Mapping[str, Any]
+    """The JSON output."""
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    notes: Sequence[str] = ()
+    title: str = ""
+
+
 def _cheapest(prediction: Any, costs: Costs) -> Any:
     """Return a prediction with the label whose expected cost is least.
 

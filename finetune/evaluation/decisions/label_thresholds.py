@@ -20,6 +20,7 @@ import numpy as np
 from finetune.config.metric_facts import facts_of
 from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
+from finetune.evaluation.decisions import Choice
 from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import (
     Metric,
@@ -319,3 +320,70 @@ def _rates(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> TableRows:
     columns |= {"f1": f1(counts), "predicted": counts[:, 1], "gold": counts[:, 2]}
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in values]
+
+
+def choose_thresholds(
+    runs: Mapping[str, Tables],
+    split: str,
+    labels: Sequence[str],
+    positive: str | None,
+    usual: float,
+    goal: Goal,
+    *,
+    folder: str,
+) -> Choice:
+    """Return the threshold of each label, and the scores before and after on each split.
+
+    ``usual`` is the threshold of the model; a goal without a metric is its usual one. ``folder`` is
+    the name of the run in messages.
+    """
+    splits = {name: LabelProbabilities.of(run, labels, positive) for name, run in runs.items()}
+    data, metric = splits[split], goal.metric or ("f1" if positive else "micro_f1")
+    by_rate = goal.precision is not None or goal.recall is not None
+    if data.is_of_one and not by_rate and goal.metric is None:
+        raise UserError(
+            f"{folder}: the most probable of several labels needs no threshold. Give --risk, "
+            "--coverage, --precision or --recall to withhold answers, or --costs."
+        )
+    goal = replace(goal, metric=None if by_rate else metric)
+    default = 0.0 if data.is_of_one else usual
+    chosen = choose(data, goal, default)
+    rows = table_of(data, chosen)
+    if all(row["gold"] < FEWEST for row in rows):
+        raise UserError(
+            f"{folder}: no label has {FEWEST} gold examples in {split}, too few to choose a "
+            "threshold on: train with more validation data."
+        )
+    notes = []
+    if few := [row["label"] for row in rows if row["gold"] < FEWEST]:
+        notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
+    if len(rows) == 1:
+        notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
+    fitted, before_after = cross_fitted(data, goal, default), {}
+    for name, of_split in splits.items():
+        compared, before = of_split.metric(metric), np.full(len(chosen), default)
+        after = fitted if name == split else np.array(list(chosen.values()))
+        old, new = of_split.value(compared, before), of_split.value(compared, after)
+        before_after[name] = {"before": old, "after": new}
+        how = " (each half with the threshold of the other)" if name == split else ""
+        notes.append(f"{name} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
+    fixed, least = ("precision", goal.precision) if goal.recall is None else ("recall", goal.recall)
+    if missed := [r["label"] for r in rows if r[fixed] < (least or 0) and r["gold"] >= FEWEST]:
+        notes.append(f"no threshold reaches this for {abbreviated(missed)}: the nearest is taken")
+    title = f"{goal}, chosen on {len(data.gold):,} examples of {split}"
+    content = {"goal": str(goal), "thresholds": chosen, "metric": metric, "scores": before_after}
+    fields = {"confidence" if data.is_of_one else "thresholds": chosen}
+    return Choice(fields, content, {"": _shown(data, chosen, default)}, notes, title)
+
+
+def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float) -> TableRows:
+    rows = table_of(data, chosen)
+    if len(rows) > 1:
+        before = table_of(data, dict.fromkeys(data.columns, default))
+        return [
+            row | {f"f1 at {default:g}": old["f1"]} for row, old in zip(rows, before, strict=True)
+        ]
+    shown = ("precision", "recall", "f1", "predicted")
+    trade = sorted([*trade_of(data), *rows], key=lambda row: row["threshold"])
+    name = f"threshold of {data.columns[0]}"
+    return [{name: row["threshold"]} | {each: row[each] for each in shown} for row in trade]

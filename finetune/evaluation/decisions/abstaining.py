@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from finetune.data.labels import canonical_names
-from finetune.evaluation.conformal import table_of_sets
-from finetune.evaluation.costs import price_table
-from finetune.evaluation.decisions import Decisions, below
+from finetune.evaluation.decisions import Choice, Decisions, below
+from finetune.evaluation.decisions.costs import price_table
+from finetune.evaluation.decisions.sets import table_of_sets
 from finetune.evaluation.items import TableRows, Tables
 from finetune.evaluation.metrics import name_of
 from finetune.types import UserError, quantity
@@ -239,6 +239,45 @@ def risk_table(answers: Answers) -> TableRows:
         {"coverage": each.coverage, "confidence": each.confidence, "risk": each.risk}
         for each in dict.fromkeys(chosen)  # few answers have few coverages
     ]
+
+
+def choose_confidence(
+    runs: Mapping[str, Tables],
+    split: str,
+    risk: float | None,
+    coverage: float | None,
+    delta: float,
+    chose_epoch: bool,
+) -> Choice:
+    """Return the threshold for a risk or a coverage, and what it does on each split.
+
+    ``chose_epoch`` tells that the split also chose the epoch of the model.
+    """
+    splits = {name: Answers.of(run) for name, run in runs.items()}
+    answers = splits[split]
+    if risk is not None:
+        chosen = at_risk(answers, risk, delta)
+    else:
+        chosen = at_coverage(answers, coverage or 1.0, delta)
+    rows = []
+    for name, every in splits.items():
+        given = every.above(chosen.confidence)
+        row = {"split": name, "answers": len(every), "coverage": len(given) / len(every)}
+        row |= {"risk of all": every.risk, "risk": given.risk}
+        row[f"bound (δ {delta:g})"] = risk_bound(given, delta)
+        rows.append(row | {"aurc": area_under_risk(every)})
+    tables, classes = {"": rows}, by_class(answers, chosen.confidence)
+    if len(classes) > 1:
+        tables[f"by predicted class, {split}"] = classes
+    notes = [f"answers with a probability below {chosen.confidence:.4f} are withheld"]
+    if chose_epoch:
+        notes.append(
+            "validation also chose the epoch of the model, so its risk and the bound are a "
+            "little low: --split names another split"
+        )
+    fields = {"confidence": max(0.0, chosen.confidence - 5e-7)}  # files have six digits
+    content = {**chosen._asdict(), "splits": rows, "classes": classes}
+    return Choice(fields, content, tables, notes)
 
 
 def withheld_note(tables: Tables) -> str:

@@ -8,10 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.evaluation.prediction_types import scores_of
-from finetune.evaluation.prediction_types.label import LABEL
-from finetune.evaluation.prediction_types.labels import LABELS
-from finetune.evaluation.thresholds import (
+from finetune.evaluation.decisions.label_thresholds import (
     Goal,
     LabelProbabilities,
     choose,
@@ -19,6 +16,9 @@ from finetune.evaluation.thresholds import (
     table_of,
     trade_of,
 )
+from finetune.evaluation.prediction_types import scores_of
+from finetune.evaluation.prediction_types.label import LABEL
+from finetune.evaluation.prediction_types.labels import LABELS
 from finetune.types import TextExample, UserError
 from tests.command import run
 
