@@ -659,6 +659,7 @@ def _finished(
         precision=resolve_precision(config, folder.accelerator.device),
         threads=torch.get_num_threads(),
         weights=result.weights,
+        cuda_graphs=result.cuda_graphs,
     )
     report(result.folder)
     write_run_checksums(result.folder)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +20,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from finetune.config.tasks import default_max_tokens
+from finetune.models.encoder import Encoder
+from finetune.models.graphs import replayed_predictions
 from finetune.models.master_weights import in_precision
+from finetune.models.shapes import Shape
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
@@ -185,11 +189,14 @@ def forward_passes(
         reporter.start(title, len(groups), unit="batch")
     made = (batch_of(group) for group in groups)
     batches = ahead(made) if len(groups) > 1 else made
-    with torch.no_grad(), in_precision(model, precision, device), contextlib.closing(batches):
+    encoder = model if isinstance(model, Encoder) else model.encoder
+    rows = [Shape(int(of.sum()), len(of), int(of.max())) for of in map(lengths.__getitem__, groups)]
+    replaying = replayed_predictions(encoder, rows)
+    casting = in_precision(model, precision, device)
+    with torch.no_grad(), casting, replaying, contextlib.closing(batches):
         outputs = _outputs(model, forward or model, batches, device)
-        for done, (group, (batch, output)) in enumerate(zip(groups, outputs, strict=True), 1):
-            with torch.autocast(device.type, enabled=False):
-                result = decode(output, batch)
+        results = _decoded(outputs, decode, device)
+        for done, (group, result) in enumerate(zip(groups, results, strict=True), 1):
             yield group, result
             if reporter:
                 reporter.update(done)
@@ -204,6 +211,40 @@ def _outputs(
         model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
         batch = batch_to_device(batch, device)
         yield batch, full_precision(forward(batch))
+
+
+def _decoded(
+    outputs: Iterable[tuple[Batch, Any]], decode: Callable[[Any, Batch], R], device: torch.device
+) -> Iterator[R]:
+    """Decode the output of each batch; the host does so while a device computes the next batch.
+
+    What the decoder copies to the host waits for its own batch alone, on another stream.
+    """
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    waiting: collections.deque[tuple[Batch, Any, Any]] = collections.deque()
+
+    def first() -> R:
+        batch, output, computed = waiting.popleft()
+        with torch.cuda.stream(stream), torch.autocast(device.type, enabled=False):
+            if stream is not None:
+                stream.wait_event(computed)
+            result = decode(output, batch)
+        if stream is not None:
+            stream.synchronize()  # the memory of the output is free now
+        return result
+
+    for batch, output in outputs:
+        waiting.append((batch, output, None if stream is None else _event()))
+        if device.type == "cpu" or len(waiting) > 1:
+            yield first()
+    while waiting:
+        yield first()
+
+
+def _event() -> Any:
+    event = torch.cuda.Event()
+    event.record()
+    return event
 
 
 def chunks(

@@ -15,6 +15,7 @@ random numbers.
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from finetune.models.recording import Action, Passes, PassKey, Recorder, require_equal
+from finetune.models.recording import (
+    Action,
+    CudaRecorder,
+    GradientBuffers,
+    Passes,
+    PassKey,
+    Recorder,
+    require_equal,
+)
 from finetune.models.shapes import RowShapes, Shape, with_fillers
 from finetune.types import Batch
 
@@ -34,53 +43,11 @@ if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
     from finetune.models.master_weights import MasterWeights
 
+NUM_SIZES_OF_PREDICTIONS = 3
+FEWEST_STEPS = 100
+"""A shorter run takes longer to record passes than it saves."""
 SIGHTINGS = 3
 """A shape is recorded when it occurs for this time: a recording takes as long as eight passes."""
-
-
-class GradientBuffers:
-    """Buffers that stay in place, where recorded backward passes leave the gradients of weights.
-
-    They are the float32 gradients of ``MasterWeights``. The buffers of other weights become their
-    own gradients, ``weight.grad``.
-    """
-
-    def __init__(self, masters: MasterWeights | None = None) -> None:
-        self.masters = masters
-        working = [] if masters is None else masters.working
-        self.numbers = {id(weight): number for number, weight in enumerate(working)}
-        self.own: dict[int, Tensor] = {}
-
-    def of(self, weight: nn.Parameter) -> Tensor:
-        """Return the buffer of a weight."""
-        if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
-            gradient: Tensor = self.masters.gradients[number]
-            return gradient
-        if id(weight) not in self.own:
-            self.own[id(weight)] = torch.empty_like(weight, requires_grad=False)
-        return self.own[id(weight)]
-
-    def fill(self, weights: Sequence[nn.Parameter]) -> bool:
-        """Let the buffers be gradients of this step; return whether others must be added to them.
-
-        If only some of them have been gradients of this step, the others become 0.
-        """
-        empty: list[Tensor] = []
-        for weight in weights:
-            buffer = self.of(weight)
-            if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
-                if not self.masters.filled[number]:
-                    empty.append(buffer)
-                self.masters.filled[number] = True
-                continue
-            if weight.grad is None:
-                empty.append(buffer)
-            elif weight.grad is not buffer:
-                buffer.copy_(weight.grad)
-            weight.grad = buffer
-        if 0 < len(empty) < len(weights):
-            torch._foreach_zero_(empty)
-        return len(empty) < len(weights)
 
 
 @dataclass(eq=False)
@@ -128,6 +95,7 @@ class EncoderGraphs:
         self.seen: Counter[PassKey] = Counter()
         self.recordings: dict[PassKey, _Recording] = {}
         self.waiting: weakref.ref[_Waiting] | None = None
+        self.predictions: RowShapes | None = None
         self.fillers_are_compared = self.fillers_are_wrong = False
 
     def __reduce__(self) -> Any:
@@ -138,7 +106,7 @@ class EncoderGraphs:
 
         None if no shape holds the batch.
         """
-        shape = None if self.shapes is None else self.shapes.shape_of(batch)
+        shape = None if self.shapes is None else self.shapes.shape_of(Shape.of(batch))
         if shape is None or self.fillers_are_wrong:
             return None
         if self.encoder.num_segments > 1 and batch.segment_ids is None:
@@ -165,6 +133,22 @@ class EncoderGraphs:
             yield
         finally:
             self.shapes = before
+
+    def shapes_of_predictions(self, rows: Sequence[Shape]) -> RowShapes:
+        """Choose shapes for the rows of predictions, or keep the last ones if they suit, too."""
+        shapes, last = RowShapes.of(rows, num_sizes=NUM_SIZES_OF_PREDICTIONS), self.predictions
+        more = 0.05 * sum(row.num_tokens for row in rows)
+        if last is not None and last.fillers(rows) <= shapes.fillers(rows) + more:
+            return last
+        for key in [key for key in self.recordings if not key.training]:
+            del self.recordings[key]
+        # room for more sequences, and longer ones, in the next call
+        num_sequences, longest = (
+            1 << (n - 1).bit_length() for n in (shapes.num_sequences, shapes.longest)
+        )
+        longest = min(longest, self.encoder.max_length or longest)
+        self.predictions = RowShapes(shapes.sizes, num_sequences, longest)
+        return self.predictions
 
     def _recording(
         self, shape: Shape, layers: tuple[int, ...], batch: Batch, row: Batch
@@ -269,3 +253,81 @@ class _Replay(torch.autograd.Function):
 def _tensors(row: Batch) -> list[Tensor]:
     tensors = [row.input_ids, row.position_ids, row.cu_seqlens]
     return tensors if row.segment_ids is None else [*tensors, row.segment_ids]
+
+
+def unsupported_reason(encoder: Encoder) -> str:
+    """Return why an encoder has no rows of fixed shapes now; empty if it has."""
+    if encoder.model.device.type != "cuda":
+        return "there is no GPU"
+    if encoder.model.dtype not in (torch.bfloat16, torch.float16):
+        return "attention in single precision reads lengths on the host"
+    return reason_of_model(encoder)
+
+
+def reason_of_model(encoder: Encoder) -> str:
+    """Return why the passes of a model are not recorded on any device; empty if they can be."""
+    if encoder.padding_reason:
+        return "sequences are padded"
+    if encoder.family.packing != "interface":
+        model_type = encoder.model.config.model_type
+        return f"attention of {model_type} models reads lengths on the host"
+    if any(layer.gradient_checkpointing for layer in encoder.checkpointable):
+        return "--gradient-checkpointing computes activations again"
+    return ""
+
+
+@contextlib.contextmanager
+def replayed_predictions(encoder: Encoder, rows: Sequence[Shape]) -> Iterator[None]:
+    """Context in which an encoder computes rows of these sizes without gradients.
+
+    On a GPU their passes are replayed. Recordings stay for later rows of similar sizes.
+    """
+    if unsupported_reason(encoder) or not rows:
+        yield
+        return
+    if encoder.graphs is None:
+        encoder.graphs = EncoderGraphs(encoder, recorder=new_recorder())
+    with encoder.graphs.shaped(encoder.graphs.shapes_of_predictions(rows)):
+        yield
+
+
+@contextlib.contextmanager
+def replayed_training(
+    encoder: Encoder,
+    rows: Callable[[], Sequence[Shape]],
+    num_steps: int,
+    masters: MasterWeights | None = None,
+    report: Callable[[str], object] = print,
+) -> Iterator[None]:
+    """Context in which an encoder on a GPU trains on rows of fixed shapes, which are replayed.
+
+    Args:
+        encoder: The encoder, with adapters, and in the precision of its passes.
+        rows: Returns the sizes of rows of the run, or of a sample.
+        num_steps: Number of steps; less than ``FEWEST_STEPS`` run plainly.
+        masters: The float32 weights of the encoder.
+        report: Gets a sentence if graphs cannot be used.
+    """
+    before = encoder.graphs
+    if not unsupported_reason(encoder):
+        recorder = new_recorder() if num_steps >= FEWEST_STEPS else None
+        shapes, gradients = RowShapes.of(rows()), GradientBuffers(masters)
+        encoder.graphs = EncoderGraphs(encoder, shapes, recorder, gradients, report)
+    try:
+        yield
+    finally:
+        encoder.graphs = before
+
+
+def new_recorder() -> Recorder | None:
+    """Return a recorder of CUDA graphs; None if the user turned them off."""
+    return None if os.environ.get("FINETUNE_CUDA_GRAPHS") == "0" else CudaRecorder()
+
+
+def use_of_graphs(encoder: Encoder) -> str:
+    """Return how the passes of an encoder in training run, for the record of a run."""
+    if (graphs := encoder.graphs) is None:
+        return f"not used: {unsupported_reason(encoder)}"
+    if number := sum(key.has_gradients or key.training for key in graphs.recordings):
+        return f"used for {number} shapes"
+    return f"not used: {graphs.reason or 'turned off, or too few steps'}"

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from finetune.models.shapes import Shape
 from finetune.types import Batch
 
 if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
+    from finetune.models.master_weights import MasterWeights
 
 T = TypeVar("T")
 Action = Callable[[], None]
@@ -85,6 +86,51 @@ class CudaRecorder:
 
 Recorder = CallAgain | CudaRecorder
 """Records what functions do to tensors that stay in place."""
+
+
+class GradientBuffers:
+    """Buffers that stay in place, where recorded backward passes leave the gradients of weights.
+
+    They are the float32 gradients of ``MasterWeights``. The buffers of other weights become their
+    own gradients, ``weight.grad``.
+    """
+
+    def __init__(self, masters: MasterWeights | None = None) -> None:
+        self.masters = masters
+        working = [] if masters is None else masters.working
+        self.numbers = {id(weight): number for number, weight in enumerate(working)}
+        self.own: dict[int, Tensor] = {}
+
+    def of(self, weight: nn.Parameter) -> Tensor:
+        """Return the buffer of a weight."""
+        if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
+            gradient: Tensor = self.masters.gradients[number]
+            return gradient
+        if id(weight) not in self.own:
+            self.own[id(weight)] = torch.empty_like(weight, requires_grad=False)
+        return self.own[id(weight)]
+
+    def fill(self, weights: Sequence[nn.Parameter]) -> bool:
+        """Let the buffers be gradients of this step; return whether others must be added to them.
+
+        If only some of them have been gradients of this step, the others become 0.
+        """
+        empty: list[Tensor] = []
+        for weight in weights:
+            buffer = self.of(weight)
+            if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
+                if not self.masters.filled[number]:
+                    empty.append(buffer)
+                self.masters.filled[number] = True
+                continue
+            if weight.grad is None:
+                empty.append(buffer)
+            elif weight.grad is not buffer:
+                buffer.copy_(weight.grad)
+            weight.grad = buffer
+        if 0 < len(empty) < len(weights):
+            torch._foreach_zero_(empty)
+        return len(empty) < len(weights)
 
 
 class PassKey(NamedTuple):

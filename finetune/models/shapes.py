@@ -9,6 +9,7 @@ attention writes no row outside of a sequence.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,6 +32,11 @@ class Shape(NamedTuple):
     num_tokens: int
     num_sequences: int
     longest: int
+
+    @classmethod
+    def of(cls, batch: Batch) -> Shape:
+        """Return the shape of a batch."""
+        return cls(len(batch.input_ids), len(batch.lengths), batch.max_seqlen)
 
 
 @dataclass(frozen=True)
@@ -59,15 +65,20 @@ class RowShapes:
         gaps = np.diff([min(sizes[0], int(tokens.min())), *sizes])
         return cls(sizes, int(sequences.max() + -(-gaps.max() // longest)), longest)
 
-    def shape_of(self, batch: Batch) -> Shape | None:
-        """Return the smallest shape that holds a batch; None if none does."""
-        num_tokens = len(batch.input_ids)
-        size = next((size for size in self.sizes if size >= num_tokens), None)
-        if size is None or batch.max_seqlen > self.longest:
+    def shape_of(self, row: Shape) -> Shape | None:
+        """Return the smallest shape that holds a row; None if none does."""
+        size = next((size for size in self.sizes if size >= row.num_tokens), None)
+        if size is None or row.longest > self.longest:
             return None
-        most = (self.num_sequences - len(batch.lengths)) * self.longest
-        held = most >= size - num_tokens
+        most = (self.num_sequences - row.num_sequences) * self.longest
+        held = most >= size - row.num_tokens
         return Shape(size, self.num_sequences, self.longest) if held else None
+
+    def fillers(self, rows: Sequence[Shape]) -> float:
+        """Return the number of tokens that fill rows; infinite if a row has no shape."""
+        shapes = [self.shape_of(row) for row in rows]
+        sizes = [math.inf if shape is None else shape.num_tokens for shape in shapes]
+        return sum(sizes) - sum(row.num_tokens for row in rows)
 
 
 def best_sizes(tokens: np.ndarray, num_sizes: int) -> tuple[int, ...]:

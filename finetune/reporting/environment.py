@@ -65,11 +65,12 @@ def write_environment(
     precision: str,
     threads: int,
     weights: tuple[int, int],
+    cuda_graphs: str = "",
 ) -> RunOutcome:
     """Compare a run with its baselines and its recipe, and write ``environment.json``.
 
     ``weights`` holds the number of trained weights and the number of all weights, ``threads`` the
-    number of threads of an operation on a CPU.
+    number of threads of an operation on a CPU. ``cuda_graphs`` says whether a GPU used them.
     """
     folder = Path(config.out or "")
     baselines = baselines_of(data.splits, metrics)
@@ -83,6 +84,8 @@ def write_environment(
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
         "degenerate": reasons,
     }
+    if device == "cuda":
+        content["cuda_graphs"] = cuda_graphs
     found: Sequence[ScoreVerdict] = ()
     if recipe_run:
         found = verdicts(

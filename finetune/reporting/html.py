@@ -508,7 +508,7 @@ def _environment(run: Run) -> Section:
         for key, value in run.config.items()
         if key not in defaults or value != defaults[key]
     ]
-    names = ("device", "precision", "python", "platform", "cores", "threads")
+    names = ("device", "precision", "cuda_graphs", "python", "platform", "cores", "threads")
     facts = {key: about[key] for key in names if key in about} | about.get("versions", {})
     rows = [[key, str(value)] for key, value in facts.items()]
     tables = [Table("Settings other than the defaults", ["setting", "value"], changed)]

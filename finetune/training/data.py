@@ -12,6 +12,7 @@ from torch import Tensor
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
 from finetune.data.text_labels import names_of
+from finetune.models.shapes import Shape
 from finetune.preprocessing.batching import (
     balanced_shares,
     micro_batches,
@@ -25,6 +26,9 @@ from finetune.tasks.base import Task
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
 from finetune.types import Batch, Example, TokenExample, quantity
+
+SAMPLED_STEPS = 400
+"""Number of steps whose batches choose the shapes of rows on a GPU."""
 
 
 class StepBatch(NamedTuple):
@@ -89,29 +93,48 @@ class TrainingData:
                 order = self.schedule.order(step, self.shares)
             yield self.batch(step, order)
 
+    def row_shapes(self, texts_per_sequence: int = 1) -> list[Shape]:
+        """Return the sizes of the micro-batches of the first steps, and one that bounds the others.
+
+        ``texts_per_sequence`` is the number of texts that the model reads apart in a sequence.
+        """
+        order, shapes = None, list[Shape]()
+        for step in range(min(self.schedule.num_steps, SAMPLED_STEPS)):
+            if order is None or step % self.schedule.steps_per_epoch == 0:
+                order = self.schedule.order(step, self.shares)
+            examples = self._shard(step, order) or self.schedule.batch(step, order)[:1]
+            for group in self._micro_batches(step, examples):
+                lengths = group.lengths
+                number = texts_per_sequence * len(lengths)
+                shapes.append(Shape(int(lengths.sum()), number, int(lengths.max())))
+        most = max(shape.num_tokens for shape in shapes)
+        bound = min(most * 33 // 32, max(most, self.max_tokens))
+        return [*shapes, Shape(bound, 1, int(self.train.sequences.lengths.max()))]
+
     def batch(self, step: int, order: Tensor | None = None) -> StepBatch:
         """Return this process's shard of the batch of a step; ``order`` is that of its epoch."""
         if order is None:
             order = self.schedule.order(step, self.shares)
-        examples = self.schedule.batch(step, order)
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        shard = process_shard(examples, rank, world, self.lengths)
-        epoch = step // self.schedule.steps_per_epoch
-        sequences = self.task.sequences_of_epoch(
-            self.train.sequences,
-            self.schedule.seed,
-            epoch,
-            self.train.rows(shard or examples[:1]),
-        )
-        groups = micro_batches(sequences, self.max_tokens, together=self.together)
+        examples, shard = self.schedule.batch(step, order), self._shard(step, order)
+        rank = self.accelerator.process_index
         batches = [
             replace(
                 pack(group, self.targets(group), pass_seed(self.schedule.seed, step, rank, number)),
                 task=self.name,
             )
-            for number, group in enumerate(groups)
+            for number, group in enumerate(self._micro_batches(step, shard or examples[:1]))
         ]
         return StepBatch(batches, 1.0 if shard else 0.0, len(examples), self.name)
+
+    def _shard(self, step: int, order: Tensor) -> list[int]:
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        return process_shard(self.schedule.batch(step, order), rank, world, self.lengths)
+
+    def _micro_batches(self, step: int, examples: Sequence[int]) -> list[Encodings]:
+        epoch, rows = step // self.schedule.steps_per_epoch, self.train.rows(examples)
+        encoded, seed = self.train.sequences, self.schedule.seed
+        sequences = self.task.sequences_of_epoch(encoded, seed, epoch, rows)
+        return micro_batches(sequences, self.max_tokens, together=self.together)
 
 
 def training_data(

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
+from finetune.models.graphs import replayed_training, use_of_graphs
 from finetune.models.master_weights import MasterWeights
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.runtime.device import place, resolve_precision
@@ -78,6 +80,8 @@ class FitResult:
     notes: list[str] = field(default_factory=list)
     weights: tuple[int, int] = (0, 0)
     """The number of trained weights, and the number of all weights."""
+    cuda_graphs: str = ""
+    """Whether passes were replayed from CUDA graphs, or why not."""
 
 
 def fit(
@@ -254,6 +258,13 @@ def train(  # noqa: C901 (the whole course is in one place)
             lesson=distillation,
         )
 
+        for scorer in scorers.values():
+            encoder, texts = scorer.head.encoder, scorer.head.texts_per_sequence
+            shapes = partial(scorer.data.row_shapes, texts)
+            restored.enter_context(
+                replayed_training(encoder, shapes, schedule.num_steps, masters, reporter.say)
+            )
+
         # restore or begin
         state = TrainerState(tasks={name: scorer.progress for name, scorer in scorers.items()})
         num_threads = torch.get_num_threads() if accelerator.device.type == "cpu" else None
@@ -400,6 +411,7 @@ def _result(scorer: Scorer) -> FitResult:
         scorer.data.schedule,
         scorer.notes,
         scorer.weights,
+        use_of_graphs(scorer.head.encoder),
     )
 
 

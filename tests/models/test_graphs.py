@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from finetune.inference.loop import forward_passes
 from finetune.models import attention, graphs
 from finetune.models.dropout import dropout
 from finetune.models.encoder import Encoder
@@ -26,9 +28,11 @@ from finetune.models.recording import CallAgain, Passes, PassKey
 from finetune.models.shapes import MULTIPLE, RowShapes, Shape, best_sizes, with_fillers
 from finetune.preprocessing.batching import pack
 from finetune.types import Batch, Encoding
+from tests import laboratory as lab
 from tests import tiny
 from tests.models.parity import CLOSE, assert_equal, encodings
 from tests.operators import DEVICE, finding_waits
+from tests.small_data import read_jsonl
 
 PACKED = [name for name in tiny.PACKED if FAMILIES[name].packing == "interface"]
 
@@ -363,7 +367,7 @@ def test_eight_shapes_hold_the_batches_of_a_run() -> None:
     rows = [Shape(int(row.sum()), len(row), int(row.max())) for row in lengths]
     shapes = RowShapes.of(rows[:300])
     batches = [pack([Encoding(0, [5] * length) for length in row]) for row in lengths[300:400]]
-    found = [(shapes.shape_of(batch), batch) for batch in batches]
+    found = [(shapes.shape_of(Shape.of(batch)), batch) for batch in batches]
     held = [(shape.num_tokens, len(batch.input_ids)) for shape, batch in found if shape is not None]
     assert len(shapes.sizes) == 8 and len(held) >= 95
     assert sum(size for size, _ in held) < 1.042 * sum(size for _, size in held)
@@ -382,7 +386,7 @@ def test_eight_shapes_hold_the_batches_of_a_run() -> None:
 )
 def test_a_row_is_filled_up_to_its_shape_by_sequences(lengths: list[int], held: bool) -> None:
     batch = pack([Encoding(0, [7] * length) for length in lengths])
-    shape = SHAPES.shape_of(batch)
+    shape = SHAPES.shape_of(Shape.of(batch))
     assert (shape is not None) == held
     if shape is not None:
         row = with_fillers(batch, shape)
@@ -406,3 +410,85 @@ def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
         passes.forward(row)
         assert len(passes.backward()) > 10
     assert not waits, "\n".join(waits)
+
+
+@pytest.fixture
+def graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a CPU pass for a GPU that can record."""
+    monkeypatch.setattr(graphs, "unsupported_reason", lambda encoder: "")
+    monkeypatch.setattr(graphs, "new_recorder", Pool)
+
+
+@pytest.mark.usefixtures("graphs_on_cpu")
+def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() -> None:
+    encoder = encoder_of(p=0.0).eval()
+    lengths = np.random.default_rng(0).integers(3, 24, 200)
+    made = encodings(encoder.model, lengths.tolist())
+
+    def passes() -> list[Any]:
+        found = forward_passes(
+            encoder,
+            lengths,
+            lambda rows: pack([made[row] for row in rows]),
+            lambda states, batch: states.numpy(),
+            device=torch.device("cpu"),
+            max_tokens=300,
+        )
+        return [result for _, result in found]
+
+    first, run = passes(), encoder.graphs
+    assert run is not None and run.shapes is None and run.recordings, "off outside of predictions"
+    recordings = dict(run.recordings)
+    second = passes()
+    assert run.recordings == recordings, "the same recordings serve the next evaluation"
+    encoder.graphs = None
+    plain = encoder(pack(made)).detach().numpy()
+    rows = np.argsort(lengths, kind="stable")
+    ends = np.cumsum(lengths)
+    expected = np.concatenate([plain[ends[row] - lengths[row] : ends[row]] for row in rows])
+    for found in (first, second):
+        np.testing.assert_allclose(np.concatenate(found), expected, rtol=0, atol=1e-12)
+    assert copy.deepcopy(encoder).graphs is None
+
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "micro-batches": ("classify", {"max_tokens": 60}),
+    "layer decay, frozen": ("classify", {"layer_decay": 0.8, "freeze": "1"}),
+    "lora": ("classify", {"tuning": "lora"}),
+    "bitfit": ("tag", {"tuning": "bitfit"}),
+    "mask": ("classify", {"tuning": "mask"}),
+    "head": ("classify", {"tuning": "head"}),
+    "bilstm": ("classify", {"bilstm": True}),
+    "modernbert": ("tag", {"model": "modernbert"}),
+    "pairs": ("bi", {}),
+    "pretrain": ("pretrain", {}),
+    "gradcache": ("sentence", {"objective": "simcse", "max_tokens": 60}),
+    "deberta": ("classify", {"model": "deberta-v2"}),
+    "padded": ("classify", {"batching": "padded"}),
+    "checkpointed": ("classify", {"gradient_checkpointing": True}),
+}
+PLAIN = {"deberta", "padded", "checkpointed"}
+"""What is not replayed."""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_runs_are_equal_with_and_without_recordings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, settings = KINDS[name]
+    settings = {"steps": 8, "eval_every": 4, "lr": 1e-3, "sparse_embeddings": "off", **settings}
+    settings["model"] = lab.checkpoint(settings.get("model", "bert"), dropout=0.1)
+    runs, used = [], []
+    monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
+    monkeypatch.setattr(graphs, "unsupported_reason", graphs.reason_of_model)
+    for recorder in (Pool, lambda: None):
+        monkeypatch.setattr(graphs, "new_recorder", recorder)
+        out = tmp_path / str(len(runs))
+        result = lab.fit(lab.config(kind, **settings, out=str(out)))
+        weights = (out / "last" / "model.safetensors").read_bytes()
+        rows = [row for row in read_jsonl(out / "log.jsonl") if "loss" in row]
+        runs.append((weights, [(row["loss"], row["gradient_norm"]) for row in rows]))
+        used.append(result.cuda_graphs)
+    assert runs[0] == runs[1]
+    assert used[0].startswith("not used: " if name in PLAIN else "used for ")
+    assert used[1].startswith("not used: ")

@@ -40,11 +40,13 @@ class Head(nn.Module, ABC):
         lr_factor: The default learning rate, in multiples of the usual one of fine-tuning.
         head_lr_factor: The default learning rate of the head, in multiples of the encoder's.
         separate_learning_rates: Submodules with a separate learning rate and no weight decay.
+        texts_per_sequence: The number of texts in a sequence that the encoder reads apart.
     """
 
     lr_factor: ClassVar[float] = 1.0
     head_lr_factor: ClassVar[float] = 1.0
     separate_learning_rates: ClassVar[Mapping[str, float]] = {}
+    texts_per_sequence: ClassVar[int] = 1
     encoder: Encoder
     encoder_prefix: str
     save_pretrained: Callable[..., None]

@@ -60,6 +60,7 @@ class PairClassifier(EncoderModel):
 
     config_class = PairClassifierConfig
     config: PairClassifierConfig
+    texts_per_sequence = 2
 
     def __init__(
         self,
