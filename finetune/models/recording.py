@@ -214,16 +214,15 @@ class Passes:
         (states, gradients), (filled_states, filled_gradients) = results
         enabled, dtype = self.key.autocast
         tolerance = 2 * torch.finfo(dtype if enabled else states[0].dtype).eps ** 0.5
-        errors = [
-            ((new - old).float().norm(dim=1) / old.float().norm(dim=1)).max()
+        equal = [
+            ((new - old).float().norm(dim=1) <= tolerance * old.float().norm(dim=1)).all()
             for new, old in zip(filled_states, states, strict=True)
         ]
         if gradients:
-            error = _norm(
-                [a.float() - b.float() for a, b in zip(filled_gradients, gradients, strict=True)]
-            )
-            errors.append(error / _norm(gradients))
-        return bool(torch.stack(errors).max() <= tolerance)
+            pairs = zip(filled_gradients, gradients, strict=True)
+            error = _norm([new.float() - old.float() for new, old in pairs])
+            equal.append(error <= tolerance * _norm(gradients))
+        return bool(torch.stack(equal).all())
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
