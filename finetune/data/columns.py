@@ -11,6 +11,7 @@ import dataclasses
 import json
 import mmap
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from types import UnionType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=dataclasses.astuple).encode
+_SEPARATOR = "\x1f"
+"""A control character between texts, which hardly any text has."""
 Read = Callable[[Any], Any]
 """Makes a value of a field from a value of JSON."""
 
@@ -34,7 +37,11 @@ class Field(NamedTuple):
 
         if not pa.types.is_dictionary(self.type):
             return pa.array(values, self.type)
-        texts = [None if value is None else _encode(value) for value in values]
+        known: dict[int, str | None] = {id(None): None}  # such as () of most rows
+        for value in values:
+            if id(value) not in known:
+                known[id(value)] = _encode(value)
+        texts = [known[id(value)] for value in values]
         return pa.array(texts, self.type.value_type).dictionary_encode()
 
     def values(self, array: pa.Array) -> list[Any]:
@@ -45,10 +52,27 @@ class Field(NamedTuple):
             texts = array.dictionary.to_pylist()
             known = [*(self.read(json.loads(text)) for text in texts), None]
             return [known[index] for index in array.indices.fill_null(-1).to_numpy().tolist()]
-        values: list[Any] = array.to_pylist()
-        if pa.types.is_list(self.type):
-            return [None if value is None else tuple(value) for value in values]
+        values: list[Any] = _tuples(array) if pa.types.is_list(self.type) else array.to_pylist()
         return values
+
+
+def _tuples(lists: pa.ListArray) -> list[tuple[Any, ...] | None]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_list(lists.type.value_type):
+        inner, ends = _tuples(lists.values), lists.offsets.tolist()
+        return [tuple(inner[start:end]) for start, end in pairwise(ends)]
+    is_text = pa.types.is_large_string(lists.type.value_type)
+    if is_text and not pc.any(pc.match_substring(lists.values, _SEPARATOR)).as_py():
+        # takes half the time of a list of each row
+        texts = pc.binary_join(lists, pa.scalar(_SEPARATOR, lists.type.value_type)).to_pylist()
+        sizes = pc.list_value_length(lists).to_pylist()
+        return [
+            None if text is None else tuple(text.split(_SEPARATOR)) if size else ()
+            for text, size in zip(texts, sizes, strict=True)
+        ]
+    return [None if values is None else tuple(values) for values in lists.to_pylist()]
 
 
 def names_of(kind: Any) -> tuple[str, ...]:
@@ -71,6 +95,7 @@ def fields_of(kind: Any) -> dict[str, Field]:
         int: pa.int64(),
         tuple[str, ...]: pa.list_(text),
         tuple[str, ...] | None: pa.list_(text),
+        tuple[tuple[str, ...], ...]: pa.list_(pa.list_(text)),
         tuple[bytes, bytes, bytes]: pa.list_(pa.large_binary()),
     }
     as_json, hints = pa.dictionary(pa.int32(), text), get_type_hints(kind)

@@ -506,6 +506,8 @@ def gathered(
         workers: The number of processes; None takes all processors.
     """
 
+    import pyarrow.compute  # noqa: F401 - once, not in each process
+
     def made(chunk: Any) -> tuple[_Batch | None, R]:
         examples, more = make(chunk)
         return _packed(examples) if examples else None, more

@@ -102,6 +102,8 @@ def test_memory_and_disk_hold_the_same(kind: str, view: str) -> None:
         TokenExample(0, ("", "\ufffd"), (Span(0, 1, "X"),), None, offsets=((0, 0), (1, 2))),
         TokenExample(0, (), before=((), ("a",)), after=(("b",),), unreachable=(Span(0, 2, "Y"),)),
         TokenExample(0, ("a",), targets=(SenseTarget(0, 1, "a", "NOUN", ("s1", "s2"), "k"),)),
+        TokenExample(0, ("a\x1fb", "", "\x1f"), tags=("",)),
+        TokenExample(0, ("",), tags=()),
         TokenRecord(("a",), "f:1", (("B-X",), ("O",)), discontinuous=("f:1",), key=1),
     ],
     ids=str,
