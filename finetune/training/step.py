@@ -84,19 +84,34 @@ class Step:
             self.head.check_batch(batch)  # on the CPU, where reading ids does not wait
         if not self.head.training:  # `train()` visits all modules, which takes time
             self.head.train()
+
+        # gradients of the summed loss add up over micro-batches
+        totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
         if (coupled := self.task.coupled_loss) is not None:
             totals = self._backward_coupled(batches, weight, coupled)
         else:
-            totals = self._backward_each(batches, weight)
+            if self.lesson is not None:
+                batches = self.lesson.with_outputs(batches, self.device)
+            loss_weights = self._loss_weights(batches, weight)
+            for batch in batches if self.lesson else batches_to_device(batches, self.device):
+                loss, count = self._loss(batch)
+                if loss_weights is not None:
+                    loss, count = (loss * loss_weights.to(loss.dtype)).sum(), count[0]
+                totals += self._backward(loss, count, weight)
+
+        # and over processes
         gradients, (loss, count) = self._sum_over_processes(totals)
         self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
+
         # the mean of the gradients, clipped as by torch's clip_grad_norm_
         divisor = count.to(gradients[0].dtype)
         norms = torch.stack(torch._foreach_norm(gradients))
         norm = torch.linalg.vector_norm(norms).to(divisor.dtype) / divisor
         scale = (self.config.clip or math.inf) / (norm + 1e-6)
         torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
+
+        # the update of the float32 weights
         self.masters.prepare(self.optimizer)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -105,19 +120,6 @@ class Step:
             diverging = self.scaler.scale(torch.ones_like(norm)) < 1
             norm = torch.where(norm.isfinite() | diverging, norm, 0.0)
         return loss / count, norm
-
-    def _backward_each(self, batches: Sequence[Batch], weight: float) -> torch.Tensor:
-        totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
-        if self.lesson is not None:
-            batches = self.lesson.with_outputs(batches, self.device)
-        weights = self._loss_weights(batches, weight)
-        moved = batches if self.lesson else batches_to_device(batches, self.device)
-        for batch in moved:
-            loss, count = self._loss(batch)
-            if weights is not None:
-                loss, count = (loss * weights.to(loss.dtype)).sum(), count[0]
-            totals += self._backward(loss, count, weight)
-        return totals
 
     def _forward(self, batch: Batch) -> Any:
         self._seed(batch)
