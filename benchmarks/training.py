@@ -93,7 +93,7 @@ def cases_of(subject: Subject) -> Iterator[Case]:
         return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
 
     arms = (
-        arm("finetune", best, partial(_seconds, subject, best, "off")),
+        arm("finetune", best, partial(_seconds, subject, best, "auto")),
         arm("finetune-whole-vocabulary", best, partial(_seconds, subject, best, "off")),
         arm("finetune-fp32", "fp32", partial(_seconds, subject, "fp32", "auto")),
         arm("trainer-best", best, partial(trainer.seconds, best), subject.grouped),
@@ -110,7 +110,6 @@ def _seconds(
     read = [Encoded.of(part).sequences.ids.values for part in subject.occurring]
     vocabulary = SparseEmbeddings(head, config.sparse_embeddings, read)
     masters, optimizer = make_optimizer(head, config, precision)
-    vocabulary.attach(optimizer)
     step = begin_step(task, head, masters, optimizer, config, subject.accelerator)
     with vocabulary, masters:
         return seconds_of_steps(step, task, head, Encoded.of(subject.encoded), batches)

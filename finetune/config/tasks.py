@@ -262,8 +262,8 @@ class TrainingSettings:
     """Pack sequences into one row without padding, or pad them; `auto` packs if the model family
     allows it. Never changes results."""
     sparse_embeddings: Annotated[Literal["auto", "on", "off"], NOTHING] = "auto"
-    """Train only the embeddings of subwords that occur in the data, and apply the weight decay of
-    all others when saving; `auto` is on if under 60 % occur. Never changes results."""
+    """Train only the embeddings of subwords that occur in the data, so that all others have no
+    weight decay; `auto` is on if under 60 % occur."""
     gradient_checkpointing: Annotated[bool, Changes(inherited=False)] = False
     """Recompute the activations of each layer in the backward pass: less memory, a third more time.
     Never changes results."""
@@ -404,11 +404,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        if self.precision == "fp16" and self.sparse_embeddings == "on":
-            raise UserError(
-                "--sparse-embeddings on does not go with --precision fp16, which skips steps: use "
-                "auto or off."
-            )
         if self.validation == "none":
             self._refuse(
                 ("metric", "calibrate"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple, Self
 
@@ -115,17 +115,25 @@ class MasterWeights:
         working: The bfloat16 weights.
         gradients: Their float32 gradients, views of the flat tensors.
         filled: Whether each has a gradient in this step.
+        shapes: The shapes of all trained weights by name.
     """
 
-    def __init__(self, model: Any, groups: Sequence[Mapping[str, Any]], precision: str) -> None:
+    def __init__(
+        self,
+        model: Any,
+        groups: Sequence[Mapping[str, Any]],
+        precision: str,
+        whole: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         """Flatten the weights of a model.
 
         Args:
             model: The model, on its device, with adapters and frozen weights.
             groups: The groups of the optimizer: ``params``, their ``names``, and settings.
             precision: ``bf16``, ``fp16`` or ``fp32``.
+            whole: A context in which a model that trains a part of its embeddings has all.
         """
-        self.precision = precision
+        self.precision, self._whole = precision, whole
         self.groups: list[dict[str, Any]] = []
         self.working: list[nn.Parameter] = []
         self.gradients: list[Tensor] = []
@@ -150,6 +158,8 @@ class MasterWeights:
         for weight in frozen.values():
             self._float32.append((weight, weight.data))
             weight.data = weight.data.to(TYPES[precision])
+        self.shapes = {name: weight.shape for weight, name in self._plain.items()}
+        self.shapes |= zip(self._names, (weight.shape for weight in self.working), strict=True)
         self._flats = list({id(flat): flat for flat, *_ in self._places}.values())
         self.filled = [False] * len(self.working)
         self._filled_before = list(self.filled)
@@ -228,12 +238,16 @@ class MasterWeights:
 
     @contextlib.contextmanager
     def float32(self) -> Iterator[None]:
-        """Give the model its float32 weights within a ``with`` block, to save or change them."""
+        """Give the model its float32 weights within a ``with`` block, to save or change them.
+
+        A model that trains a part of its embeddings has all of them there.
+        """
         half = [weight.data for weight, _ in self._float32]
         for weight, data in self._float32:
             weight.data = data
         try:
-            yield
+            with self._whole():
+                yield
         finally:
             for (weight, _), data in zip(self._float32, half, strict=True):
                 weight.data = data

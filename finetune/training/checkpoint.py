@@ -89,6 +89,8 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
         if name.isdecimal():  # an earlier version numbered the weights
             name = names[int(name)]
         moments.setdefault(name, {})[kind] = value
+    if any(moments[name]["exp_avg"].shape != masters.shapes[name] for name in moments):
+        raise UserError(f"{folder.parent}: was started with another --sparse-embeddings: keep it.")
     masters.load_moments(optimizer, moments)
     return _read_state(folder)
 

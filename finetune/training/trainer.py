@@ -230,15 +230,15 @@ def train(  # noqa: C901 (the whole course is in one place)
             scorer.check(resuming=resuming)
 
         # the optimizer
-        sparse = restored.enter_context(_sparse_embeddings(task, head, data, config, first))
+        sparse = restored.enter_context(_sparse_embeddings(task, head, data, config))
         groups = [g for scorer in scorers.values() for g in scorer.parameter_groups()]
         if distillation is not None:
             groups += distillation.parameter_groups(first)
-        masters = MasterWeights(head, each_weight_once(groups), first.precision)
+        masters = MasterWeights(head, each_weight_once(groups), first.precision, sparse.whole)
         restored.enter_context(masters)
         for scorer in scorers.values():
             scorer.masters = masters
-        optimizer = sparse.attach(adamw(masters.groups, config))
+        optimizer = adamw(masters.groups, config)
         if config.tuning != "full":
             peaks = logged_learning_rates(optimizer)
             first.report(
@@ -349,12 +349,10 @@ def _sparse_embeddings(
     head: Any,
     data: TrainingData | MixedData,
     config: TrainConfig,
-    scorer: Scorer,
 ) -> SparseEmbeddings:
-    # a step that fp16 skips has no weight decay, which the other rows would get
     sparse = SparseEmbeddings(
         head,
-        config.sparse_embeddings if scorer.precision == "fp32" else "off",
+        config.sparse_embeddings,
         (each.sequences.ids.values for each in data.read_in_training),
         task.added_ids(),
     )

@@ -85,7 +85,6 @@ WRONG = [
         "--precision must be one of auto, bf16, fp16, fp32",
     ),
     (ClassifyConfig, {"batching": "pack"}, "--batching must be one of auto, packed, padded, not"),
-    (ClassifyConfig, {"precision": "fp16", "sparse_embeddings": "on"}, "fp16, which skips steps"),
     (NerConfig, {"decoding": "greedy"}, "must be one of auto, flat, nested, overlapping"),
     (ClassifyConfig, {"lr": "1e-3"}, "--lr must be a number, not '1e-3'"),
     (ClassifyConfig, {"columns": "text=a"}, "--columns must be a list of texts"),

@@ -36,7 +36,7 @@ nli --data pairs --pair-encoder bi --calibrate temperature --precision bf16 | {S
 tag --data documents --context doc --overlap 8 --precision fp16
 tag --data windows --crf --tuning mask --precision bf16
 tag --data windows --tuning head --gradient-checkpointing | {SLOW}
-ner --data windows --sparse-embeddings on --weight-decay 0.3 --eval-every 3
+ner --data windows --sparse-embeddings on --weight-decay 0.3 --eval-every 3 --precision bf16
 relations --data relations --tuning bitfit | {SLOW}
 qa --data questions | {SLOW}
 choice --data choices --sparse-embeddings on --weight-decay 0.3 | {SLOW}

@@ -1,4 +1,4 @@
-"""Training only the rows that occur is training the whole table: step by step, saved, resumed."""
+"""Training only the rows that occur changes no other weight: step by step, saved, resumed."""
 
 from __future__ import annotations
 
@@ -36,26 +36,35 @@ def table_of(weights: dict[str, torch.Tensor]) -> torch.Tensor:
     ("family", "kind"), covering(FAMILIES, ["classify", "tag windows", "ner windows"])
 )
 def test_the_trajectory_is_that_of_the_whole_table(kind: str, family: str, tmp_path: Path) -> None:
-    """In double precision: weights in memory and every row of what is saved."""
+    """In double precision: weights in memory and what is saved."""
     whole = config_of(kind, tmp_path / "off", family, sparse_embeddings="off", **EVERYTHING)
     expected = weights_after(whole)
     compact = replace(whole, out=str(tmp_path / "on"), sparse_embeddings="on")
     found = weights_after(compact)
-    assert list(found) == list(expected)
-    for name, value in found.items():
-        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12, msg=name)
+    absent = unread(compact)
+    fresh = table_of(load_file(lab.checkpoint(family, dropout=0.0) / "model.safetensors"))
+    check_equal(found, expected, fresh.double(), absent)
     for folder in ("best", "last"):
         ours, theirs = (
             load_file(str(tmp_path / n / folder / "model.safetensors")) for n in ("on", "off")
         )
-        assert ours.keys() == theirs.keys()
-        for name, value in ours.items():
-            torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-12, msg=name)
-    absent = unread(compact)
-    fresh = load_file(lab.checkpoint(family, dropout=0.0) / "model.safetensors")
-    moved = (table_of(ours)[absent] - table_of(fresh)[absent]).abs().amax(1)
-    assert len(absent) > 20 and (moved > 1e-4).all(), "the rows that never occur did not decay"
-    assert torch.equal(table_of(ours)[absent], table_of(theirs)[absent])
+        check_equal(ours, theirs, fresh.to(table_of(ours).dtype), absent)
+
+
+def check_equal(
+    ours: dict[str, torch.Tensor],
+    theirs: dict[str, torch.Tensor],
+    fresh: torch.Tensor,
+    absent: list[int],
+) -> None:
+    """Weights equal those of training all, and rows that never occur are as they were."""
+    assert list(ours) == list(theirs)
+    expected = table_of(theirs).clone()
+    assert len(absent) > 20 and not torch.equal(expected[absent], fresh[absent])
+    expected[absent] = fresh[absent]
+    for name, value in ours.items():
+        other = expected if value is table_of(ours) else theirs[name]
+        torch.testing.assert_close(value, other, rtol=0, atol=1e-12, msg=name)
 
 
 def unread(config: TrainConfig) -> list[int]:
@@ -93,7 +102,7 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
         (hidden * weight).sum().backward()
     expected, found = gradients(whole), gradients(compact)
     assert vocabulary.embedding is not None
-    rows = vocabulary.embedding.rows
+    rows = vocabulary.rows
     name = next(n for n, p in compact.named_parameters() if p is vocabulary.embedding.weight)
     table = expected[name]
     moved = set(table.abs().amax(1).nonzero()[:, 0].tolist())
@@ -102,7 +111,9 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
     torch.testing.assert_close(found[name], table[rows], rtol=0, atol=1e-12)
     for other in found.keys() - {name}:
         torch.testing.assert_close(found[other], expected[other], rtol=0, atol=1e-12, msg=other)
-    weights = compact.state_dict()
+    with vocabulary.whole():
+        weights = compact.state_dict()
+    assert len(vocabulary.embedding.weight) == len(rows)
     with vocabulary:
         pass
     for head in (weights, compact.state_dict()):
@@ -139,7 +150,7 @@ def test_which_rows_are_trained(
     assert len(table_of(dict(head.named_parameters()))) == rows
     assert vocabulary.reason == reason
     assert vocabulary.note.startswith(f"{rows} of 300 subwords") == (not reason)
-    with vocabulary:
+    with vocabulary, vocabulary.whole():
         assert len(table_of(head.state_dict())) == 300
     assert len(table_of(dict(head.named_parameters()))) == 300
 
@@ -152,34 +163,6 @@ def test_a_shared_table_is_trained_whole() -> None:
     read = [task.encode(dataset.splits["train"]).sequences.ids.values]
     vocabulary = SparseEmbeddings(head, "auto", read)
     assert vocabulary.reason == "another layer of the model shares the table"
-
-
-def test_rows_that_wait_end_bit_for_bit_where_adamw_takes_them() -> None:
-    """However often somebody looks in between."""
-    torch.manual_seed(0)
-    plain = torch.nn.Embedding(5_000, 48, padding_idx=3)
-    table = torch.nn.Parameter(plain.weight.detach().clone())
-    compact = CompactEmbedding(plain, torch.tensor([3, 17, 4_999]))
-    looked = CompactEmbedding(plain, torch.tensor([3, 17, 4_999]))
-    group = {"params": [table], "weight_decay": 0.1}
-    optimizer = torch.optim.AdamW([group], lr=1e-3, fused=True)
-    for step in range(50):
-        rate = optimizer.param_groups[0]["lr"] = 1e-3 * (50 - step) / 50
-        table.grad = torch.zeros_like(table)
-        optimizer.step()
-        for embedding in (compact, looked):
-            embedding.pending.append(1 - rate * 0.1)
-        if step in (3, 4, 20):
-            looked.table()
-    for embedding in (compact, looked):
-        assert torch.equal(embedding.table()[embedding.absent], table[embedding.absent])
-    ids = torch.tensor([[3, 17], [4_999, 3]])
-    assert torch.equal(compact(ids), plain(ids))
-    compact(ids).sum().backward()
-    assert compact.weight.grad is not None
-    assert compact.weight.grad[:, 0].tolist() == [0.0, 1.0, 1.0], "padding has no gradient"
-    with pytest.raises(IndexError):
-        compact(torch.tensor([5]))
 
 
 @pytest.mark.parametrize("error", [None, "metric", "checkpoint"])
@@ -209,19 +192,13 @@ def test_a_run_gives_the_model_back_as_it_was(
     assert after == model_config
 
 
-@pytest.mark.parametrize("padding", [None, 0, 3])
-def test_the_gradient_of_rows_is_that_of_the_table(padding: int | None) -> None:
-    """Over passes of one step and over steps, to the bit; rows of the last step are zeroed."""
-    torch.manual_seed(0)
-    table = torch.nn.Embedding(40, 6, padding_idx=padding)
-    occurring = [*torch.arange(0, 40, 2).tolist(), 3]
-    compact = CompactEmbedding(table, torch.tensor(sorted(occurring)))
-    for step in range(3):
-        table.weight.grad = compact.weight.grad = None
-        for _ in range(1 + step):
-            ids = torch.tensor(occurring)[torch.randint(21, (2, 17))]
-            factors = torch.randn(2, 17, 6)
-            for layer in (table, compact):
-                (layer(ids) * factors).sum().backward()
-        assert table.weight.grad is not None
-        assert torch.equal(compact.weight.grad, table.weight.grad[compact.rows])
+def test_ids_keep_their_meaning() -> None:
+    plain = torch.nn.Embedding(40, 6, padding_idx=3)
+    compact = CompactEmbedding(plain, torch.tensor([3, 17, 39]))
+    ids = torch.tensor([[3, 17], [39, 3]])
+    assert torch.equal(compact(ids), plain(ids))
+    compact(ids).sum().backward()
+    assert compact.weight.grad is not None
+    assert compact.weight.grad[:, 0].tolist() == [0.0, 1.0, 1.0], "padding has no gradient"
+    with pytest.raises(IndexError):
+        compact(torch.tensor([5]))
