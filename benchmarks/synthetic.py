@@ -140,6 +140,12 @@ _BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask":
 _ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 """Special tokens by role, in the order of their ids."""
 
+
+def _modernbert(**settings: int) -> tuple[str, dict[str, Any]]:
+    ids = {"pad_token_id": 0, "cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3}
+    return "modernbert", {**ids, "eos_token_id": 3, **settings}
+
+
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "minilm": (
         "bert",
@@ -164,6 +170,20 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
             "pos_att_type": ["p2c", "c2p"],
             "pooler_hidden_size": 768,
         },
+    ),
+    "modernbert-base": _modernbert(),
+    "ettin-17m": _modernbert(
+        hidden_size=256, num_hidden_layers=7, intermediate_size=384, num_attention_heads=4
+    ),
+    "ettin-32m": _modernbert(
+        hidden_size=384, num_hidden_layers=10, intermediate_size=576, num_attention_heads=6
+    ),
+    "mmbert-small": _modernbert(
+        hidden_size=384,
+        num_hidden_layers=22,
+        intermediate_size=1152,
+        num_attention_heads=6,
+        vocab_size=256000,
     ),
 }
 """Model type, and the settings of the checkpoint of this name that are not the type's defaults."""

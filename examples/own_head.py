@@ -37,7 +37,7 @@ class AttentionPooling(EncoderModel):
         text = texts.repeat_interleave(batch.cu_seqlens.diff().long())  # of each token
         sums = weights.new_zeros(len(texts), hidden.shape[1]).index_add(0, text, weights * hidden)
         total = weights.new_zeros(len(texts), 1).index_add(0, text, weights)
-        return self.classifier(sums / total)
+        return self.classifier((sums / total).to(hidden.dtype))
 
 
 class AttentionPoolingTask(TextClassificationTask):

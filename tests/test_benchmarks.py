@@ -191,7 +191,7 @@ def test_shapes_are_models_and_tokenizers(
     synthetic.write_shape(shape, tmp_path)
     tokenizer = SubwordTokenizer.from_pretrained(tmp_path)
     special = tokenizer.tokenizer
-    assert special.pad_token_id == AutoConfig.for_model(model_type).pad_token_id
+    assert special.pad_token_id == AutoConfig.for_model(model_type, **settings).pad_token_id
     first, segments = tokenizer.build(*tokenizer.text_subwords(["w7 w9"]))
     assert first == [special.cls_token_id, 7, 9, special.sep_token_id]
     assert (segments is None) == (model_type != "bert")

@@ -296,7 +296,7 @@ class OutputSettings:
     save_every: Annotated[int | None, POSITIVE] = None
     """Steps between checkpoints of `last/`; unset saves at each evaluation."""
     track: Annotated[
-        Literal["none", "tensorboard", "wandb", "trackio"],
+        Literal["none", "tensorboard", "mlflow", "wandb", "trackio", "comet_ml"],
         Changes(inherited=False, acts="sends scores to a service"),
     ] = "none"
     """Also send losses and scores to this tracker."""

@@ -443,6 +443,20 @@ def test_tensorboard(place: Path, tmp_path: Path):
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
 
 
+def test_mlflow(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.chdir(tmp_path)
+    assert train(place, "classify", tmp_path / "run", "--track", "mlflow").code == 0
+    client = mlflow.MlflowClient(uri)
+    (experiment,) = client.search_experiments(filter_string="name = 'finetune'")
+    (tracked,) = client.search_runs([experiment.experiment_id])
+    scores = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert tracked.data.metrics["test/accuracy"] == pytest.approx(scores["test"]["accuracy"])
+    assert tracked.data.params["lr"] and tracked.info.status == "FINISHED"
+
+
 BAD_DATA = {
     "classify": "the header has the column 'label' 2 times",
     "tag": "CSV rows cannot hold words with tags",

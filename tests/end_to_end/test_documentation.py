@@ -37,7 +37,7 @@ def copy_examples(folder: Path) -> None:
     """Copy the scripts and the data of the examples."""
     shutil.copytree(ROOT / "examples", folder / "examples")
     for path in (folder / "examples" / "data").glob("*/*"):
-        if path.stem in ("train", "validation", "test"):
+        if path.stem in ("train", "validation", "test", "answers"):
             _shorten(path, TRAINED_ON if path.stem == "train" else EVALUATED)
 
 
@@ -122,7 +122,7 @@ class Workspace:
             self.provide(line, own_output=None if "--resume" in words else output_of(words))
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                if "--label-errors" in words:  # needs a model that learns: its tests train one
+                if {"--label-errors", "--risk"} & {*words}:  # need a model that learns, or data
                     parse(words[1:])
                     print("parsed")
                 else:

@@ -28,6 +28,27 @@ Sequences are batched in one of three ways:
 |---|---|---|---|
 """
 OTHERS = """
+## Encoders by name
+
+| encoder | model type |
+|---|---|
+| ModernBERT (base, large), mmBERT (small, base) | `modernbert` |
+| Ettin (`jhu-clsp/ettin-encoder-17m` to `-1b`) | `modernbert` |
+| MiniLM, BGE and E5 in English, BioBERT, SciBERT, PubMedBERT, LegalBERT | `bert` |
+| DistilRoBERTa, BERTweet | `roberta` |
+| XLM-R, multilingual E5, BGE-M3 | `xlm-roberta` |
+| DeBERTa-v3, mDeBERTa-v3 | `deberta-v2` |
+| UltraBERT (`dmis-lab/UltraBERT-150M`, `-380M`) | `ultrabert` |
+| EuroBERT (`EuroBERT/EuroBERT-210m` to `-2.1B`) | `eurobert` |
+| GTE, multilingual (`alibaba-nlp-community/gte-multilingual-base`) | `gte` |
+| jina-embeddings-v3 (`jinaai/jina-embeddings-v3-hf`) | `jina_embeddings_v3` |
+| nomic-embed (`nomic-ai/nomic-embed-text-v1.5`) | `nomic_bert` |
+| all-mpnet-base-v2, `microsoft/mpnet-base` | `mpnet` |
+
+[Which encoder?](which-encoder.md) compares them.
+
+## Tasks and other models
+
 The column *tasks* lists the tasks for which transformers has a class: `classify` (also `nli`) and
 `tag` (also `tag --crf`), `qa`, and `choice`. `ner`, `relations`, `sentence` and `embed` work with
 every encoder.
