@@ -8,7 +8,6 @@ equal type; ``partial`` is ``exact`` with half credit for a shared word.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -83,12 +82,6 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
     shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
     others = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
     return KINDS.index(Match(gold, predicted).kind), -shared, others, gold, predicted
-
-
-def count_kinds(matches: Iterable[Iterable[Match]]) -> dict[str, int]:
-    """Return the number of pairs of each kind."""
-    counts = Counter(match.kind for sentence in matches for match in sentence)
-    return {kind: counts[kind] for kind in KINDS}
 
 
 def credit_counts(kinds: Mapping[str, int], criterion: str) -> tuple[float, int, int]:
