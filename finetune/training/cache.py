@@ -1,4 +1,4 @@
-"""Cache for the sequences of large data sets: files that later runs map into memory; vocabularies.
+"""Cache for the sequences of large data sets: files that later runs map into memory.
 
 An entry is named by a hash of all that its content depends on: examples, tokenizer, task and
 settings (``runtime/cache.py`` has the folder). Data larger than memory are
@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -20,7 +19,6 @@ from typing import cast
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data.examples import Examples
-from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.preprocessing.context import context_facts
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, load_encoded
 from finetune.runtime.cache import (
@@ -30,7 +28,7 @@ from finetune.runtime.cache import (
     making,
     write_about,
 )
-from finetune.runtime.files import SaveError, replace_file, replace_folder
+from finetune.runtime.files import SaveError, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.tasks.base import EncodeChunk, Task, joined
@@ -127,27 +125,3 @@ def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> st
     if record.context_words:
         content += context_facts(cast("Sequence[TokenExample]", examples))
     return hashlib.sha256(content.encode()).hexdigest()
-
-
-VOCABULARIES = "vocabularies"
-"""The folder of the cache for the vocabularies of training data."""
-
-
-def write_vocabulary(examples: Sequence[Example], folder: Path) -> None:
-    """Write the vocabulary of training examples; copy it from the cache if the data are large."""
-    entry = None
-    rows = Examples.of(examples)
-    if rows.is_large and is_enabled():
-        key = hashlib.sha256(f"{rows.digest()}-1".encode()).hexdigest()  # 1: the format
-        entry = cache_folder(VOCABULARIES) / key
-        with contextlib.suppress(OSError, ValueError):  # missing or damaged
-            check_entry(entry)
-            with (entry / VOCABULARY_FILE).open("rb") as kept:
-                with replace_file(folder / VOCABULARY_FILE, binary=True) as file:
-                    shutil.copyfileobj(kept, file)
-            return
-    TrainingVocabulary.of(examples).save(folder)
-    if entry is not None:
-        with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
-            shutil.copyfile(folder / VOCABULARY_FILE, fresh / VOCABULARY_FILE)
-            write_about(fresh)

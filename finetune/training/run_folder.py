@@ -29,6 +29,7 @@ from finetune.data import Dataset
 from finetune.data.json_files import parse_json
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import CHECKSUMS, RunFolder, last_part
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.models.adapters import adapters, export_adapter, plain_layers
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.runtime.files import (
@@ -44,7 +45,6 @@ from finetune.runtime.launch import make_accelerator, on_main_process
 from finetune.runtime.processes import num_processes
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
-from finetune.training.cache import write_vocabulary
 from finetune.training.optimizer import logged_learning_rates
 from finetune.types import Example, Prediction, UserError, abbreviated, quantity
 
@@ -236,46 +236,6 @@ def open_run(
             yield writer
 
 
-class _Background:
-    """Carries out functions in a thread, one after the other, until one of them fails."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
-        self._pending: dict[Path, Future[None]] = {}
-        self._error: BaseException | None = None
-
-    def run(self, subject: Path, function: Callable[[], None]) -> None:
-        """Carry out a function that writes a file or folder; ``wait`` raises its error.
-
-        After an error, functions are not carried out, and ``wait`` raises the same error for them.
-        """
-
-        def work() -> None:
-            if self._error is not None:
-                raise self._error
-            try:
-                function()
-            except BaseException as error:
-                self._error = error
-                raise
-
-        self._pending[subject] = self._thread.submit(work)
-
-    def wait(self, *subjects: Path) -> None:
-        """Wait for the functions of some files or folders, and raise their errors."""
-        for each in subjects:
-            if (pending := self._pending.pop(each, None)) is not None:
-                pending.result()
-
-    def close(self) -> None:
-        """Wait for all functions, and end the thread."""
-        try:
-            while self._pending:  # a function may add another
-                self.wait(*self._pending)
-        finally:
-            self._thread.shutdown()
-
-
 class RunWriter:
     """A run folder that this launch holds and writes.
 
@@ -286,7 +246,9 @@ class RunWriter:
 
     def __init__(self, run: RunFolder, accelerator: Accelerator, last: Path | None = None) -> None:
         """See ``open_run``."""
-        self._background = _Background()
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._latest: Future[None] | None = None
+        self._saves: dict[Path, Future[None]] = {}
         self.run, self.path, self.accelerator = run, run.path, accelerator
         self.best, self.last = run.best, last or run.path / "last"
         self.adapter = run.path / "adapter"
@@ -371,21 +333,36 @@ class RunWriter:
 
         The main process alone calls it.
         """
-        self._background.wait(folder)
+        self._wait(folder)
 
         def later(replace: Callable[[], None]) -> None:
-            self._background.run(folder, replace)
+            before = self._latest
+
+            def work() -> None:
+                if before is not None:
+                    before.result()  # after an error, nothing is replaced
+                replace()
+
+            self._latest = self._saves[folder] = self._disk.submit(work)
 
         with replace_folder(folder, later) as fresh:
             yield fresh
 
     def wait(self) -> None:
         """Wait until all models and checkpoints are on disk; raise the error if one is not."""
-        on_main_process(lambda: self._background.wait(self.best, self.adapter, self.last))
+        on_main_process(lambda: self._wait(*self._saves))
+
+    def _wait(self, *folders: Path) -> None:
+        for folder in folders:
+            if (save := self._saves.pop(folder, None)) is not None:
+                save.result()
 
     def close(self) -> None:
         """Wait as ``wait`` does, in this process alone; end the thread."""
-        self._background.close()
+        try:
+            self._wait(*self._saves)
+        finally:
+            self._disk.shutdown()
 
     def write_predictions(
         self, split: str, examples: Sequence[Example], predicted: Sequence[Prediction]
@@ -397,7 +374,7 @@ class RunWriter:
 
     def write_vocabulary(self, train: Sequence[Example]) -> None:
         """Write the vocabulary of the training data, for scores on seen and unseen words."""
-        on_main_process(lambda: write_vocabulary(train, self.path))
+        on_main_process(lambda: TrainingVocabulary.of(train).save(self.path))
 
     def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """Write the metrics of each split to ``metrics.json``."""

@@ -13,12 +13,14 @@ import torch
 
 from finetune.config.tasks import NerConfig, TagConfig, TrainConfig, settings
 from finetune.evaluation.runs import RunFolder
+from finetune.runtime import files
+from finetune.runtime.files import SaveError
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
     save_training_state,
 )
-from finetune.training.run_folder import _Background, open_log, require_free, require_same_run
+from finetune.training.run_folder import open_log, open_run, require_free, require_same_run
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.training.stopping import interrupted
@@ -73,22 +75,24 @@ def test_a_log_that_was_edited_is_refused(line: str, tmp_path: Path):
         open_log(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
 
 
-def test_nothing_is_done_after_an_error() -> None:
-    done = []
+def test_nothing_is_replaced_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint must not name a best model that is not on disk."""
+    sync = files._sync
 
-    def fail() -> None:
-        raise OSError("full")
+    def full(folder: Path) -> None:
+        if "best" in folder.name:
+            raise OSError("full")
+        sync(folder)
 
-    background = _Background()
-    background.run(Path("first"), lambda: done.append(1))
-    background.run(Path("best"), fail)
-    background.run(Path("last"), lambda: done.append(2))
-    background.wait(Path("first"))
-    with pytest.raises(OSError, match="full"):
-        background.wait(Path("last"))
-    with pytest.raises(OSError, match="full"):
-        background.close()
-    assert done == [1]
+    monkeypatch.setattr(files, "_sync", full)
+    config = TagConfig(out=str(tmp_path / "run"))
+    with pytest.raises(SaveError, match="full"), open_run(config) as writer:
+        for folder in (writer.adapter, writer.best, writer.last):
+            with writer.replacing(folder) as fresh:
+                (fresh / "file").touch()
+    assert writer.adapter.is_dir() and not writer.last.exists()
 
 
 def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object) -> RunFolder:

@@ -15,7 +15,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data import examples as holder
 from finetune.data import snapshots
 from finetune.data.snapshots import Inputs
-from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
+from finetune.evaluation.training_vocabulary import VOCABULARY_FILE
 from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_folder
 from finetune.training import cache as encoding_cache
@@ -66,7 +66,6 @@ def test_the_same_weights(
             monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
         if run == "cached":
             monkeypatch.setattr(Inputs, "prepared", lambda inputs, make: inputs.known())
-            monkeypatch.delattr(TrainingVocabulary, "of")
         config = config_of(name, tmp_path, out=str(tmp_path / run), **settings)
         if held_out:
             without_validation(config)
@@ -136,29 +135,6 @@ def test_limit_bounds_the_rows_that_are_read(
     assert any(cache_folder("examples").iterdir())
     with pytest.raises(UserError, match="not valid JSON"):  # the part stands for no other data
         lab.load(replace(config, limit=None))
-
-
-def test_the_vocabulary_is_kept_and_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data.keep_on_disk(monkeypatch)
-    train = lab.load(config_of("tag", tmp_path))[1].splits["train"]
-    file = tmp_path / VOCABULARY_FILE
-    encoding_cache.write_vocabulary(list(train), tmp_path)
-    kept = cache_folder("vocabularies")
-    assert not kept.exists()
-    expected = file.read_bytes()
-    for change in ("none", "none", "cut", "unwritable"):
-        file.unlink()
-        if change == "cut":
-            (entry,) = kept.iterdir()
-            (entry / VOCABULARY_FILE).write_bytes(expected[:-9])
-        if change == "unwritable":
-            (tmp_path / "file").write_text("")
-            monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "file"))
-        encoding_cache.write_vocabulary(train, tmp_path)
-        assert file.read_bytes() == expected
-    assert (entry / VOCABULARY_FILE).read_bytes() == expected, "made again"
 
 
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
