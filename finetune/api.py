@@ -34,11 +34,10 @@ if TYPE_CHECKING:
     from finetune.runtime.progress import Reporter
     from finetune.tasks.base import Task
     from finetune.training.callbacks import Callback
-    from finetune.training.distillation import Measured
-    from finetune.training.distillation_loss import Distillation
+    from finetune.training.distillation import Distillation, Measured
+    from finetune.training.loss import LossFunction
     from finetune.training.run_folder import RunWriter
     from finetune.training.search import SearchResult
-    from finetune.training.step import LossFunction
     from finetune.training.trainer import FitResult
 
 
@@ -579,6 +578,7 @@ def distill(
     """
     from finetune.runtime.processes import require_one_process
     from finetune.training.distillation import (
+        Distillation,
         config_without_teacher,
         fit_student,
         fit_without_teacher,
@@ -587,7 +587,6 @@ def distill(
         measure,
         new_student,
     )
-    from finetune.training.distillation_loss import Distillation
 
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")

@@ -79,8 +79,7 @@ class Distill(FormatOption, Command):
         from finetune import api
         from finetune.reporting.environment import command_line, resume_command
         from finetune.runtime.progress import Reporter
-        from finetune.training.distillation import student_folder
-        from finetune.training.distillation_loss import Distillation
+        from finetune.training.distillation import Distillation, student_folder
 
         quiet_libraries()
         reporter = Reporter()

@@ -1,34 +1,311 @@
-"""Distillation: the settings of a student, its run, and how it compares with its teacher."""
+"""Distillation: a student, its loss against the outputs of its teacher, and how they compare.
+
+The teacher predicts in the step. The loss of a step is
+
+    (1 - w) soft + w hard + v hidden,
+
+each a mean over the optimizer batch: ``soft`` the divergence from the teacher's distribution at a
+temperature (Hinton et al., 2015), over sequences or words; ``hard`` the loss of the task, over
+sequences or words with gold; ``hidden`` the squared difference from hidden states of the teacher,
+over tokens, through a learned projection if the widths differ (Mukherjee & Awadallah 2020,
+"XtremeDistil"). XtremeDistil trains in stages; here one schedule trains all losses together.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
 
 from finetune.config.tasks import IN_MEMORY, Resume, TrainConfig, changes_of
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
-from finetune.inference.loop import predict
+from finetune.inference.loop import chunks, full_precision, predict
 from finetune.inference.predictor import Predictor
 from finetune.models.fewer_layers import save_with_layers, spread_layers
+from finetune.models.heads.crf import CrfScores
+from finetune.models.heads.pair_classifier import PairClassifier
+from finetune.models.heads.pretrained import PretrainedHead
+from finetune.models.master_weights import cast_weights, casting
+from finetune.preprocessing.batching import pack
+from finetune.preprocessing.context import surrounded
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.runtime.cache import file_hash
+from finetune.runtime.device import batches_to_device, place, to_device
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, model_folder, saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.tasks.definition import load_tokenizer, starting_config
-from finetune.training.distillation_loss import Distillation, DistillationLoss, Teacher
-from finetune.training.optimizer import default_learning_rate
+from finetune.training.checkpoint import OTHERS
+from finetune.training.data import TrainingData
+from finetune.training.loss import Forward, RunLoss
+from finetune.training.optimizer import Schedule, default_learning_rate
 from finetune.training.run_folder import RunWriter, require_free, with_run_folder
 from finetune.training.trainer import FitResult, fit
-from finetune.types import Example, UserError, abbreviated
+from finetune.types import IGNORED, Batch, Example, UserError, abbreviated, quantity
+
+if TYPE_CHECKING:
+    from finetune.training.scoring import Scorer
 
 LR_FACTOR = 6.0
 """The default learning rate of a student, in multiples of the usual one."""
+
+
+@dataclass
+class Teacher:
+    """A trained model, loaded."""
+
+    name: str
+    """The run folder, as the user wrote it."""
+    folder: Path
+    """The folder of the model."""
+    task: Task
+    head: Any
+    """The model, which predicts without dropout and is not trained."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return its folder, and the checksum of its weights."""
+        return {"folder": self.name, "weights": file_hash(self.folder / "model.safetensors")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """The weights of the losses, and unlabeled text."""
+
+    temperature: float = 2.0
+    """Divides the logits of teacher and student in the soft loss."""
+    hard_weight: float = 0.2
+    """Weight of the gold labels, from 0 to 1; the teacher's predictions have the rest."""
+    hidden_weight: float | None = None
+    """Weight of the difference of hidden states; unset is 1 if they can be compared, else 0."""
+    unlabeled: str | None = None
+    """File of texts without labels."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        hidden = self.hidden_weight
+        for flag, value, legal, wanted in (
+            ("--temperature", self.temperature, self.temperature > 0, "above 0"),
+            ("--hard-weight", self.hard_weight, 0 <= self.hard_weight <= 1, "from 0 to 1"),
+            ("--hidden-weight", hidden, hidden is None or hidden >= 0, "0 or more"),
+        ):
+            if not legal or value in (float("inf"), float("-inf")):
+                raise UserError(f"{flag} must be a finite number {wanted}, not {value}.")
+
+    def facts(self, layers: int | None) -> dict[str, Any]:
+        """Return what ``config.json`` has about them; UserError without the unlabeled file."""
+        if self.unlabeled is not None and not Path(self.unlabeled).is_file():
+            raise UserError(f"--unlabeled {self.unlabeled}: no such file.")
+        unlabeled = None if self.unlabeled is None else file_hash(Path(self.unlabeled))
+        return dataclasses.asdict(self) | {"layers": layers, "unlabeled": unlabeled}
+
+
+class DistillationLoss(RunLoss):
+    """The losses of a student against its teacher."""
+
+    def __init__(self, task: Task, teacher: Teacher, weights: Distillation) -> None:
+        super().__init__(task, task.record.config.custom_loss)
+        require_distillable(task, teacher.name)
+        assert task.soft_loss is not None
+        self.task, self.teacher, self.weights = task, teacher, weights
+        self.soft_loss = task.soft_loss(task.record)
+        self.precision, self.hidden_weight = "fp32", 0.0
+        self.layers: Sequence[int] = ()
+        self.teacher_layers: Sequence[int] = ()
+        """The layers of student and teacher whose hidden states are compared."""
+        self.read_by_teacher: Encodings | None = None
+        """The training sequences of a teacher with another tokenizer; the target ``row`` of a
+        sequence of the student is the number of the teacher's."""
+
+    def prepare(self, scorer: Scorer) -> None:
+        """Add unlabeled text to the training data, and encode all as the teacher reads it."""
+        data, task, teacher = scorer.data, self.task, self.teacher
+        self.precision = scorer.precision
+        teacher.head = place(teacher.head, scorer.folder.accelerator.device).eval()
+        cast_weights(teacher.head, self.precision)
+        examples, parts = data.splits["train"], [data.train]
+        reads_otherwise = not task.tokenizer.equals(teacher.task.tokenizer)
+        others = [teacher.task.encode(examples)] if reads_otherwise else []
+        if self.weights.unlabeled is not None:
+            for chunk in self._unlabeled(scorer.config.encoding, len(examples)):
+                encoded = task.encode(chunk)
+                targets = self.soft_loss.targets_without_gold(encoded.sequences)
+                sequences = replace(encoded.sequences, targets=targets)
+                parts.append(replace(encoded, sequences=sequences))
+                others += [teacher.task.encode(chunk)] if reads_otherwise else []
+            if len(parts) == 1:
+                raise UserError(f"--unlabeled {self.weights.unlabeled}: has no texts.")
+            data.encoded["train"] = Encoded.joined(parts)
+            data.lengths = data.train.lengths
+            data.schedule = Schedule.from_config(scorer.config, len(data.train))
+            number = quantity(len(data.train) - len(examples), "unlabeled example")
+            scorer.report(f"train: {number} more, which the teacher labels")
+        if others:
+            self.read_by_teacher = Encoded.joined(others).sequences
+            self._require_same_windows(data.train.sequences, self.read_by_teacher)
+            _number_rows(data)
+
+    def _unlabeled(self, encoding: str, first_id: int) -> Iterator[list[Example]]:
+        record = self.task.record
+        examples: Iterator[Any] = record.read(str(self.weights.unlabeled), encoding=encoding)
+        if self.task.description.words:
+            examples = (replace(e, tags=None, spans=None, unreachable=()) for e in examples)
+        if reach := record.context_words:
+            examples = surrounded(examples, reach)
+        yield from chunks(replace(e, id=id) for id, e in enumerate(examples, first_id))
+
+    def _require_same_windows(self, student: Encodings, teacher: Encodings) -> None:
+        subwords = self.task.record.all_subwords
+        same = len(student) == len(teacher) and all(
+            (getattr(student, name) == getattr(teacher, name)).all()
+            for name in ("example", "part", "num_words")
+        )
+        if subwords or not same or len(student) != len(set(student.example.tolist())):
+            what = "--label-subwords all and --word-score" if subwords else "long examples"
+            raise UserError(
+                f"teacher and student have different tokenizers, so that {what} cannot be "
+                "compared: use a student with the tokenizer of the teacher, such as --layers, or "
+                "leave out texts that do not fit into one sequence."
+            )
+
+    def parameter_groups(self, scorer: Scorer) -> list[dict[str, Any]]:
+        """Choose the layers to compare; return the groups of AdamW of their projections, if any."""
+        self._choose_layers(scorer)
+        encoder, width = scorer.head.encoder, self.teacher.head.encoder.width
+        if not self.layers or encoder.width == width:
+            return []
+        with torch.random.fork_rng():
+            torch.manual_seed(scorer.config.seed)
+            self.projections = nn.ModuleList(nn.Linear(encoder.width, width) for _ in self.layers)
+        if (saved := scorer.folder.last / OTHERS).is_file():
+            self.projections.load_state_dict(load_file(str(saved)))
+        weight = next(scorer.head.parameters())
+        self.projections.to(weight.device, weight.dtype)
+        peak = max(group["peak"] for group in scorer.parameter_groups())
+        groups = []
+        for decay, ndim in ((scorer.config.weight_decay, 2), (0.0, 1)):
+            named = {n: w for n, w in self.projections.named_parameters() if w.ndim == ndim}
+            names = [f"{OTHERS}.{name}" for name in named]
+            group = {"params": list(named.values()), "names": names, "weight_decay": decay}
+            groups.append({**group, "lr": peak, "peak": peak, "encoder": False})
+        return groups
+
+    def _choose_layers(self, scorer: Scorer) -> None:
+        weight, reason = self.weights.hidden_weight, ""
+        if self.read_by_teacher is not None:
+            reason = "teacher and student have different tokenizers"
+        for head in (scorer.head, self.teacher.head):
+            inner = getattr(head, "tagger", head)
+            if isinstance(inner, PretrainedHead) and not inner.known_type:
+                reason = f"the hidden states of {inner.config.model_type} models are not at hand"
+            elif isinstance(inner, PairClassifier):
+                reason = "the texts of a pair are read apart"
+        if reason and weight:
+            raise UserError(f"--hidden-weight {weight:g}: {reason}: leave it out.")
+        if reason and weight is None and not scorer.folder.last.is_dir():
+            scorer.report(f"hidden states are not compared: {reason}")
+        self.hidden_weight = 0.0 if reason else 1.0 if weight is None else weight
+        if self.hidden_weight:
+            number, of_teacher = (
+                head.encoder.num_layers for head in (scorer.head, self.teacher.head)
+            )
+            self.layers = range(1, number + 1)
+            self.teacher_layers = spread_layers(number, of_teacher)
+
+    def begin(self, batches: Sequence[Batch], device: torch.device) -> tuple[list[Batch], Tensor]:
+        """Return the batches on a device, with the outputs of the teacher among their targets.
+
+        The counts are the numbers of rows (sequences, examples or words), of rows with gold, and of
+        tokens.
+        """
+        inputs = moved = list(batches_to_device(batches, device))
+        if self.read_by_teacher is not None:
+            rows = (batch.targets["row"].numpy() for batch in batches)
+            inputs = list(
+                batches_to_device(map(pack, map(self.read_by_teacher.take, rows)), device)
+            )
+        taught = [self._with_outputs(*pair) for pair in zip(moved, inputs, strict=True)]
+        return taught, torch.stack([self._counts(batch) for batch in taught]).sum(0)
+
+    def _with_outputs(self, batch: Batch, read_by_teacher: Batch) -> Batch:
+        head, device = self.teacher.head, read_by_teacher.input_ids.device
+        with torch.no_grad(), casting(head, self.precision, device):
+            output, states = head.with_states(read_by_teacher, self.teacher_layers)
+        output, edges = full_precision(output), {}
+        if isinstance(output, CrfScores):
+            edges = {f"teacher_{name}": value for name, value in output._asdict().items()}
+            output = edges.pop("teacher_emissions")
+        targets = {**batch.targets, **edges, "teacher_logits": output}
+        if states:
+            targets["teacher_states"] = torch.cat(list(states), 1)
+        return replace(batch, targets=targets)
+
+    def _counts(self, batch: Batch) -> Tensor:
+        logits = batch.targets["teacher_logits"]
+        if "teacher_transitions" in batch.targets:
+            hard = (batch.targets["tag"] != IGNORED).sum()
+        else:
+            _, hard = self.function(logits, batch)
+        numbers = self._num_soft(batch), len(batch.input_ids)
+        soft, tokens = to_device(torch.tensor(numbers, dtype=logits.dtype), logits.device)
+        return torch.stack([soft, hard.to(logits.dtype), tokens])
+
+    def _num_soft(self, batch: Batch) -> int:
+        if self.task.description.grouped:
+            return len(set(batch.example))
+        return len(batch.words) if self.task.description.words else len(batch.lengths)
+
+    def __call__(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the sums of the three losses of a batch [3], and the number of the first [1]."""
+        output, states = forward(batch, self.layers)
+        logits, weights = batch.targets["teacher_logits"], self.weights
+        soft = self.soft_loss(output, logits, batch, weights.temperature)
+        hard, _ = self.function(output, batch)
+        hidden = torch.zeros_like(soft)
+        if states:
+            hidden = self._hidden_loss(states, batch.targets["teacher_states"])
+        sums = (
+            (1 - weights.hard_weight) * soft,
+            weights.hard_weight * hard,
+            self.hidden_weight * hidden,
+        )
+        return torch.stack(sums), soft.new_full((1,), self._num_soft(batch))
+
+    def _hidden_loss(self, states: Sequence[Tensor], teacher: Tensor) -> Tensor:
+        """Return the squared difference of hidden states, summed over tokens.
+
+        It is the mean over layers and components: [T, H] for each layer, [T, layers * H'].
+        """
+        states = [state if state.dtype == torch.float64 else state.float() for state in states]
+        if isinstance(self.projections, nn.ModuleList):
+            pairs = zip(self.projections, states, strict=True)
+            states = [project(state) for project, state in pairs]
+        joined = torch.cat(states, 1)
+        loss: Tensor = functional.mse_loss(joined, teacher.to(joined.dtype), reduction="none")
+        return loss.mean(1).sum()
+
+
+def _number_rows(data: TrainingData) -> None:
+    sequences, targets_of_task = data.train.sequences, data.targets
+    rows = np.arange(len(sequences))
+    numbered = {**(sequences.targets or {}), "row": Ragged.of_counts(rows, np.ones_like(rows))}
+    data.encoded["train"] = replace(data.train, sequences=replace(sequences, targets=numbered))
+
+    def targets(batch: Encodings) -> dict[str, Tensor]:
+        row = (batch.targets or {})["row"]
+        return targets_of_task(batch) | {"row": torch.from_numpy(row.values)}
+
+    data.targets = targets
 
 
 def require_distillable(task: Task, folder: str | Path) -> None:
@@ -46,8 +323,7 @@ def load_teacher(folder: str | Path) -> Teacher:
     RunFolder.open(Path(folder)).require_intact()
     task = saved_task(model)
     require_distillable(task, folder)
-    head: Any = task.head(model)
-    return Teacher(str(folder), model, task, head, head.encoder.num_layers, head.encoder.width)
+    return Teacher(str(folder), model, task, task.head(model))
 
 
 def student_folder(teacher: str | Path, resume: Resume) -> str:
@@ -166,21 +442,12 @@ def fit_student(
         UserError: Teacher, student and settings do not fit, and for the reasons of ``fit``.
         Interrupted: After Ctrl-C or SIGTERM, once the checkpoint is written.
     """
-    distilling = dataclasses.asdict(distillation)
-    facts = {key: distilling[key] for key in ("temperature", "hard_weight", "hidden_weight")}
-    facts |= {"layers": layers, "unlabeled": None}
-    if distillation.unlabeled is not None:
-        file = Path(distillation.unlabeled)
-        if not file.is_file():
-            raise UserError(f"--unlabeled {file}: no such file.")
-        facts["unlabeled"] = file_hash(file)
-    folder.teacher = {**teacher.facts(), **facts}
+    folder.teacher = {**teacher.facts(), **distillation.facts(layers)}
     head = None
     if layers is not None:
         head = starting_head(task, task.head(teacher.folder), layers)
-    require_distillable(task, folder.path)
-    lesson = DistillationLoss(task, teacher, distillation)
-    return fit(task, data, config, folder, reporter, head, loss=lesson)
+    loss = DistillationLoss(task, teacher, distillation)
+    return fit(task, data, config, folder, reporter, head, loss=loss)
 
 
 def fit_without_teacher(

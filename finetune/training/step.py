@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -13,12 +13,10 @@ from accelerate.utils import gather_object
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from finetune.config.tasks import TrainConfig
-from finetune.evaluation.custom_metrics import load_function
 from finetune.inference.loop import full_precision
 from finetune.models.master_weights import MasterWeights, casting
 from finetune.runtime.device import (
     batch_to_device,
-    batches_to_device,
     loss_scaler,
     to_device,
 )
@@ -26,14 +24,9 @@ from finetune.runtime.launch import gather_rows
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
 from finetune.tasks.multitask import Multitask
+from finetune.training.loss import RunLoss
 from finetune.training.optimizer import set_learning_rates
-from finetune.types import Batch, CustomFunctionError, Sequences, UserError
-
-if TYPE_CHECKING:
-    from finetune.training.distillation_loss import DistillationLoss
-
-LossFunction = Callable[[Any, Mapping[str, torch.Tensor]], tuple[torch.Tensor, Any]]
-"""A function of logits and targets that returns the sum of the losses, and their number."""
+from finetune.types import Batch, Sequences
 
 
 @dataclass(eq=False, kw_only=True)
@@ -54,8 +47,7 @@ class Step:
     interrupt: InterruptHandler | None
     """With it, several processes exchange their requests to stop in each step."""
     masters: MasterWeights
-    loss: Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]
-    lesson: DistillationLoss | None
+    loss: RunLoss
     scaler: Any
 
     @property
@@ -90,11 +82,10 @@ class Step:
         if (coupled := self.task.coupled_loss) is not None:
             totals = self._backward_coupled(batches, weight, coupled)
         else:
-            if self.lesson is not None:
-                batches = self.lesson.with_outputs(batches, self.device)
-            loss_weights = self._loss_weights(batches, weight)
-            for batch in batches if self.lesson else batches_to_device(batches, self.device):
-                loss, count = self._loss(batch)
+            moved, counts = self.loss.begin(batches, self.device)
+            loss_weights = None if counts is None else self._loss_weights(counts, weight)
+            for batch in moved:
+                loss, count = self.loss(self._forward, batch)
                 if loss_weights is not None:
                     loss, count = (loss * loss_weights.to(loss.dtype)).sum(), count[0]
                 totals += self._backward(loss, count, weight)
@@ -121,41 +112,24 @@ class Step:
             norm = torch.where(norm.isfinite() | diverging, norm, 0.0)
         return loss / count, norm
 
-    def _forward(self, batch: Batch) -> Any:
-        self._seed(batch)
-        with self.casting:
-            output = self.head(batch)
-        return full_precision(output)
-
-    def _seed(self, batch: Batch) -> None:
+    def _forward(self, batch: Batch, layers: Sequence[int] = ()) -> tuple[Any, list[torch.Tensor]]:
         if batch.seed is not None:
             torch.manual_seed(batch.seed)
-
-    def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.lesson is None:
-            return self.loss(self._forward(batch), batch)
-        self._seed(batch)
+        states: list[torch.Tensor] = []
         with self.casting:
-            output, states = self.head.with_states(batch, self.lesson.layers)
-        return self.lesson.losses(full_precision(output), states, batch, self.loss)
+            if layers:
+                output, states = self.head.with_states(batch, layers)
+            else:
+                output = self.head(batch)
+        return full_precision(output), states
 
-    def _loss_counts(self, batch: Batch) -> torch.Tensor | None:
-        if self.lesson is not None:
-            return self.lesson.counts(batch, self.loss)
-        counts = self.task.loss_counts
-        return None if counts is None else counts(batch)
-
-    def _loss_weights(self, batches: Sequence[Batch], weight: float) -> torch.Tensor | None:
-        """Return the weights of several losses [K], None of a single one.
+    def _loss_weights(self, counts: torch.Tensor, weight: float) -> torch.Tensor:
+        """Return the weights of several losses [K] by their counts [K] in this process.
 
         With them, to divide the whole sum by the count of the first loss is to divide the sum of
         each by its own count over all micro-batches and processes.
         """
-        counts = [count for batch in batches if (count := self._loss_counts(batch)) is not None]
-        if not counts:
-            return None
-        total = torch.stack(counts).sum(0).to(self.sum_dtype) * weight
-        total = to_device(total, self.device)
+        total = to_device(counts.to(self.sum_dtype) * weight, self.device)
         if self.accelerator.num_processes > 1:
             torch.distributed.all_reduce(total)
         return total[0] / total.clamp_min(1)
@@ -187,7 +161,7 @@ class Step:
         parts = []
         with torch.set_grad_enabled(len(batches) == 1 and not several):
             for batch in batches:
-                parts.append(self._forward(batch).vectors)
+                parts.append(self._forward(batch)[0].vectors)
         vectors, places, sequences = _collected(batches, parts, weight > 0, several)
         if vectors.requires_grad:
             return self._backward(*loss(self.head, vectors, sequences), 1.0)
@@ -198,7 +172,7 @@ class Step:
             totals = torch.zeros_like(totals)
             torch._foreach_zero_(self.masters.gradients_of_step())
         for batch, rows in zip(batches, places, strict=True):
-            output = self._forward(batch).vectors
+            output = self._forward(batch)[0].vectors
             if output.requires_grad:  # not if the encoder is frozen
                 own = to_device(torch.tensor(rows), self.device)
                 own_gradient = vectors.grad.index_select(0, own) if weight else None
@@ -275,13 +249,12 @@ def begin_step(
     accelerator: Any,
     interrupt: InterruptHandler | None = None,
     *,
-    loss: LossFunction | None = None,
-    lesson: DistillationLoss | None = None,
+    loss: RunLoss | None = None,
 ) -> Step:
     """Return the step of a model, which is then in training mode.
 
-    ``masters`` are its weights, in the groups of the optimizer. ``loss`` is a custom loss, in place
-    of the loss of the settings; ``lesson`` adds the losses against a teacher.
+    ``masters`` are its weights, in the groups of the optimizer. ``loss`` is by default the loss of
+    the settings.
     """
     found = Step(
         task=task,
@@ -292,53 +265,8 @@ def begin_step(
         casting=casting(head, masters.precision, accelerator.device),
         interrupt=interrupt,
         masters=masters,
-        loss=loss_of(task, config.custom_loss, loss),
-        lesson=lesson,
+        loss=loss or RunLoss(task, config.custom_loss),
         scaler=loss_scaler(masters.precision, accelerator.device),
     )
     head.train()  # a loaded model is in evaluation mode
     return found
-
-
-def loss_of(
-    task: Task | Multitask, setting: str | None, function: LossFunction | None = None
-) -> Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]:
-    """Return the loss of a batch by its logits: a custom one, or else the task's.
-
-    Args:
-        task: The task.
-        setting: `FILE.py:FUNCTION`; the file is executed.
-        function: The function itself, in place of a file.
-
-    Raises:
-        UserError: The loss of the task cannot be replaced, or there is no such function. The
-            returned loss raises it for a result of another form.
-    """
-    name = getattr(function, "__qualname__", repr(function))
-    if function is None and setting is not None:
-        name, function = load_function(setting, "loss")
-    if function is None:
-        return task.loss
-    if task.coupled_loss is not None or task.loss_counts is not None:
-        raise UserError(
-            f"the loss of this `finetune {task.name}` is not a function of the logits and targets "
-            f"of one batch: leave out the custom loss {name}."
-        )
-    own = function
-
-    def loss(logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        try:
-            result = own(logits, batch.targets)
-        except (Exception, SystemExit) as error:
-            raise CustomFunctionError(f"the loss {name} raised {type(error).__name__}") from error
-        if isinstance(result, tuple) and len(result) == 2:
-            total, count = result
-            real = isinstance(total, torch.Tensor) and total.is_floating_point()
-            if real and total.ndim == 0 and total.requires_grad and not isinstance(count, complex):
-                return total, torch.as_tensor(count, device=total.device)
-        raise UserError(
-            f"the loss {name} must return the sum of the losses, a tensor [] with a gradient, and "
-            f"the number to divide it by; it returned {result!r:.60}."
-        )
-
-    return loss

@@ -41,7 +41,7 @@ from finetune.training.checkpoint import (
     save_checkpoint,
 )
 from finetune.training.data import TrainingData
-from finetune.training.distillation_loss import DistillationLoss
+from finetune.training.loss import LossFunction, RunLoss
 from finetune.training.multitask import (
     MixedData,
     Planned,
@@ -57,7 +57,7 @@ from finetune.training.optimizer import (
 )
 from finetune.training.run_folder import RunWriter, open_run
 from finetune.training.scoring import Scorer
-from finetune.training.step import LossFunction, begin_step
+from finetune.training.step import begin_step
 from finetune.types import UserError
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def fit(
     *,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
-    loss: LossFunction | DistillationLoss | None = None,
+    loss: LossFunction | RunLoss | None = None,
 ) -> FitResult:
     """Train a model, keep the one with the best validation score, and score the test split once.
 
@@ -108,8 +108,7 @@ def fit(
         callbacks: Called after steps, evaluations and saves.
         metrics: Custom metrics by name, besides ``config.custom_metrics``.
         loss: A custom loss, in place of ``config.custom_loss``: a function of logits and targets
-            that returns the sum of the losses of a batch and their number. Or the loss of a student
-            against its teacher.
+            that returns the sum of the losses of a batch and their number; or the loss of a run.
 
     Returns:
         The task with its fitted values, the run folder and the metrics.
@@ -186,7 +185,7 @@ def train(  # noqa: C901 (the whole course is in one place)
     folder: RunWriter,
     reporter: Reporter,
     head: Any = None,
-    loss: LossFunction | DistillationLoss | None = None,
+    loss: LossFunction | RunLoss | None = None,
 ) -> dict[str, FitResult]:
     """Train a model and score the best: the course of every run.
 
@@ -204,12 +203,12 @@ def train(  # noqa: C901 (the whole course is in one place)
     """
     accelerator, last = folder.accelerator, folder.last
     first, *_ = scorers.values()
-    distillation = loss if isinstance(loss, DistillationLoss) else None
+    if not isinstance(loss, RunLoss):
+        loss = RunLoss(task, config.custom_loss, loss)
     with contextlib.ExitStack() as restored:
         # the data
         resuming = all([scorer.begin() for scorer in scorers.values()])
-        if distillation is not None:
-            distillation.extend_data(first)
+        loss.prepare(first)
         data: TrainingData | MixedData = first.data
         if isinstance(task, Multitask):
             data = MixedData({name: scorer.data for name, scorer in scorers.items()}, config)
@@ -232,8 +231,7 @@ def train(  # noqa: C901 (the whole course is in one place)
         # the optimizer
         sparse = restored.enter_context(_sparse_embeddings(task, head, data, config))
         groups = [g for scorer in scorers.values() for g in scorer.parameter_groups()]
-        if distillation is not None:
-            groups += distillation.parameter_groups(first)
+        groups += loss.parameter_groups(first)
         masters = MasterWeights(head, each_weight_once(groups), first.precision, sparse.whole)
         restored.enter_context(masters)
         for scorer in scorers.values():
@@ -254,8 +252,7 @@ def train(  # noqa: C901 (the whole course is in one place)
             config,
             accelerator,
             interrupt,
-            loss=None if isinstance(loss, DistillationLoss) else loss,
-            lesson=distillation,
+            loss=loss,
         )
 
         for scorer in scorers.values():
@@ -299,7 +296,7 @@ def train(  # noqa: C901 (the whole course is in one place)
                         head.train()
                     if saving:
                         state.loss_scale = step.scaler.state_dict()
-                        _save(folder, task, head, scorers, distillation, masters, optimizer, state)
+                        _save(folder, task, head, scorers, loss, masters, optimizer, state)
                         if stop or state.finished:
                             folder.wait()
                         scorer.tell_saved(last)
@@ -381,7 +378,7 @@ def _save(
     task: Task | Multitask,
     head: Any,
     scorers: Mapping[str, Scorer],
-    distillation: DistillationLoss | None,
+    loss: RunLoss,
     masters: MasterWeights,
     optimizer: torch.optim.Optimizer,
     state: TrainerState,
@@ -389,12 +386,11 @@ def _save(
     for scorer in scorers.values():
         if scorer.folder is not folder:  # no checkpoint names a best model that is not on disk
             scorer.folder.wait()
-    others = None if distillation is None else distillation.projections
 
     def write() -> None:
         with folder.replacing(folder.last) as fresh:
             models = tasks_and_heads(task, head)
-            save_checkpoint(fresh, models, others, masters, optimizer, state)
+            save_checkpoint(fresh, models, loss.projections, masters, optimizer, state)
 
     on_main_process(write)
 

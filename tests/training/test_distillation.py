@@ -22,12 +22,13 @@ from finetune.models.master_weights import MasterWeights
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
 from finetune.training.distillation import (
+    Distillation,
+    DistillationLoss,
     load_student,
     load_teacher,
     starting_head,
     student_config,
 )
-from finetune.training.distillation_loss import Distillation, DistillationLoss
 from finetune.training.optimizer import adamw
 from finetune.training.run_folder import open_run
 from finetune.training.step import begin_step
@@ -118,20 +119,17 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
         teacher = lesson.teacher.head.double()
         student.begin()
         student.head = head
-        lesson.extend_data(student)
+        lesson.prepare(student)
         config, accelerator = student.config, student.folder.accelerator
         groups = student.parameter_groups() + lesson.parameter_groups(student)
         masters = MasterWeights(head, groups, "fp32")
         optimizer = adamw(masters.groups, config)
-        step = begin_step(
-            student.task, head, masters, optimizer, config, accelerator, lesson=lesson
-        )
+        step = begin_step(student.task, head, masters, optimizer, config, accelerator, loss=lesson)
         without_dropout(head)
         micro_batches = student.data.batch(1).micro_batches
-        (batch,) = lesson.with_outputs(micro_batches, torch.device("cpu"))
-        counts = step._loss_weights([batch], 1.0)
-        sums, numbers = step._loss(batch)
-        found = (sums * counts).sum() / numbers[0]
+        (batch,), counts = lesson.begin(micro_batches, torch.device("cpu"))
+        sums, numbers = lesson(step._forward, batch)
+        found = (sums * step._loss_weights(counts, 1.0)).sum() / numbers[0]
 
         with torch.no_grad():
             goal, target = teacher.eval().with_states(batch, [1, 3])
