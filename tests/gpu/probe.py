@@ -9,6 +9,7 @@ Times are medians, each measured until the device has finished.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +24,10 @@ from transformers import RobertaConfig, RobertaForSequenceClassification
 from finetune.config.tasks import TrainConfig
 from finetune.models import attention
 from finetune.models.attention_cpu import attend_on_cpu
+from finetune.models.graphs import FEWEST_STEPS, replayed_training, use_of_graphs
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.packing import PackedCall, PackedLayout
+from finetune.models.shapes import Shape
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import begin_step
@@ -205,39 +208,47 @@ def task_of(config: TrainConfig) -> Any:
     return SimpleNamespace(loss=loss, config=config, coupled_loss=None, loss_counts=None)
 
 
-def own_steps(size: Size) -> Iterator[Row]:
+def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
     """The trainer's step on packed batches of different lengths."""
     config = TrainConfig(batch_size=size.sequences, lr=1e-5)
     head = SequenceClassifier(model_of(size))
     accelerator = Accelerator(cpu=not size.large)
-    weights = make_optimizer(head, config, "bf16" if size.large else "fp32")
-    step = begin_step(task_of(config), head, *weights, config, accelerator)
+    masters, optimizer = make_optimizer(head, config, "bf16" if size.large else "fp32")
+    step = begin_step(task_of(config), head, masters, optimizer, config, accelerator)
     batches = [size.batch() for _ in range(64)]
     stream = iter(batches * 1000)
+    name = f"{'replayed' if replayed else 'packed'}, batch {size.sequences}"
 
     def take(batch: Batch) -> None:
         step([batch], weight=1.0, lr_factor=1.0)
 
-    yield (
-        f"packed, batch {size.sequences}: step",
-        f"{median(lambda: take(next(stream)), size):.2f} ms",
-    )
-    if not size.large:
-        return
-    launched, waited = launches_and_waits(lambda: take(batches[0]))
-    yield f"packed, batch {size.sequences}: launches, waits", f"{launched}, {waited}"
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for batch in batches * 4:
-        take(batch)
-    handed = 1000 * (time.perf_counter() - begin) / 256
-    torch.cuda.synchronize()
-    took = 1000 * (time.perf_counter() - begin) / 256
-    yield f"packed, batch {size.sequences}: step in a row", f"{took:.2f} ms (host {handed:.2f} ms)"
-    yield (
-        f"packed, batch {size.sequences}: memory reserved",
-        f"{torch.cuda.memory_reserved(size.device) / 2**30:.2f} GiB",
-    )
+    sizes = [Shape.of(batch) for batch in batches]
+    shapes = replayed_training(head.encoder, lambda: sizes, FEWEST_STEPS, masters)
+    with shapes if replayed else contextlib.nullcontext():
+        if replayed:
+            for batch in batches * 2:
+                take(batch)  # records all shapes
+            yield f"{name}: CUDA graphs", use_of_graphs(head.encoder)
+        yield f"{name}: step", f"{median(lambda: take(next(stream)), size):.2f} ms"
+        if not size.large:
+            return
+        launched, waited = launches_and_waits(lambda: take(batches[0]))
+        yield f"{name}: launches, waits", f"{launched}, {waited}"
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for batch in batches * 4:
+            take(batch)
+        handed = 1000 * (time.perf_counter() - begin) / 256
+        torch.cuda.synchronize()
+        took = 1000 * (time.perf_counter() - begin) / 256
+        yield f"{name}: step in a row", f"{took:.2f} ms (host {handed:.2f} ms)"
+        memory = torch.cuda.memory_reserved(size.device) / 2**30
+        yield f"{name}: memory reserved", f"{memory:.2f} GiB"
+
+
+def replayed_steps(size: Size) -> Iterator[Row]:
+    """The same with the encoder's passes replayed from CUDA graphs."""
+    return own_steps(size, replayed=True)
 
 
 def main() -> None:
@@ -249,7 +260,8 @@ def main() -> None:
     print(f"| {name}, torch {torch.__version__} | |\n| --- | --- |")
     torch.manual_seed(0)
     few, many = (32, 128) if device.type == "cuda" else (4, 8)
-    parts = ((parity, few), (varlen, few), (plain_step, few), (own_steps, few), (own_steps, many))
+    parts = [(parity, few), (varlen, few), (plain_step, few)]
+    parts += [(part, size) for size in (few, many) for part in (own_steps, replayed_steps)]
     for part, sequences in parts:
         try:
             for what, value in part(Size(device, sequences)):
