@@ -314,10 +314,6 @@ def _opened(
     folder: RunWriter | None = None,
     accelerator: Accelerator | None = None,
 ) -> Iterator[tuple[RunWriter, Reporter]]:
-    """Context of a run: its folder, opened for writing, and what shows its progress.
-
-    The main process alone shows it. Freed memory is kept until the end.
-    """
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.progress import Reporter, shown_by
     from finetune.training.run_folder import open_run
@@ -451,10 +447,7 @@ def _scored(
     report: Callable[[Path], object],
     metrics: Mapping[str, Callable[..., Any]] | None,
 ) -> TrainedRun:
-    """Score the model of the best trial on all splits, and write the files of a finished run.
-
-    The trial resumes after its last step, now with the test split, so it takes no further step.
-    """
+    # The trial resumes after its last step, now with the test split, and takes no further step.
     from finetune.reporting.environment import saved_outcome
     from finetune.training.run_folder import open_run, pin_model
 

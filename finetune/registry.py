@@ -71,12 +71,12 @@ TASKS = {
     "nli": TaskPaths(
         "finetune.config.tasks:NliConfig",
         "finetune.tasks.text_classification:NliTask",
-        "natural language inference, and other labels of text pairs",
+        "natural language inference, and other classes of text pairs",
     ),
     "choice": TaskPaths(
         "finetune.config.tasks:ChoiceConfig",
         "finetune.tasks.choice:ChoiceTask",
-        "multiple choice: the right one of several choices",
+        "multiple choice: the right answer to a question",
     ),
     "tag": TaskPaths(
         "finetune.config.tasks:TagConfig",

@@ -164,10 +164,7 @@ def _annotation(line: str, where: str) -> Annotation:
 
 
 def _matching_text(raw: str, annotations: Sequence[Annotation]) -> str:
-    """Return the text with the characters that its annotations count.
-
-    Tools differ on byte order marks and on CR LF. The covered text in the annotations decides.
-    """
+    # Tools differ on byte order marks and CR LF: the covered texts of the annotations decide.
     text = raw.removeprefix("\ufeff")
     candidates = (text, text.replace("\r\n", "\n"), raw, raw.replace("\r\n", "\n"))
     fitting = (

@@ -30,7 +30,7 @@ SUFFIXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(DataOptions, Command):
-    """Convert data from or to the format of an annotation tool.
+    """Convert data from or to formats of annotation tools.
 
     Examples:
         finetune convert export.json --out data.jsonl
@@ -38,17 +38,18 @@ class Convert(DataOptions, Command):
     """
 
     source: Annotated[str, argument("SOURCE")]
-    """Export of an annotation tool, folder of brat, data file, or predictions of a run."""
+    """Data to convert: export of an annotation tool, brat folder, data file, or predictions of a
+    run."""
     to: Annotated[
         Literal["jsonl", "json", "conll", "prodigy", "doccano", "label-studio", "brat", "spacy"],
         OUTPUT,
     ] = "jsonl"
     """Format to write."""
     out: Annotated[str, OUTPUT]
-    """File to write, with a suffix of the format; for brat a folder that is empty or absent."""
+    """File to write, with a suffix of its format; for brat, an empty or new folder."""
     columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`; `spans=NAME` reads spans where
-    a row has a label too."""
+    """Names of the columns to read, if they are not recognized: `role=column`. `spans=NAME` reads
+    spans if a row also has a label."""
 
     def run(self) -> None:
         """Write the output, and print its omissions."""

@@ -241,11 +241,8 @@ def _of_words(
 
 
 def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> Suspects:
-    """Rank gold spans and missing spans by the margin over the mean probability of their type.
-
-    Without the means, models that predict few spans would rank every gold span that they miss
-    before any span that they predict.
-    """
+    # Without the mean probability of their type, models that predict few spans would rank all
+    # missed gold spans before all predicted spans.
     gold = [tuple(example.spans or ()) for example in examples]
     predicted = [
         {Span(start, end, label): score for start, end, label, score in each["spans"]}

@@ -30,27 +30,29 @@ class Check(OutOption, DataOptions, Command):
     """
 
     source: Annotated[str | None, argument("DATA, RECIPE or RUNS")] = None
-    """Data as in training, a recipe file (.yaml), or for --label-errors a folder of --folds."""
+    """Data as in training, a recipe file (.yaml), or, with --label-errors, a folder of --folds."""
     data: Annotated[str, DATA] = ""
-    """Data as in training, as an option: folder, file, `train=FILE,test=FILE`, or hub data set."""
+    """Data as in training: a folder, file, `train=FILE,test=FILE`, or hub data set."""
     task: Annotated[str | None, Help("TASK")] = None
-    """Task that the data are for, such as `nli` or `relations`; unset decides by the data."""
+    """Task of the data, such as `nli` or `relations`; default: inferred from the data."""
     model: str | None = None
-    """Also check with the tokenizer of this model: words without subwords, windows, truncation."""
+    """Check with the tokenizer of this model too: words without subwords, windows, truncation."""
     max_length: int | None = None
-    """Longest sequence in tokens, for the forecast; unset is the model's limit, at most 512."""
+    """Longest sequence in tokens, for the check with --model; default: the model's limit, at most
+    512."""
     label_errors: bool = False
-    """Find training labels that are probably wrong: the models of a folder of `--folds` predict
-    their test splits, which are compared with the labels (confident learning)."""
+    """Find training labels that are probably wrong (confident learning). The models of a folder of
+    `--folds` predict their test splits, and the predictions are compared with the labels."""
     out: str | None = None
-    """File for all suspects of --label-errors, as JSON Lines."""
+    """File for all label issues of --label-errors (JSON Lines)."""
     examples: int = 20
-    """Number of suspects of --label-errors to print."""
+    """Number of label issues to print with --label-errors."""
     format: Literal["table", "json"] = "table"
-    """Print a text for reading; or all findings as JSON: a list of objects with level (`info`,
-    `warning` or `error`), check, message and locations. `--json` is short for `json`."""
+    """Format of the output: a text for reading (`table`) or JSON. JSON is a list of objects with
+    level (`info`, `warning` or `error`), check, message and locations. `--json` is short for
+    `--format json`."""
     strict: bool = False
-    """Exit with 1 on warnings too, as on errors."""
+    """Exit with code 1 also if there are only warnings."""
 
     @property
     def single_process(self) -> str | None:

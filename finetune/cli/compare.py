@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(EvaluationOptions, ResampleOptions, Command):
-    """Test whether systems differ on the same examples by more than chance; tables for papers.
+    """Test whether models differ significantly on the same examples, and print tables for papers.
 
     Examples:
         finetune compare runs/a runs/b
@@ -33,23 +33,24 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     """
 
     first: Annotated[str, argument("A")]
-    """The first system: a file of predictions (JSON Lines, or columns of words with the prediction
-    last), a run folder, several runs (A1,A2,A3 or a folder of run folders), or a folder of
-    `--folds`. `NAME=RUN` names the system, `NAME:DATA=RUN` its data set too."""
+    """The first model: a run folder, several runs of it (A1,A2,A3 or a folder of run folders), a
+    folder of `--folds`, or a file of predictions. Such a file is JSON Lines, or columns of words
+    with the prediction last. `NAME=RUN` names the model, `NAME:DATA=RUN` also its data set."""
     second: Annotated[str, argument("B")]
-    """The second system, in the same form."""
+    """The second model, in the same form."""
     more: Annotated[tuple[str, ...], argument("SYSTEM …")] = ()
-    """More systems. The result is then a table of systems and data sets."""
+    """More models. The result is then a table of models and data sets."""
     data: Annotated[str | None, DATA] = None
-    """File with gold labels that the systems, runs or hub ids of models, predict first."""
+    """File with gold labels that the models (runs or hub ids) predict before they are compared."""
     baseline: str | None = None
-    """Name of the system that a table tests all others against. Unset is the first system."""
+    """Name of the model that all others in a table are tested against. Default: the first model."""
     metric: str | None = None
-    """Metric of `finetune score` or `report`, for one label, tag or type (`f1:NAME`,
-    `span_f1_strict:PER`), or for one subgroup in a table of the analysis (`span_f1_length:3`).
-    Unset is the metric that selects models in training. FILE.py:FUNCTION is a custom metric."""
+    """Metric to compare: one of `finetune score` or `report`, or a custom metric
+    (FILE.py:FUNCTION). It may be the metric of one label, tag or type (`f1:NAME`,
+    `span_f1_strict:PER`) or of one subgroup of the analysis (`span_f1_length:3`). Default: the
+    metric that selects models in training."""
     unit: Literal["example", "document"] = "example"
-    """Unit to resample: sentences or texts, or whole documents if gold has documents."""
+    """Unit of resampling: one example, or all examples of a document, if gold has documents."""
 
     def run(self) -> None:
         """Compare the systems and print the result."""
@@ -136,11 +137,6 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
                 show(note, error=True)
 
     def _print_table(self, entries: Sequence[Entry]) -> None:
-        """Print the scores of systems on data sets: a row for each system; CSV and JSON are long.
-
-        Raises:
-            UserError: Two systems have one name, or --baseline names none.
-        """
         from finetune.evaluation.compare import score_systems
 
         baseline = self.baseline or entries[0].system

@@ -26,51 +26,53 @@ class Distill(FormatOption, Command):
     """
 
     teacher: Annotated[str, argument("TEACHER")]
-    """Folder of a run of `classify`, `nli`, `tag` or `ner`, or hub id of such a model. The student
-    has its task, labels and data, and its settings except the training settings."""
+    """Teacher: run folder or hub id of a model of `classify`, `nli`, `tag` or `ner`. The student
+    has the same task, labels and data, and the same settings except those of training."""
     model: Annotated[str | None, COMMON] = None
     """Encoder of the student: a hub id, short name or folder."""
     layers: Annotated[int | None, COMMON] = None
-    """In place of --model: start with the embeddings, the head and N layers of the teacher, evenly
-    spread (2 of 6: layers 3 and 6)."""
+    """Start from N layers of the teacher, with its embeddings and head, instead of --model. The
+    layers are evenly spread (2 of 6: layers 3 and 6)."""
     unlabeled: Annotated[str | None, DATA] = None
-    """File of texts or words without labels, as for `finetune predict --file`. The teacher labels
-    them."""
+    """File of unlabeled texts or words that the teacher labels, as for `finetune predict
+    --file`."""
     temperature: Annotated[float, COMMON] = 2.0
-    """Divides the logits of both models in the divergence between their predictions."""
+    """Temperature that divides the logits of both models in the distillation loss."""
     hard_weight: float = 0.2
-    """Weight of the gold labels, from 0 to 1; the predictions of the teacher have the rest."""
+    """Weight of the loss on gold labels, from 0 to 1; the loss on the teacher's predictions has the
+    remaining weight."""
     hidden_weight: float | None = None
-    """Weight of the difference between hidden states. Unset is 1, or 0 if they cannot be compared:
-    with different tokenizers, or if texts of a pair are read apart."""
+    """Weight of the difference between the hidden states of both models. Default: 1, or 0 if they
+    cannot be compared (different tokenizers, or texts of a pair that are encoded separately)."""
     baseline: Annotated[bool, COMMON] = False
-    """Also train the student without its teacher, for the same number of steps from the pretrained
-    model, in the folder OUT-without-teacher."""
+    """Also train the student without a teacher, as a baseline. It starts from the pretrained model,
+    has the same number of steps, and is in the folder OUT-without-teacher."""
     data: Annotated[str | None, DATA] = None
-    """Labeled data; unset is the data of the teacher."""
+    """Labeled data; default: the data of the teacher."""
     out: Annotated[str | None, Help("FOLDER", "output", common=True)] = None
-    """Run folder of the student; unset makes a new one under `runs/`."""
+    """Run folder of the student; default: a new folder in `runs/`."""
     limit: Annotated[int | None, DATA] = None
-    """Train on the first N labeled examples only; unset as the teacher."""
+    """Train on the first N labeled examples; default: as many as the teacher."""
     epochs: Annotated[float | None, COMMON] = None
-    """Passes over labeled and unlabeled examples; unset is 3, or up to 10 if 3 passes make fewer
+    """Passes over labeled and unlabeled examples; default: 3, or up to 10 if 3 epochs have fewer
     than 500 steps."""
     steps: int | None = None
-    """Optimizer steps, in place of --epochs."""
+    """Number of optimizer steps, instead of --epochs."""
     batch_size: Annotated[int | None, COMMON] = None
-    """Examples per optimizer step; unset is 32."""
+    """Examples per optimizer step; default: 32."""
     lr: Annotated[float | None, COMMON] = None
-    """Peak learning rate; unset is 1.2e-4, and 6e-4 for small encoders (narrower than 512)."""
+    """Peak learning rate; default: 1.2e-4, or 6e-4 for small encoders (hidden size below 512)."""
     seed: Annotated[int, COMMON] = 1
     """Seed of initial weights, data order and dropout."""
     eval_every: int | None = None
-    """Steps between evaluations on the validation split; unset is once an epoch."""
+    """Steps between evaluations on the validation split; default: one epoch."""
     save_every: int | None = None
-    """Steps between checkpoints; unset saves at each evaluation."""
+    """Steps between checkpoints; default: one at each evaluation."""
     max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
+    """Tokens per forward pass: affects memory and speed, never results."""
     resume: Annotated[Resume, Help("[auto]", "output", common=True)] = False
-    """Continue the run in --out from its last checkpoint; `auto` starts a run if there is none."""
+    """Continue the run in --out from its last checkpoint; `auto` starts a new run if there is
+    none."""
 
     trains = True
 

@@ -46,7 +46,7 @@ COMMANDS_BY_GROUP: dict[str, dict[str, str]] = {
     "predict and score": {
         "predict": "predict texts or words with a trained model",
         "score": "score predictions, or a model on a file",
-        "compare": "test whether systems differ; tables for papers",
+        "compare": "test whether models differ; tables for papers",
         "thresholds": "choose the thresholds of labels",
         "report": "a page on runs, or scores by subgroup, confusions and errors as text",
     },
@@ -56,14 +56,14 @@ COMMANDS_BY_GROUP: dict[str, dict[str, str]] = {
     },
     "inspect encoders": {
         "embed": "vectors of texts, words or subwords",
-        "similarity": "cosines of texts or words, against gold",
-        "geometry": "anisotropy and attention, layer by layer",
-        "map": "a map of one word in many contexts",
-        "wsd": "the senses of words",
+        "similarity": "similarity of texts or words, and its correlation with gold",
+        "geometry": "anisotropy and attention of each layer",
+        "map": "an embedding plot of a word in many contexts",
+        "wsd": "word sense disambiguation",
         "perplexity": "pseudo-perplexity of texts, minimal pairs",
     },
     "share and serve": {
-        "export": "an ONNX graph with a program that predicts from it, also in int8",
+        "export": "an ONNX graph with a predictor, also in int8",
         "serve": "trained models over HTTP",
         "push": "upload a model to the hub",
     },

@@ -60,9 +60,9 @@ class FormatOption:
     group: ClassVar[str] = "output"
 
     format: TableFormat = "table"
-    """Print a text for reading, or tables in another format. JSON has all results and CSV all
-    digits; LaTeX (booktabs) and Markdown are as they are shown. Notes go to standard error.
-    `--json` is short for `--format json`."""
+    """Format of the output: a text for reading (`table`), or tables for other programs. JSON has
+    all results and CSV all digits; LaTeX (booktabs) and Markdown are rounded. Notes go to standard
+    error. `--json` is short for `--format json`."""
 
     def note(self, text: str, *, indent: int | None = None) -> None:
         """Print a line of the text output; for other formats, print it as a note."""
@@ -76,8 +76,8 @@ class OutOption:
     group: ClassVar[str] = "output"
 
     out: Annotated[str | None, Help("FILE", common=True)] = None
-    """File to write, in the format of its suffix; unset prints. Suffixes are .jsonl, .json, .csv,
-    .tsv and .parquet."""
+    """File to write; its suffix sets the format. Suffixes are .jsonl, .json, .csv, .tsv and
+    .parquet. Without --out, rows are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class ModelArgument:
     """The argument of the commands that read an encoder."""
 
     model: Annotated[str, argument("MODEL")]
-    """Model name, folder, folder of a run, or hub id, also as ID@REVISION."""
+    """Encoder: a short name, model folder, run folder, or hub id (ID or ID@REVISION)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +106,10 @@ class DataOptions(EncodingOption):
     group: ClassVar[str] = "data"
 
     columns: Annotated[tuple[str, ...], Help("ROLE=COLUMN …", common=True)] = ()
-    """Columns if their names are not recognized: `text=review label=stars`. Roles are text,
-    pair, label and negative, or words, tags, spans, relations and document. Numbers, from 0, name
-    columns without a header. With a run, unset are the columns that training named, if the file has
-    them."""
+    """Names of the columns to read, if they are not recognized: `text=review label=stars`. Roles
+    are text, pair, label and negative, or words, tags, spans, relations and document. Without a
+    header, columns are numbered from 0. With a run, the default is the columns that it was trained
+    on, if the file has them."""
 
     @property
     def column_map(self) -> Mapping[str, str]:
@@ -129,10 +129,11 @@ class TextOptions:
     group: ClassVar[str] = "data"
 
     text: Annotated[tuple[str, ...], Help("TEXT …", append=True)] = ()
-    """Texts. Write --text=TEXT if one begins with a dash."""
+    """One or more texts. Write --text=TEXT if a text begins with a dash."""
     file: str | None = None
-    """Texts or words in any format; `-` is standard input. Formats are JSON Lines, CSV, TSV, plain
-    lines, CoNLL columns and more. A folder or a pattern such as 'new/*.jsonl' names several."""
+    """File of texts or words; `-` reads standard input. Formats are JSON Lines, CSV, TSV, plain
+    lines, CoNLL columns and more. A folder or a pattern such as 'new/*.jsonl' names several
+    files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,16 +153,16 @@ class GoldOptions(DataOptions):
     group: ClassVar[str] = "data"
 
     gold: Annotated[str | None, Help("FILE")] = None
-    """File of gold labels. Unset takes the gold in the predictions of a run."""
+    """File of gold labels. Default: the gold labels in the predictions of a run."""
     train: Annotated[str | None, Help("DATA")] = None
-    """Training data of the systems, to tell seen from unseen names and words. Unset is the
-    vocabulary in a run folder."""
+    """Training data of the models, for scores of seen and unseen names and words. Default: the
+    vocabulary in the run folder."""
     positive: Annotated[str | None, Help("LABEL")] = None
-    """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
-    by name as in training, else the rarer class of gold."""
+    """Positive label of the metric `f1`, if there are two labels. Default: the positive label of
+    the run, else a choice by name as in training, else the label that is rarer in gold."""
     costs: Annotated[str | None, Help("FILE")] = None
-    """Costs of mistakes, for the metric `mean_cost`: a file as for `finetune thresholds`. Unset are
-    the costs of the run."""
+    """File of the costs of mistakes, for the metric `mean_cost`; the format is that of `finetune
+    thresholds`. Default: the costs of the run."""
 
     @property
     def source(self) -> GoldSource:
@@ -185,7 +186,7 @@ class EvaluationOptions(FormatOption, GoldOptions):
     group: ClassVar[str] = "data"
 
     split: str = "test"
-    """Split of the predictions in run folders."""
+    """Split whose predictions are read from run folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,11 +196,10 @@ class ReasonOptions:
     group: ClassVar[str] = "output"
 
     explain: Annotated[bool, COMMON] = False
-    """Score each word for each predicted label of `classify`, `nli`, `tag` or `ner`: by how much
-    the label loses without the word."""
+    """Explain each predicted label of `classify`, `nli`, `tag` or `ner` by word attributions: the
+    loss in the label's score without the word."""
     nearest: Annotated[int | None, Help("N", common=True)] = None
-    """Add the N training examples of the run whose vectors are nearest to the input for the model.
-    """
+    """Add the N training examples whose vectors are most similar to the vector of the input."""
 
     @property
     def wants_reasons(self) -> bool:
@@ -231,7 +231,7 @@ class ResampleOptions(SeedOption):
     """Options of the commands that resample examples."""
 
     resamples: int = 10_000
-    """Number of resamples of each interval or test."""
+    """Number of resamples for each confidence interval or test."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,8 +241,8 @@ class SpeedOptions:
     group: ClassVar[str] = "encoder"
 
     max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only. Unset is as in training, and at most
-    1024 on a CPU."""
+    """Tokens per forward pass: affects memory and speed, never results. Default: as in training, at
+    most 1024 on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,5 +271,5 @@ class ReadingOptions(EncoderOptions):
     group: ClassVar[str] = "encoder"
 
     max_length: int | None = None
-    """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
-    model, at most 512."""
+    """Longest sequence in tokens; longer texts are read in windows. Default: the model's limit, at
+    most 512."""

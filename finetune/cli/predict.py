@@ -61,36 +61,38 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     """
 
     folder: Annotated[str, argument("RUN")]
-    """Folder of a run, or hub id of a model (OWNER/NAME, OWNER/NAME@REVISION). Also a classifier,
-    tagger or masked language model of transformers: a folder, hub id or short name. A masked
-    language model fills [MASK] or <mask> with the five most probable subwords."""
+    """Run folder, or hub id of a model (OWNER/NAME, OWNER/NAME@REVISION). It may also be a
+    classifier, tagger or masked language model of transformers: a folder, hub id or short name. A
+    masked language model fills [MASK] or <mask> with the five most probable subwords."""
     pair: Annotated[str | None, DATA] = None
-    """The second text, for a model of pairs."""
+    """Second text, for models of text pairs."""
     out: Annotated[str | None, Help("FILE", common=True)] = None
-    """File to write, in the format of its suffix; unset prints. Suffixes are .jsonl, .json, .csv,
-    .tsv and .parquet."""
+    """File to write; its suffix sets the format. Suffixes are .jsonl, .json, .csv, .tsv and
+    .parquet. Without --out, predictions are printed."""
     resume: Annotated[bool, OUTPUT] = False
-    """Continue --out FILE.jsonl where a command that was killed or interrupted left it: the same
-    model, input and settings. Without such a file, start it."""
+    """Continue --out FILE.jsonl of an interrupted command with the same model, input and settings.
+    If there is no such file, it is started."""
     format: Annotated[Literal["jsonl", "csv"] | None, OUTPUT] = None
-    """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
-    like a formula gets an apostrophe. The suffix of --out overrides it. Unset is jsonl, and for
-    --text on a terminal a line for reading."""
+    """Format of printed predictions: JSON Lines, or CSV for spreadsheets. In CSV, lists are JSON,
+    and a text that begins like a formula gets an apostrophe. The suffix of --out takes precedence.
+    Default: jsonl, or a readable line for --text on a terminal."""
     keep_columns: Annotated[bool, OUTPUT] = False
-    """Repeat the columns of the input before the prediction, as tables always do. A column with the
-    name of a field of the prediction becomes input_NAME, and a gold label `gold`."""
+    """Copy the columns of the input to the output, before the prediction. CSV and other tables
+    always have them. A column that has the name of a field of the prediction becomes input_NAME,
+    and a gold label becomes `gold`."""
     decoding: str | None = None
-    """Decode in another way than the model was trained with: greedy or constrained for `tag`;
-    flat, nested or overlapping for `ner`."""
+    """Decoding, instead of the one chosen in training: greedy or constrained for `tag`; flat,
+    nested or overlapping for `ner`."""
     threshold: str | None = None
-    """Lowest probability of an answer, in place of the model's: a number, or NAME=P,NAME=P for
-    labels of texts and span types. Answers below it are withheld (null); of two labels the other
-    one is predicted."""
+    """Probability threshold of answers, instead of the model's: a number, or NAME=P,NAME=P for
+    labels of texts and span types. Below it, the model abstains (null), or predicts the other label
+    if there are two."""
     costs: Annotated[str | None, Help("FILE")] = None
-    """Predict the label with the least expected cost: a file as for `finetune thresholds`."""
+    """File of the costs of mistakes: predict the label with the least expected cost. The format is
+    that of `finetune thresholds`."""
 
     inventory: str | None = None
-    """Folder of WordNet's files for a run of `wsd`, where they have moved."""
+    """Folder of WordNet's files for a run of `wsd`, if they have moved."""
 
     @property
     def shares_work(self) -> bool:

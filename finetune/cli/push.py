@@ -33,12 +33,12 @@ class Push(Command):
     private: bool = False
     """Make the repository private, if it is new."""
     replace: bool = False
-    """Remove all files that the repository has and the model does not."""
+    """Delete files of the repository that the model does not have."""
     yes: bool = False
-    """Upload the model of a degenerate run without a question."""
+    """Upload the model of a degenerate run without asking."""
 
     license: str | None = None
-    """License of the model, such as `apache-2.0`, for its card. Unset is the license in the card of
+    """License of the model for its card, such as `apache-2.0`. Default: the license in the card of
     the base model."""
 
     def run(self) -> None:

@@ -29,7 +29,7 @@ MOST_COLUMNS, MOST_ROWS = 20, 15
 
 @dataclass(frozen=True, kw_only=True)
 class Report(ReasonOptions, GoldOptions, Command):
-    """Write an HTML page on a run or several, or print the analysis of one system.
+    """Write an HTML page about one or more runs, or print the analysis of one model.
 
     It has scores, curves, scores by class and subgroup, confusions, calibration and errors.
 
@@ -40,18 +40,19 @@ class Report(ReasonOptions, GoldOptions, Command):
     """
 
     folders: Annotated[tuple[str, ...], argument("RUN …")]
-    """Folders of runs, or of several seeds of a run; to print an analysis, a run folder or a file
-    of predictions."""
+    """Run folders, or folders of several seeds. An analysis is printed of one run folder or file of
+    predictions."""
     out: Annotated[str | None, Help("FILE", "output", common=True)] = None
-    """Page to write; unset is `report.html` in the run folder, or here for several runs."""
+    """Page to write; default: `report.html` in the run folder, or in the current folder for several
+    runs."""
     split: str | None = None
-    """Split of the predictions; unset is test, and for a page validation if test has no gold."""
+    """Split of the predictions; default: test, or, for a page, validation if test has no gold
+    labels."""
     examples: Annotated[int | None, Help("N")] = None
-    """Most examples with errors on a page, 300 if unset; or errors of each category in a text,
-    10."""
+    """Largest number of errors to show; default: 300 on a page, 10 of each category in a text."""
     format: Annotated[Literal["html", "table", "csv", "latex", "markdown", "json"], COMMON] = "html"
-    """Write a page, or print the analysis as a text for reading, as tables in another format, or as
-    JSON with all errors. `--json` is short for `--format json`."""
+    """Write a page (`html`), or print the analysis: a text for reading (`table`), tables in another
+    format, or JSON with all errors. `--json` is short for `--format json`."""
 
     def run(self) -> None:
         """Write the page and print its path, or print the analysis."""

@@ -42,8 +42,7 @@ class RecipeCommand(TaskCommand):
     """A command that trains with the settings of a recipe."""
 
     recipe: Annotated[str, argument("RECIPE")]
-    """File or name of a recipe, or folder of a run, whose settings it takes; options override
-    them."""
+    """Recipe (file or name), or run folder whose settings are used; options override them."""
     smoke: bool = False
     """Run a quick check with the `smoke` settings of the recipe."""
 
@@ -83,18 +82,18 @@ class Run(FormatOption, RunOptions, Command):
     """
 
     recipe: Annotated[str | None, argument("RECIPE")] = None
-    """File, name of a packaged recipe, or folder of a run, whose settings it takes; options of its
-    task override them (`finetune run RECIPE --help` lists them with the values of the recipe). The
-    name or file of a suite trains all of its recipes, a file with `task: multitask` several tasks
-    on one encoder (`finetune run glue --help`). Without it, list recipes and suites, the scores
-    they expect, and the scores of your runs of them."""
+    """Recipe (file or name), suite, or run folder whose settings are used. Options of the task
+    override them (`finetune run RECIPE --help` lists them with the values of the recipe). A suite
+    trains all its recipes (`finetune run glue --help`), a file with `task: multitask` several tasks
+    on one encoder. Without RECIPE, recipes and suites are listed, with expected scores and the
+    scores of your runs."""
     folder: str = "recipes"
-    """Folder of recipes to list, with its subfolders; if there is no `recipes` here, the packaged
-    ones."""
+    """Folder of recipes to list, with its subfolders. If there is no folder `recipes`, the packaged
+    recipes are listed."""
     only: str | None = None
-    """List the recipes with this text in their name, task, model or data."""
+    """List only recipes with this text in their name, task, model or data."""
     runs: str = "runs"
-    """Folder of your runs, for the list; each run records the recipe that it followed."""
+    """Folder of the runs whose scores are listed with their recipes."""
     smoke: bool = False
     """Run a quick check with the `smoke` settings of the recipe."""
 
@@ -124,22 +123,23 @@ class Multitask(Command):
     """
 
     recipe: Annotated[str, argument("RECIPE")]
-    """File with `task: multitask` and the settings of each task below `tasks`."""
+    """Recipe file with `task: multitask`, and the settings of each task below `tasks`."""
     out: str | None = None
-    """Folder, with a run folder for each task; unset is `runs/RECIPE-seedN`."""
+    """Folder for the run folders of the tasks; default: `runs/RECIPE-seedN`."""
     alpha: float | None = None
-    """Exponent of the share of each task in the steps, size^alpha: 1 follows the sizes of the
-    training data, 0 makes all tasks equal. Unset takes the exponent of the recipe, or 0.5."""
+    """Exponent of task sampling: a task is trained in proportion to size^alpha of its training
+    data. 1 keeps the proportions of the sizes, 0 makes all tasks equal. Default: the exponent of
+    the recipe, or 0.5."""
     model: str | None = None
-    """Pretrained encoder, in place of the recipe's."""
+    """Pretrained encoder, instead of the recipe's."""
     epochs: float | None = None
-    """Passes over the training data, in place of the recipe's."""
+    """Passes over the training data, instead of the recipe's."""
     limit: int | None = None
-    """Train each task on the first N of its training examples only."""
+    """Train each task on its first N training examples."""
     seed: int | None = None
-    """Seed, in place of the recipe's."""
+    """Seed, instead of the recipe's."""
     resume: Annotated[Resume, Help("[auto]")] = False
-    """Continue the run in the folder from its last checkpoint; `auto` starts a run if there is
+    """Continue the run in the folder from its last checkpoint; `auto` starts a new run if there is
     none."""
 
     trains = shares_work = True

@@ -18,7 +18,7 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Score(FormatOption, DataOptions, Command):
-    """Score predictions against gold labels, a model on a file, or print the scores of a run.
+    """Score predictions against gold labels, score a model on a file, or print the scores of a run.
 
     Examples:
         finetune score predictions.jsonl gold.jsonl
@@ -26,19 +26,19 @@ class Score(FormatOption, DataOptions, Command):
     """
 
     predictions: Annotated[str, argument("PREDICTIONS")]
-    """File of predictions (JSON Lines). `-` reads standard input. A run folder, or a folder of
-    seeds, has scores: the command prints them. With --data, a run folder, saved model or hub
-    id."""
+    """File of predictions (JSON Lines), or a run folder or folder of seeds, whose scores are
+    printed. `-` reads standard input. With --data, a run folder, saved model or hub id."""
     gold: Annotated[str | None, argument("GOLD")] = None
-    """File of gold labels, aligned with predictions by `id` where both have ids, else by position.
-    Unset is the `gold` in the predictions."""
+    """File of gold labels, aligned with the predictions by `id` if both have ids, else by position.
+    Default: the field `gold` of the predictions."""
     data: Annotated[str | None, DATA] = None
-    """File with gold labels that the model predicts first, such as another test set."""
+    """File with gold labels that the model predicts and is scored on, such as another test set."""
     positive: str | None = None
-    """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
-    by name as in training, else the rarer class of gold."""
+    """Positive label of the metric `f1`, if there are two labels. Default: the positive label of
+    the run, else a choice by name as in training, else the label that is rarer in gold."""
     costs: Annotated[str | None, Help("FILE")] = None
-    """Costs of mistakes, for the metric `mean_cost`: a file as for `finetune thresholds`."""
+    """File of the costs of mistakes, for the metric `mean_cost`; the format is that of `finetune
+    thresholds`."""
 
     def run(self) -> None:
         """Print the metrics."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Search(FormatOption, Command):
-    """Search for the settings with the best validation score; the test split decides nothing.
+    """Search for the settings with the best validation score; the test split is not used.
 
     Examples:
         finetune search classify --model minilm --data my-data
@@ -36,14 +36,14 @@ class Search(FormatOption, Command):
     task: Annotated[str, argument("TASK")]
     """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
     space: Annotated[tuple[tuple[str, ...], ...], Help(append=True)] = ()
-    """The values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or
-    `tuning=full,lora`. Unset are the learning rate (a fifth to five times the default), the batch
-    size, the warm-up and the weight decay, as far as their options are not given."""
+    """Values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or
+    `tuning=full,lora`. Default: the learning rate (a fifth to five times the default), the batch
+    size, the warm-up and the weight decay, except those that are set by options."""
     trials: int = 20
     """Total number of trials, including trials of earlier calls. The first trial has the settings
     of the command."""
     minutes: float | None = None
-    """Start no new trial after this total time, in minutes."""
+    """Minutes after which no new trial starts."""
 
     trains = True
 

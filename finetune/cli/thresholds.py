@@ -32,11 +32,11 @@ _OF_ANSWERS = {"thresholds", "confidence", "costs"}
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds(FormatOption, Command):
-    """Choose on validation when a trained model answers, without training.
+    """Choose decision thresholds of a trained model on validation data.
 
-    The choice is saved with the model, for `finetune predict` and `finetune serve`: the probability
-    from which a label is predicted, answers to withhold, prediction sets, texts unlike the training
-    data, or the label with the least expected cost.
+    The choice is saved with the model, for `finetune predict` and `finetune serve`: the threshold
+    of each label, a confidence below which the model abstains, prediction sets, a threshold for
+    out-of-distribution texts, or the costs of mistakes.
 
     Examples:
         finetune thresholds runs/topics --metric macro_f1
@@ -45,40 +45,43 @@ class Thresholds(FormatOption, Command):
     """
 
     folder: Annotated[str, argument("RUN")]
-    """Folder of a run with validation data."""
+    """Run folder with validation data."""
     metric: str | None = None
-    """Metric of labels to raise. Unset is `f1` of two labels, and `micro_f1` of several."""
+    """Metric of labels to maximize. Default: `f1` for two labels, `micro_f1` for multi-label
+    data."""
     precision: float | None = None
-    """The best recall of each label at this precision; of more than two labels of which one is
-    right, answers are withheld."""
+    """Maximize the recall of each label at this precision. A model that predicts one of more than
+    two labels abstains below the threshold."""
     recall: float | None = None
-    """The best precision of each label at this recall."""
+    """Maximize the precision of each label at this recall."""
     risk: float | None = None
-    """Withhold answers below the confidence above which at most this share is wrong, with
-    probability 1 - δ on new data of the same kind."""
+    """Abstain below a confidence threshold chosen so that at most this fraction of the remaining
+    answers is wrong. This holds with probability 1 - δ on new data from the same distribution."""
     coverage: float | None = None
-    """Withhold answers below the confidence that leaves this share of them."""
+    """Abstain below the confidence threshold that keeps this fraction of the answers."""
     delta: float = DELTA
-    """The probability δ that the guarantee of --risk fails."""
+    """Probability δ that the guarantee of --risk does not hold."""
     sets: Annotated[float | None, Help("LEVEL")] = None
-    """Predict sets of classes that hold the right one with this probability."""
+    """Predict sets of labels that contain the right one with this probability (conformal
+    prediction)."""
     set_scores: Literal["probability", "cumulative", "randomized"] = "probability"
-    """Rank the classes of a set by probability (the smallest sets), by cumulative probability (sets
-    that adapt to the text), or by the latter with a random share (smaller sets)."""
+    """Score of labels for --sets: the probability (smallest sets), the cumulative probability (sets
+    adapt to the text), or a randomized cumulative probability (smaller sets)."""
     per_class: bool = False
-    """Hold the level of --sets for each class."""
+    """Guarantee the level of --sets for each label separately."""
     unlike: Annotated[float | None, Help("RATE")] = None
-    """Withhold answers for texts unlike the training data; this share of validation is taken for
-    such by mistake."""
+    """Abstain on out-of-distribution texts, with this false positive rate on validation data."""
     costs: Annotated[str | None, Help("FILE")] = None
-    """Predict the label with the least expected cost. JSON, `{"gold": {"predicted": 5}}`, or a
-    table with the column gold and one for each predicted label."""
+    """File of the costs of mistakes: predict the label with the least expected cost. It is JSON,
+    `{"gold": {"predicted": 5}}`, or a table with the column gold and a column for each predicted
+    label."""
     split: str = "validation"
-    """Split to choose on. Scores on this split become too high, so a run should use validation."""
+    """Split on which thresholds are chosen. Scores on it become too high afterwards, so use
+    validation."""
     dry_run: bool = False
-    """Print the tables and save nothing."""
+    """Print the tables without saving the choice."""
     reset: bool = False
-    """Remove what was saved by earlier calls."""
+    """Remove the saved choices of earlier calls."""
 
     def run(self) -> None:
         """Choose, save the choice, and print what it does."""

@@ -46,20 +46,20 @@ class RunOptions:
     group: ClassVar[str] = "run"
 
     dry_run: Annotated[bool, COMMON] = False
-    """Show the plan (data, labels, lengths, steps) and train nothing."""
+    """Show the plan (data, labels, lengths, steps) without training."""
     seeds: Annotated[int | None, COMMON] = None
-    """Train N runs with seeds from --seed on, and summarize them. Each run has a folder seed-N in
-    the run folder; the summary has mean, deviation, median, degenerate runs, verdicts. Finished
-    seeds are kept, so the same command continues or adds seeds."""
+    """Train N runs with consecutive seeds from --seed, and summarize them. Each run has a folder
+    seed-N in the run folder. The summary has mean, deviation, median, degenerate runs and verdicts.
+    Finished seeds are kept, so the same command continues or adds seeds."""
     folds: Annotated[str | None, Help("N[xR]", common=True)] = None
-    """Cross-validate with N folds of the training data, `5x10` ten times with new folds. `0.2x10`
-    tests one fold each time: ten runs that each hold out a fifth. Print the mean scores with their
-    95 % interval (corrected resampled t). A fold keeps equal texts and documents together. Finished
-    folds are kept, so the same command continues or adds repeats."""
+    """Cross-validate with N folds of the training data. `5x10` repeats this ten times with new
+    folds; `0.2x10` is ten runs that each hold out a random fifth. Mean scores are printed with a 95
+    % interval (corrected resampled t). Equal texts and documents stay in one fold. Finished folds
+    are kept, so the same command continues or adds repetitions."""
     sizes: Annotated[tuple[int, ...] | None, Help("N …")] = None
-    """Train on growing parts of the training data, as in `--sizes 100,200,500`; without numbers on
-    all, and four times the half of the last. Each size has --seeds runs (3 if unset), each with its
-    own subsets, the smaller within the larger."""
+    """Train on growing subsets of the training data, such as `--sizes 100,200,500`. Without
+    numbers: the whole training data, halved four times. Each size has --seeds runs (default: 3).
+    The subsets of a seed are nested."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -453,10 +453,6 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
 def _typed_settings(
     where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
 ) -> dict[str, Any]:
-    """Return the settings with the types of their fields.
-
-    Raises UserError for a setting that only a command may give.
-    """
     kind = CONFIGS[task]
     hints, marks = setting_types(kind), changes_of(kind)
     what = f"setting {{!r}} for task {task}"

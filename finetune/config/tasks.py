@@ -143,24 +143,25 @@ class ModelSettings:
 
     model: Annotated[str | None, COMMON] = None
     """Pretrained encoder: hub id, short name such as `minilm`, or folder. `ID@REVISION` pins a
-    branch, tag or commit; the newest is taken otherwise, and its commit recorded. `minilm` is the
-    small encoder of the extra `offline`. Unset is `roberta-base`, or the encoder of --init-from."""
+    branch, tag or commit; the default is the newest commit, which the run records. `minilm` is the
+    small encoder of the extra `offline`. Default: `roberta-base`, or the encoder of --init-from."""
     init_from: Annotated[str | None, Help("RUN")] = None
-    """Start from the encoder of this run folder, saved model or hub id. A head of the same kind
-    keeps the rows of labels that stay, by name; others, and always with `ner`, are new. A --model
-    given as well must have the same architecture."""
+    """Start from the encoder of this run folder, saved model or hub id. A head of the same type
+    keeps the weights of labels with the same names; weights of new labels, and always those of
+    `ner`, are random. If --model is set too, it must have the same architecture."""
     tuning: Annotated[Literal["full", "lora", "bitfit", "head", "mask"], COMMON] = "full"
-    """Weights to train besides the head. `full`: the whole encoder; `lora` (needs the extra
-    `peft`): matrices of low rank that are added to its linear layers; `bitfit`: its biases; `head`:
-    none; `mask`: which weights of its linear layers to set to 0. The saved model is an ordinary
-    one; `lora` and `mask` also write `adapter/`, which is small."""
+    """Weights to train: the whole model, or few of them (parameter-efficient fine-tuning). Besides
+    the head, `full` trains the whole encoder, `lora` (needs the extra `peft`) low-rank matrices
+    that are added to its linear layers, `bitfit` its biases, `head` nothing, and `mask` a mask that
+    sets weights of its linear layers to 0. All save a complete model; `lora` and `mask` also save a
+    small `adapter/`."""
     lora: Annotated[str, Help("RANK[:NAME,…]"), LORA] = "8"
-    """Rank of the matrices of `--tuning lora`, and their factor α, which scales them as --lr does
-    (Hu et al., 2021, section 4.1). After a colon, the names of the linear layers to adapt, as in
-    `8:query,value`; without names all of the encoder."""
+    """Rank of the LoRA matrices of `--tuning lora`, and the linear layers to adapt:
+    `8:query,value`. Without names, all linear layers of the encoder are adapted. α equals the rank
+    (Hu et al., 2021, section 4.1)."""
     freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
-    """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
-    and the N lowest layers)."""
+    """Weights to freeze: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings and
+    the N lowest layers)."""
     bilstm: Annotated[bool, Changes(weights=True, inherited=False)] = False
     """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
     cannot load the saved model."""
@@ -178,19 +179,19 @@ class DataSettings:
     train/validation/test files, or is written by datasets' save_to_disk. `FILE+FILE` reads several
     files as one. A hub data set may name its configuration: `nyu-mll/glue:mrpc`."""
     columns: Annotated[tuple[str, ...], Help("ROLE=COLUMN …", common=True)] = ()
-    """Columns if their names are not recognized: `text=review label=stars`. Roles are text,
-    pair, label and negative, or words, tags, spans, relations and document. Numbers, from 0, name
-    columns without a header."""
+    """Names of the columns to read, if they are not recognized: `text=review label=stars`. Roles
+    are text, pair, label and negative, or words, tags, spans, relations and document. Without a
+    header, columns are numbered from 0."""
     encoding: Annotated[str, Changes(data=True, shared=False)] = "utf-8"
     """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     validation: Annotated[str, Help("SHARE"), VALIDATION] = "auto"
-    """Split that selects the best model: the validation split of the data, else a share of train
-    that is held out, such as `0.2` (`auto` is 0.1, or about 10,000 examples if that is less); or
-    `none`: train on every row and keep the last model. Equal texts, and with 20 documents or more
-    whole documents, stay together; labels are stratified."""
+    """Fraction of the training data to hold out for selecting the best model, if the data have no
+    validation split: `0.2`. `auto` holds out 0.1, at most about 10,000 examples; `none` trains on
+    all rows and keeps the last model. Equal texts stay together, and so do documents if there are
+    20 or more; labels are stratified."""
     test_sets: Annotated[tuple[str, ...], Help("NAME=DATA …")] = ()
-    """Further test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. Of data
-    with several splits it is the test split."""
+    """More test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. If the data
+    have several splits, the test split is scored."""
     limit: Annotated[int | None, COMMON, POSITIVE, Changes(weights=True, shared=False)] = None
     """Train on the first N training examples."""
 
@@ -203,44 +204,44 @@ class TrainingSettings:
     changes: ClassVar[Changes] = WEIGHTS
 
     epochs: Annotated[float | None, COMMON, EPOCHS, OWN_COURSE] = None
-    """Passes over the training data; unset is 3, and more for small data. Unset is up to 10 if 3
-    passes make fewer than 500 steps (runs of few steps are unstable)."""
+    """Passes over the training data; default: 3, and more for small data. The default grows up to
+    10 if 3 epochs have fewer than 500 steps (runs of few steps are unstable)."""
     steps: Annotated[int | None, POSITIVE, OWN_COURSE] = None
-    """Optimizer steps, in place of --epochs."""
+    """Number of optimizer steps, instead of --epochs."""
     batch_size: Annotated[int, COMMON, POSITIVE, OWN_COURSE] = 32
-    """Examples per optimizer step, over all devices together."""
+    """Examples per optimizer step, summed over all devices."""
     max_tokens: Annotated[int | None, COMMON, POSITIVE, NOTHING] = None
-    """Tokens per forward pass: changes memory and speed only, never results. Unset is 4096,
-    and 32768 on a CUDA device. Steps of more tokens take several passes."""
+    """Tokens per forward pass: affects memory and speed, never results. Default: 4096, or 32768 on
+    a CUDA device. A step with more tokens takes several passes (gradient accumulation)."""
     max_length: Annotated[int | None, COMMON, POSITIVE, Changes(weights=True, shared=False)] = None
-    """Longest sequence in tokens; unset takes the model's limit, at most 512."""
+    """Longest sequence in tokens; default: the model's limit, at most 512."""
     overlap: Annotated[int | None, NOT_NEGATIVE, Changes(data=True, weights=True, shared=False)] = (
         None
     )
-    """Tokens that neighboring windows of an input over --max-length share; unset is 64, at most
-    half of --max-length."""
+    """Tokens that neighboring windows of a long input share; default: 64, at most half of
+    --max-length."""
     lr: Annotated[float | None, COMMON, POSITIVE, COURSE] = None
-    """Peak learning rate of the encoder; unset is 2e-5, 1e-4 if it is small. Small encoders are
-    narrower than 512. Other ways of --tuning than full multiply it: lora by 20, bitfit by 50, head
-    by 100, mask by 5."""
+    """Peak learning rate of the encoder; default: 2e-5, or 1e-4 for a small encoder (hidden size
+    below 512). --tuning multiplies the default: lora by 20, bitfit by 50, head by 100, mask by
+    5."""
     head_lr: Annotated[float | None, POSITIVE, OWN_COURSE] = None
-    """Peak learning rate of the newly added head; unset is --lr."""
+    """Peak learning rate of the new head; default: --lr."""
     layer_decay: Annotated[float, FACTOR, COURSE] = 1.0
-    """Factor on the learning rate for each layer further down: 1 is no decay, 0.8 to 0.9 is
-    usual."""
+    """Factor by which the learning rate decreases from each layer to the layer below; 1 means no
+    decay, 0.8 to 0.9 is usual."""
     warmup: Annotated[float, NOT_NEGATIVE, COURSE] = 0.1
-    """Steps of linear warm-up, or below 1 a fraction of all steps. Linear decay to 0 follows."""
+    """Steps of linear warm-up, or, if below 1, their fraction of all steps. A linear decay to 0
+    follows."""
     weight_decay: Annotated[float, NOT_NEGATIVE, COURSE] = 0.01
-    """Decoupled weight decay, on weight matrices only (not on biases and norms)."""
+    """Decoupled weight decay of weight matrices; biases and norms have none."""
     adam: Annotated[str, Help("BETA2,EPSILON"), ADAM, COURSE] = "0.999,1e-8"
-    """Decay of Adam's mean of squared gradients, and the constant that is added to its root; some
-    papers use 0.98,1e-6."""
+    """Adam's β2 and ε; some papers use 0.98,1e-6."""
     clip: Annotated[float, NOT_NEGATIVE, COURSE] = 1.0
-    """Largest gradient norm; 0 turns clipping off."""
+    """Norm to which larger gradients are clipped; 0 turns clipping off."""
     seed: Annotated[int, COMMON, SEED, Changes(data=True, weights=True, inherited=False)] = 1
     """Seed of the new head, the data order and dropout."""
     metric: Annotated[str | None, Changes(scores=True, shared=False)] = None
-    """Validation metric that selects the best model; unset takes the task's default."""
+    """Validation metric that selects the best model; default: the main metric of the task."""
     custom_metrics: Annotated[
         tuple[str, ...],
         Help("FILE.py:FUNCTION …"),
@@ -254,19 +255,19 @@ class TrainingSettings:
     """Custom loss, as FILE.py:FUNCTION: a function of the logits and the targets of a batch that
     returns the sum of its losses and the number to divide it by. The file is executed."""
     eval_every: Annotated[int | None, POSITIVE, OWN_COURSE] = None
-    """Steps between evaluations on the validation split; unset is once an epoch."""
+    """Steps between evaluations on the validation split; default: one epoch."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
-    supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
+    """Precision of the forward and backward pass; weights stay float32. `auto` is bf16 if the
+    hardware supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
     batching: Annotated[Literal["auto", "packed", "padded"], NOTHING] = "auto"
-    """Pack sequences into one row without padding, or pad them; `auto` packs if the model family
-    allows it. Never changes results."""
+    """Pack sequences without padding, or pad them; `auto` packs if the model's architecture allows
+    it. Results are the same."""
     sparse_embeddings: Annotated[Literal["auto", "on", "off"], NOTHING] = "auto"
-    """Train only the embeddings of subwords that occur in the data, so that all others have no
-    weight decay; `auto` is on if under 60 % occur."""
+    """Update only the embeddings of subwords that occur in the data; `auto` does so if fewer than
+    60 % occur. The other embeddings then have no weight decay."""
     gradient_checkpointing: Annotated[bool, Changes(inherited=False)] = False
-    """Recompute the activations of each layer in the backward pass: less memory, a third more time.
-    Never changes results."""
+    """Recompute the activations of each layer in the backward pass, which saves memory and takes a
+    third more time. Results are the same."""
 
 
 Resume = bool | Literal["auto"]
@@ -285,16 +286,16 @@ class OutputSettings:
         Help("FOLDER", common=True),
         Changes(inherited=False, shared=False, acts="writes to a folder of this machine"),
     ] = None
-    """Run folder; unset makes a new one under `runs/`."""
+    """Run folder; default: a new folder in `runs/`."""
     resume: Annotated[
         Resume,
         Help("[auto]", common=True),
         Changes(inherited=False, acts="continues what is in a folder of this machine"),
     ] = False
-    """Continue the run in --out from its last checkpoint; `auto` starts a run if there is none.
-    Without --out, continue the newest run of the same name."""
+    """Continue the run in --out from its last checkpoint; `auto` starts a new run if there is none.
+    Without --out, the newest run of the same name continues."""
     save_every: Annotated[int | None, POSITIVE] = None
-    """Steps between checkpoints of `last/`; unset saves at each evaluation."""
+    """Steps between checkpoints (`last/`); default: one at each evaluation."""
     track: Annotated[
         Literal["none", "tensorboard", "mlflow", "wandb", "trackio", "comet_ml"],
         Changes(inherited=False, acts="sends scores to a service"),
@@ -439,21 +440,22 @@ class LabelConfig(TrainConfig):
     """Weight of each class in the loss: `none`, `auto` or `a=1,b=2.5`. `auto` is the inverse
     frequency."""
     loss: Annotated[str, LOSS_NAME] = "ce"
-    """Cross entropy (`ce`); `focal:GAMMA` (default 2), in which correctly predicted examples count
-    less; or `logit-adjusted:TAU` (default 1), cross entropy with the logarithms of the class
-    frequencies added to the logits, for balanced errors."""
+    """Loss: cross entropy (`ce`), focal loss (`focal:GAMMA`), or logit-adjusted cross entropy
+    (`logit-adjusted:TAU`). The focal loss gives less weight to correctly predicted examples (γ is 2
+    by default). Logit adjustment adds τ (default 1) times the logarithms of the class frequencies
+    to the logits, for balanced errors."""
     label_smoothing: Annotated[float, SHARE] = 0.0
-    """Spread this share of the probability of gold evenly over all classes in the loss (Szegedy et
-    al., 2016); 0.1 is usual. With several labels for a text, half of it goes to each of yes and
-    no."""
+    """Fraction of the gold probability that the loss spreads evenly over all classes (Szegedy et
+    al., 2016); 0.1 is usual. In multi-label classification, yes and no of each label get half of
+    it."""
     sampling: Annotated[str, SAMPLING, Changes(data=True, weights=True, inherited=False)] = "none"
-    """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
-    `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""
+    """Oversample rare classes: `balanced` draws all classes equally often, `balanced:0.5` in
+    proportion to the square root of their frequency. The size of an epoch stays the same."""
 
     replay: Annotated[str | None, Help("RUN[:SHARE]"), REPLAY] = None
-    """Mix in examples of the data of a run of the same task, so that a model with new labels keeps
-    the old ones: SHARE training and validation examples for each new one (default 1). Its test
-    split is scored, too, as test_old."""
+    """Mix in data of an earlier run, so that a model that learns new labels keeps the old ones.
+    SHARE is the number of its training and validation examples for each new example (default 1).
+    Its test split is also scored, as test_old."""
 
     @property
     def replayed(self) -> tuple[str, float] | None:
@@ -499,34 +501,34 @@ class TextConfig(LabelConfig):
     """Settings of the tasks that label texts or pairs of texts."""
 
     long_text: Literal["truncate", "window", "error"] = "truncate"
-    """Treatment of texts over --max-length: cut their end and count them, read them in overlapping
-    windows and average the scores, or stop with an error."""
+    """Treatment of texts over --max-length: `truncate` their end, read them in overlapping windows
+    and average the scores (`window`), or stop with an `error`. Truncated texts are counted."""
     classifier_dropout: Annotated[float | None, SHARE] = None
-    """Dropout before the classifier; unset is the model's own, and 0 with --pair-encoder bi or
-    poly."""
+    """Dropout before the classifier; default: the model's, or 0 with --pair-encoder bi or poly."""
     pair_encoder: Literal["cross", "bi", "poly"] = "cross"
-    """Read a pair of texts as one sequence (`cross`), or each text alone, and compare their vectors
-    (`bi`, `poly`): less accurate, but the vectors of candidates can be computed once and ranked for
-    any query. `poly` compares 16 vectors of the first text."""
+    """Encode a pair of texts together (`cross`), or each text alone and compare their vectors
+    (`bi`, `poly`). The latter is less accurate, but vectors of candidates are computed once and can
+    be ranked for any query. `poly` compares 16 vectors of the first text."""
     per_class: Annotated[int | None, POSITIVE] = None
-    """Train on N examples of each label, drawn by --seed. A larger N adds to the examples of a
-    smaller N."""
+    """Train on N random examples of each label. --seed chooses them; a larger N includes the
+    examples of a smaller one."""
     few_shot: Annotated[bool, COMMON] = False
-    """Train in two phases, for a few examples of each label (SetFit). First the encoder: two texts
-    get vectors with a cosine of 1 if their labels are equal, else of 0 (Tunstall et al., 2022).
-    Then a logistic regression on the vectors (with `--tuning head` the only phase). Unset --epochs
-    is 20, or fewer if 20 make more than 500 steps; unset --eval-every evaluates once, at the end.
-    Plain transformers load the encoder of the saved model, without the classifier."""
+    """Train in two phases, for a few examples of each label (SetFit; Tunstall et al., 2022). First,
+    the encoder learns vectors of texts with a cosine of 1 for equal labels and 0 for different
+    ones. Second, a logistic regression is fitted to the vectors (with `--tuning head` the only
+    phase). By default, --epochs is 20, or fewer if 20 have more than 500 steps, and the model is
+    evaluated once, at the end. Plain transformers load the encoder of the saved model, without the
+    classifier."""
     votes: Literal["soft", "majority"] = "soft"
-    """Treatment of the votes of several annotators in training: cross entropy against the share of
-    each label (`soft`), or against the label of the majority. Scores have both in any case."""
+    """Training target for texts with labels of several annotators: their label distribution
+    (`soft`), or the label of the majority. The model is scored on both."""
     positive: str | None = None
-    """Label whose F1 is `f1`, if there are two labels. Unset is X for X and not X, yes for labels
-    such as yes and no, else the rarer label in training."""
+    """Positive label of the metric `f1`, if there are two labels. Default: X for the labels X and
+    not X, yes for labels such as yes and no, else the label that is rarer in training."""
     calibrate: Literal["none", "temperature"] = "none"
-    """Fit on the validation split a temperature that divides all logits, so that probabilities
-    match the accuracy; predicted labels do not change. `finetune predict` applies it; pipelines of
-    transformers and ONNX graphs do not."""
+    """Calibrate probabilities by temperature scaling on the validation split. Predicted labels do
+    not change. `finetune predict` applies the temperature; pipelines of transformers and ONNX
+    graphs do not."""
 
     @property
     def schedule(self) -> ScheduleDefaults:
@@ -589,8 +591,8 @@ class ClassifyConfig(TextConfig):
     )
     data: str = "sst2"
     problem: Annotated[Literal["auto", "single", "multi", "regression"], COMMON] = "auto"
-    """Predict one of several labels, any number of labels, or a number; `auto` decides by the
-    training labels."""
+    """Predict one label (`single`), any number of labels (`multi`), or a number (`regression`);
+    `auto` decides by the training labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -617,7 +619,7 @@ class NliConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceConfig(TrainConfig):
-    """Multiple choice: the right one of the choices of a question, perhaps about a context.
+    """Multiple choice: choose the right answer to a question, perhaps about a context.
 
     Examples:
         finetune choice --model roberta-base --data swag
@@ -643,13 +645,13 @@ class ChoiceConfig(TrainConfig):
     data: str = "swag"
     long_text: Annotated[Literal["truncate", "truncate-start", "error"], COMMON] = "truncate"
     """Treatment of contexts over --max-length: cut their end (`truncate`) or their beginning
-    (`truncate-start`) and count them, or stop with an error. Question and choice are cut only if
-    they are too long without any context."""
+    (`truncate-start`), or stop with an `error`. Cut contexts are counted. Question and choice are
+    cut only if they are too long without a context."""
     classifier_dropout: Annotated[float | None, SHARE] = None
-    """Dropout before the score of a choice; unset is the model's own."""
+    """Dropout before the score of a choice; default: the model's."""
     calibrate: Literal["none", "temperature"] = "none"
-    """Fit on the validation split a temperature that divides all scores, so that probabilities
-    match the accuracy; predicted choices do not change."""
+    """Calibrate probabilities by temperature scaling on the validation split. Predicted choices do
+    not change."""
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
@@ -662,10 +664,9 @@ class WordConfig(LabelConfig):
     """Settings of the tasks that read sentences as words."""
 
     context: Annotated[str, COMMON, CONTEXT] = "none"
-    """Read each sentence with words of its neighbors: `none`, N subwords on each side, or `doc`.
-    These are whole words of the same document, without separators; `doc` fills both sides evenly up
-    to --max-length. They get no prediction and no loss. Sentences over --max-length are read in
-    windows without context."""
+    """Context of each sentence from its document: `none`, N subwords on each side, or `doc`, which
+    fills both sides evenly up to --max-length. Words of the context are whole, and have no
+    prediction and no loss. Sentences over --max-length are read in windows without context."""
 
     def _resolved(self) -> dict[str, Any]:
         return super()._resolved() | {"context": str(self.context)}  # Python may give an int
@@ -707,20 +708,20 @@ class TagConfig(WordConfig):
     )
     data: str = "conll2003"
     scheme: Literal["auto", "IO", "BIO", "BIOES"] = "auto"
-    """Tag scheme for training; `auto` is BIO for spans, and leaves other tags as they are."""
+    """Tag scheme for training; `auto` uses BIO for spans and leaves other tags unchanged."""
     label_subwords: Literal["first", "all"] = "first"
-    """Train on each word's first subword, or on all of them (`B-` continues as `I-`)."""
+    """Train on the first subword of each word, or on all its subwords (`B-` continues as `I-`)."""
     word_score: Literal["first", "mean"] = "first"
-    """Score words by their first subword, or by the mean log-probabilities of their subwords."""
+    """Score a word by its first subword, or by the mean log-probability of all its subwords."""
     decoding: Literal["constrained", "greedy"] = "constrained"
     """Predict the most probable tag sequence that the scheme allows (Viterbi), or the most probable
-    tag of each word. Both agree for tags without a span scheme."""
+    tag of each word (`greedy`). They are the same for tags without a span scheme."""
     calibrate: Literal["none", "temperature"] = "none"
-    """Fit on the validation split a temperature that divides all logits, so that probabilities
-    match the accuracy; predicted tags do not change. `finetune predict` applies it; pipelines of
-    transformers and ONNX graphs do not."""
+    """Calibrate probabilities by temperature scaling on the validation split. Predicted tags do not
+    change. `finetune predict` applies the temperature; pipelines of transformers and ONNX graphs do
+    not."""
     crf: Annotated[bool, COMMON] = False
-    """Score tag sequences with a linear-chain CRF over words, and predict the best legal one."""
+    """Add a linear-chain CRF over words, and predict its best legal tag sequence."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -766,24 +767,25 @@ class NerConfig(WordConfig):
     )
     data: str = "conll2003"
     head_lr: float | None = None
-    """Peak learning rate of the newly added head; unset is 10 times --lr (the span networks are
-    larger than a classifier and start from random weights)."""
+    """Peak learning rate of the new head; default: 10 times --lr. The span networks are larger than
+    a classifier and start from random weights."""
     representation: Literal["boundary", "ffn", "attention", "biaffine"] = "boundary"
-    """Vector of a span: its first and last word and the mean of its words (`boundary`), also with
-    separate networks for start and end (`ffn`), or with attention over its words in place of the
-    mean (`attention`); or start times end (`biaffine`)."""
+    """Representation of a span. `boundary`: its first and last word and the mean of its words;
+    `ffn`: the same, with separate networks for start and end; `attention`: attention over its words
+    instead of the mean; `biaffine`: a biaffine scorer of start and end."""
     max_width: Annotated[int | None, POSITIVE] = None
-    """Widest candidate span in words; unset is the width that covers 99.5 % of the training spans
+    """Longest candidate span in words; default: long enough for 99.5 % of the training spans
     (`biaffine`: no limit)."""
     multi_label: bool = False
-    """Allow several labels for the same words: a sigmoid for each type in place of a softmax over
-    the types and "no span"."""
+    """Allow several labels for the same words, by a sigmoid for each type instead of a softmax over
+    all types and "no span"."""
     calibrate: Literal["none", "one", "types"] = "none"
-    """Choose on the validation split the lowest probability of a predicted span: one for all types
-    (`one`) or one for each (`types`); `none` is 0.5 (more likely than no span)."""
+    """Choose the probability threshold of predicted spans on the validation split: one threshold
+    for all types (`one`), or one for each type (`types`); `none` uses 0.5."""
     decoding: Annotated[Literal["auto", "flat", "nested", "overlapping"], COMMON] = "auto"
-    """Predict the most probable set of spans in which no two share a word (`flat`), no two cross
-    (`nested`), or any may overlap. `auto` is nested if training spans overlap, else flat."""
+    """Predict spans of which no two share a word (`flat`), no two cross (`nested`), or any may
+    overlap (`overlapping`). The most probable set is chosen. `auto` is nested if training spans
+    overlap, else flat."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -831,11 +833,13 @@ class RelationsConfig(WordConfig):
         custom_head=lambda settings: True,
     )
     pairs: Annotated[Literal["seen", "all"], COMMON] = "seen"
-    """Pairs of spans to classify: all, or only pairs of types that have a relation in training, in
-    this order (`seen`). Types that do not occur in training are paired with all types."""
+    """Pairs of spans to classify: `all`, or only pairs whose types have a relation in the training
+    data (`seen`). The order of the types counts. Types that do not occur in training are paired
+    with all types."""
     decoding: Literal["auto", "one", "both"] = "auto"
-    """Predict a relation between two spans in the more probable direction only (`one`), or in each
-    direction (`both`). `auto` is one unless over 1 % of the related training pairs have both."""
+    """Predict a relation between two spans in the more probable direction (`one`), or in each
+    direction (`both`). `auto` is one, unless more than 1 % of the related training pairs have
+    relations in both directions."""
     classifier_dropout: Annotated[float, SHARE] = 0.1
     """Dropout before the classifier."""
 
@@ -882,10 +886,10 @@ class QAConfig(TrainConfig):
     max_answer: Annotated[int, COMMON, POSITIVE] = 30
     """Longest answer in words."""
     n_best: Annotated[int, POSITIVE] = 5
-    """Number of answers in a prediction, the best first."""
+    """Number of answers in a prediction, best first."""
     overlap: int | None = None
-    """Tokens that neighboring windows of a context share; unset is 128, at most half of
-    --max-length. Answers of so many tokens are whole in a window."""
+    """Tokens that neighboring windows of a context share; default: 128, at most half of
+    --max-length. An answer that is not longer is complete in one of the windows."""
 
 
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})

@@ -14,9 +14,10 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Write a trained model (classify, nli, tag, ner, qa) as an ONNX graph, checked against torch.
+    """Export a model (classify, nli, tag, ner, qa) to ONNX, and check its predictions against
+    torch.
 
-    The folder predicts without torch by its package `predictor`.
+    The package `predictor` in the folder predicts without torch.
 
     Examples:
         finetune export runs/nli --out exported
@@ -24,17 +25,18 @@ class Export(Command):
     """
 
     folder: Annotated[str, argument("RUN")]
-    """Folder of a run or of a model in it."""
+    """Run folder, or folder of a model in it."""
     out: Annotated[str, Help("FOLDER", "output")]
-    """New folder for the graph, the program that predicts, tokenizer and labels. It appears when it
-    is complete."""
+    """New folder for the graph, the predictor, the tokenizer and the labels. It appears when it is
+    complete."""
     int8: bool = False
-    """Store weights in 8 bits: smaller, and faster on most processors. The score on validation is
-    measured before and after."""
+    """Quantize weights to 8 bits: the model is smaller, and faster on most processors. The
+    validation score is measured before and after."""
     max_loss: float | None = None
-    """Most points of that score that int8 may cost; a larger loss is an error. Unset is 0.5."""
+    """Largest loss of the validation score by --int8, in points; a larger loss is an error.
+    Default: 0.5."""
     data: Annotated[str | None, DATA] = None
-    """Data with the validation split for --int8; unset is the data of the run."""
+    """Data with the validation split for --int8; default: the data of the run."""
 
     def run(self) -> None:
         """Write the graph; print its distance from torch, its size and the loss of int8."""

@@ -261,10 +261,7 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
 
 
 def _require_known_labels(task: Task, examples: list[Any]) -> None:
-    """Raise UserError for gold that the model cannot predict, whose score would say nothing.
-
-    As in training, words and spans may have some labels that the model lacks.
-    """
+    # As in training, words and spans may have some labels that the model lacks.
     found = {label for example in examples for label in example.gold_labels() or ()}
     legal = {"O", *task.record.labels}
     kinds = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme

@@ -31,22 +31,23 @@ class Serve(Command):
     """
 
     runs: Annotated[tuple[str, ...], argument("RUN …")]
-    """Folders of runs, of models or of exports (which need no torch), or hub ids (OWNER/NAME,
-    OWNER/NAME@REVISION), each with the name of the model before it if you like: name=RUN."""
+    """Models to serve: run folders, model folders, exports (which need no torch), or hub ids. A hub
+    id is OWNER/NAME or OWNER/NAME@REVISION. NAME=RUN names the model in addresses."""
     host: str = "127.0.0.1"
-    """Address to listen on; any other opens the server, without passwords, to the network."""
+    """Address to listen on. Any other address than the default opens the server to the network,
+    without passwords."""
     port: int = 8000
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on; 0 chooses a free port."""
     max_bytes: int = 1_000_000
-    """Largest body of a request, in bytes."""
+    """Largest request body in bytes."""
     max_examples: int = 256
     """Largest number of examples in a request."""
     max_characters: int = 20_000
-    """Largest number of characters of an example."""
+    """Largest number of characters in an example."""
     max_waiting: int = 512
-    """Largest number of waiting requests of a model; further ones get status 503."""
+    """Largest number of waiting requests of a model; more requests get status 503."""
     batch_size: int = 64
-    """Largest number of examples to predict together, if a request has not more."""
+    """Largest number of examples of several requests in a batch."""
 
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then finish the requests under way."""

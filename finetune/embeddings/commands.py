@@ -41,8 +41,8 @@ class LayersOption:
     """The option of the commands that choose layers."""
 
     layers: Annotated[str, COMMON] = "last"
-    """`last`, `last4`, `all`, or numbers separated by commas. 0 is the output of the embeddings, 1
-    the first layer, -1 the last."""
+    """Layers to read: `last`, `last4`, `all`, or numbers separated by commas. 0 is the output of
+    the embeddings, 1 the first layer, -1 the last layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,10 @@ class VectorOptions(LayersOption):
     """Options of the commands that make one vector of texts or words."""
 
     combine: Annotated[Literal["mean", "sum", "none"], COMMON] = "mean"
-    """Mean or sum of the layers; none keeps each of them."""
+    """Combination of layers: their mean or sum, or none, which keeps all of them."""
     pooling: Annotated[Literal["mean", "first", "max"] | None, COMMON] = None
-    """Pooling of a word over its subwords, or of a text over its tokens. `first` is the CLS token
-    of a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
+    """Pooling over the subwords of a word or the tokens of a text. `first` is the CLS token of a
+    text. Default: the mean; for texts with a run of `sentence`, its trained pooling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class WordPoolingOption:
     """The option of the commands that read vectors of words."""
 
     pooling: Literal["mean", "first", "max"] = "mean"
-    """Pooling of a word over its subwords."""
+    """Pooling over the subwords of a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +74,13 @@ class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
     """
 
     out: str | None = None
-    """File to write: .npy or .parquet. Unset prints JSON Lines."""
+    """File to write (.npy or .parquet). Without --out, vectors are printed as JSON Lines."""
     unit: Literal["text", "word", "subword"] = "text"
-    """The unit that gets a vector."""
+    """Unit of the vectors: whole texts, words or subwords."""
     normalize: bool = False
     """Scale each vector to length 1."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Lengths, batches and source of the encoder."""
+    """Settings of the encoder."""
 
     def run(self) -> None:
         """Write the vectors of all inputs."""
@@ -98,7 +98,7 @@ class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
 class Similarity(
     ModelArgument, VectorOptions, OutOption, FormatOption, ResampleOptions, DataOptions, Command
 ):
-    """Compare texts, words, or words in context, and correlate their similarity with gold.
+    """Compute the similarity of texts, words, or words in context, and its correlation with gold.
 
     Examples:
         finetune similarity minilm --data stsb
@@ -106,32 +106,33 @@ class Similarity(
     """
 
     data: Annotated[str | None, DATA] = None
-    """Pairs as for training (file, folder, hub data set), with or without gold. Columns `start`,
-    `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between white
-    space) name the compared word in each text."""
+    """Pairs of texts as in training (file, folder or hub data set), with or without gold. Columns
+    `start`, `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between
+    white space) mark the word to compare in each text."""
     text: Annotated[str | None, DATA] = None
-    """A text to compare with --pair, in place of --data."""
+    """Text to compare with --pair, instead of --data."""
     pair: Annotated[str | None, DATA] = None
-    """The second text."""
+    """Second text."""
     split: Annotated[str | None, DATA] = None
-    """Split of --data. Unset is the only one, else test."""
+    """Split of --data. Default: the only split, else test."""
     unit: Annotated[Literal["auto", "text", "word"], COMMON] = "auto"
-    """Compare texts, or words: those that the data name, else all words of a text, without special
-    tokens. auto compares words where the data name them."""
+    """Compare whole texts, or words. `word` compares the words that the data mark, else the mean of
+    all words, without special tokens. `auto` compares words if the data mark them."""
     standardize: Annotated[str | None, Help("CORPUS", common=True)] = None
-    """Standardize vectors over 1,000 lines of a corpus: its file or folder. With --threshold write
-    `train`, for the words of the training texts."""
+    """File or folder of texts for standardization: vectors are standardized over 1,000 of its
+    lines. With --threshold, `train` standardizes over the words of the training texts."""
     resamples: int = 1000
     window: int | None = None
-    """Words to read on each side of a word in context. Unset reads all of them."""
+    """Number of words to read on each side of a word in context. Default: all words."""
     threshold: Annotated[bool, COMMON] = False
-    """Choose the threshold on the cosine of two words in context that separates the two labels of
-    the train split best, score all splits, and write a run folder, for `finetune predict`."""
+    """Classify words in context by a threshold on their cosine. The threshold that separates the
+    labels of the train split best is scored on all splits and saved in a run folder for `finetune
+    predict`."""
     out: Annotated[str | None, COMMON] = None
-    """File of predictions (.jsonl) for `finetune compare`: their label is the cosine, standardized
-    with --standardize. With --threshold the run folder."""
+    """File of predictions (.jsonl) for `finetune compare`, or with --threshold the run folder. The
+    prediction is the cosine, which is standardized with --standardize."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Lengths, batches and source of the encoder."""
+    """Settings of the encoder."""
 
     def run(self) -> None:
         """Print the scores, or the cosines of pairs without gold."""
@@ -159,7 +160,7 @@ class Similarity(
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, SeedOption, Command):
-    """Measure the anisotropy of an encoder's word vectors, and its attention, layer by layer.
+    """Measure the anisotropy of an encoder's word vectors and the norms of its attention, by layer.
 
     Examples:
         finetune geometry roberta-base --data texts/
@@ -167,15 +168,16 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
     """
 
     data: Annotated[str, DATA]
-    """Texts: a file or folder, as for `pretrain`."""
+    """File or folder of texts, as for `pretrain`."""
     out: Annotated[tuple[str, ...], Help(group="output", common=True, append=True)] = ()
-    """File to write: .html (a page) or .json (all figures); may be repeated."""
+    """File to write: .html (a page) or .json (all numbers). The option may be repeated."""
     texts: int = 1000
-    """Lines of text to sample."""
+    """Number of lines of text to sample."""
     sentence: Annotated[tuple[str, ...], Help(group="data", common=True, append=True)] = ()
-    """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
+    """Sentence whose attention is shown. The option may be repeated. Default: two sentences of the
+    sample."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Lengths, batches and source of the encoder."""
+    """Settings of the encoder."""
 
     def run(self) -> None:
         """Print the geometry of each layer and write the files."""
@@ -190,7 +192,7 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
 
 @dataclass(frozen=True, kw_only=True)
 class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOptions, Command):
-    """Draw an embedding plot of the occurrences of a word, layer by layer.
+    """Draw an embedding plot of the occurrences of words, one for each layer.
 
     Examples:
         finetune map minilm --word bank/banks --file texts.txt --out bank.html
@@ -198,23 +200,23 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
     """
 
     word: Annotated[str, DATA]
-    """The word; several with commas, forms of a word with slashes: bank/banks,die/dies/died. A form
-    may be several words."""
+    """Words to plot, separated by commas, with forms of a word separated by slashes:
+    bank/banks,die/dies/died. A form may consist of several words."""
     file: Annotated[str, DATA]
-    """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
+    """File of texts or sentences, as for `predict`, perhaps with labels, tags or spans; `-` reads
     standard input."""
     out: Annotated[tuple[str, ...], Help(group="output", common=True, append=True)] = ()
-    """File to write: .html (a page) or .json (all figures); may be repeated."""
+    """File to write: .html (a page) or .json (all numbers). The option may be repeated."""
     layers: str = "all"
     method: Literal["tsne", "pca"] = "tsne"
-    """Projection to the plane."""
+    """Projection to two dimensions."""
     most: int = 300
-    """Most occurrences of a word to show; a random sample if there are more."""
+    """Largest number of occurrences of a word; of more, a random sample is shown."""
     seed: int = 1
     match_case: bool = False
-    """Tell upper case from lower case."""
+    """Distinguish upper case and lower case."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Lengths, batches and source of the encoder."""
+    """Settings of the encoder."""
 
     def run(self) -> None:
         """Write the map and print the scores of its layers."""
@@ -232,7 +234,7 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
 
 @dataclass(frozen=True, kw_only=True)
 class Wsd(EncodingOption, Command):
-    """Find the senses of words: nearest neighbor among the sense vectors of an annotated corpus.
+    """Disambiguate word senses by the nearest sense vector of an annotated corpus.
 
     Examples:
         finetune wsd --model minilm --data senses/ --out runs/senses
@@ -240,28 +242,28 @@ class Wsd(EncodingOption, Command):
     """
 
     model: str = "minilm"
-    """Model name, folder, or folder of a run."""
+    """Encoder: a short name, hub id, model folder or run folder."""
     data: str
-    """Sentences with targets: `train=FILE,validation=FILE,test=FILE` or a folder. Files are JSON
-    Lines with `tokens` and `targets` (start, end, lemma, pos, senses), or NAME.data.xml of the
-    framework of Raganato et al. with NAME.gold.key.txt."""
+    """Sentences with annotated words: `train=FILE,validation=FILE,test=FILE` or a folder. Files are
+    JSON Lines with `tokens` and `targets` (start, end, lemma, pos, senses), or NAME.data.xml with
+    NAME.gold.key.txt in the format of Raganato et al."""
     inventory: str | None = None
-    """Folder of WordNet's files: index.sense, and data.* for --glosses. Unset takes the senses of
-    the training data."""
+    """Folder of WordNet's files: index.sense, and data.* for --glosses. Default: the senses of the
+    training data."""
     layers: str = "last"
-    """`last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings, -1 the
-    last layer."""
+    """Layers to average: `last`, `last4`, or numbers separated by commas. 0 is the output of the
+    embeddings, -1 the last layer."""
     pooling: Literal["mean", "first", "max"] = "mean"
-    """Pooling of a word over its subwords."""
+    """Pooling over the subwords of a word."""
     prior: float | None = None
-    """Weight of the logarithm of a sense's frequency among the uses of its lemma in training. Unset
-    chooses it on the validation split, or is 0 without one."""
+    """Weight of the log frequency of a sense among the training uses of its lemma. Default: chosen
+    on the validation split, or 0 without one."""
     glosses: float = 0.0
-    """Weight of the gloss of a sense in its vector; its uses have weight 1. 0 reads no glosses."""
+    """Weight of a sense's gloss in its vector; each use has weight 1. 0 means no glosses."""
     out: str
     """Run folder to write: sense vectors, scores and predictions."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Lengths, batches and source of the encoder."""
+    """Settings of the encoder."""
 
     def __post_init__(self) -> None:
         """Check the options."""

@@ -267,10 +267,8 @@ def _row(sentence: Element, document: str | None, gold: dict[str, list[str]]) ->
 def _build(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], **facts: Any
 ) -> Tables:
-    """Return an item for each target; several predicted senses share the credit.
-
-    As in the scorer of Raganato et al. 2017, any gold sense is correct.
-    """
+    # As in the scorer of Raganato et al. (2017), any gold sense is correct, and several predicted
+    # senses share the credit.
     credit = [
         len({*known} & {*found}) / len({*found}) if found else 0.0
         for known, found in zip(gold, predicted, strict=True)
@@ -299,7 +297,6 @@ def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> tuple[st
 
 
 def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
-    """Align the senses of targets by id; systems may leave targets out."""
     if file.ids is None:
         raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
     keys = [target.key for target in gold.examples]
@@ -317,7 +314,6 @@ def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tabl
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
-    """Divide targets by part of speech."""
     names = [target.pos for target in tables.examples]
     order, counts = sorted({*names} - {""}), item_counts(tables)
     return {"pos": grouped(tables.items, names, order, counts, _rates, "f1", f1)} if names else {}

@@ -43,24 +43,25 @@ class SentenceConfig(TrainConfig):
         Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine"],
         COMMON,
     ] = "cosine"
-    """Training objective. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span),
-    `simcse` (a copy with other dropout) or `prompt` (PromptBERT: two templates). From running text:
-    `cmlm` (masked subwords of a sentence, given the vector of the sentence before it). From pairs
-    that belong together, perhaps with hard negatives: `ranking`. From labeled pairs: `softmax`
-    (Sentence-BERT's siamese classifier). From pairs with a number: `cosine` (regression)."""
+    """Training objective, which depends on the data. Texts: `mirror` (Mirror-BERT: a copy with a
+    masked span), `simcse` (a copy with different dropout) or `prompt` (PromptBERT: two templates).
+    Running text: `cmlm` (masked subwords of a sentence, given the vector of the previous sentence).
+    Positive pairs, perhaps with hard negatives: `ranking`. Labeled pairs: `softmax`
+    (Sentence-BERT's siamese classifier). Pairs with a similarity: `cosine` (regression)."""
     pooling: Annotated[Literal["auto", "mean", "cls", "max"], COMMON] = "auto"
-    """Vector of a text: the mean or the maximum over its tokens, or its first token. `auto` is the
-    pooling of the starting model if its folder names one, else the mean. With `--objective prompt`
-    the vector is the mask token of the template."""
+    """Pooling of token vectors to the vector of a text: their mean or maximum, or the first token
+    (`cls`). `auto` is the pooling of the starting model if its folder names one, else the mean.
+    With `--objective prompt`, the vector is the mask token of the template."""
     normalize: bool = False
     """Scale vectors to length 1."""
     temperature: Annotated[float | None, COMMON, POSITIVE] = None
-    """Divides the cosines in the loss of mirror, simcse, prompt and ranking; unset is 0.04 for
-    mirror and 0.05 (a scale of 20) for others."""
+    """Temperature that divides the cosines in the loss of mirror, simcse, prompt and ranking;
+    default: 0.04 for mirror, else 0.05 (a scale of 20)."""
     mask_span: Annotated[int, POSITIVE] = 2
-    """Most subwords that a mask token replaces in the copies of `--objective mirror`."""
+    """Largest number of subwords that a mask token replaces in the copies of `--objective
+    mirror`."""
     templates: tuple[str, ...] = ()
-    """The two templates of `--objective prompt`, with {text} and {mask}; unset are PromptBERT's
+    """Two templates for `--objective prompt`, with {text} and {mask}; default: PromptBERT's
     templates. After training, vectors come from the first template."""
 
     @property

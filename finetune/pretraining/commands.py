@@ -33,7 +33,7 @@ LARGEST = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
-    """Train a subword vocabulary on text, alone or for the embeddings of a trained encoder.
+    """Train a subword vocabulary on text, and optionally adapt a pretrained encoder to it.
 
     Examples:
         finetune vocabulary texts/ --out vocabulary --kind wordpiece --size 30000
@@ -41,29 +41,30 @@ class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
     """
 
     texts: Annotated[str, argument("TEXTS")]
-    """A file or folder of text, or several languages or sources: `en=FILE,de=FILE`. Plain text,
-    JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words."""
+    """File or folder of texts, or several languages or sources: `en=FILE,de=FILE`. Files are plain
+    text, JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words."""
     out: Annotated[str, Help("FOLDER", "output")]
     """Folder to write."""
     kind: Literal["wordpiece", "bpe", "unigram"] | None = None
-    """WordPiece as in BERT, byte-level BPE as in RoBERTa, or Unigram as in XLM-R; unset is the kind
-    of the --for model, else bpe."""
+    """Tokenization algorithm: WordPiece (BERT), byte-level BPE (RoBERTa) or Unigram (XLM-R).
+    Default: the algorithm of the --for model, else bpe."""
     size: int = 8000
-    """Number of subwords, with the special tokens."""
+    """Number of subwords, including special tokens."""
     alpha: float = 0.3
-    """Exponent of the sizes of several sources: 1 samples them in proportion, 0 equally."""
+    """Exponent of the sizes of several sources: 1 samples them in proportion to their size, 0
+    equally."""
     lowercase: bool | None = None
-    """Lower-case the text; unset is as the model of --for does, else no."""
+    """Lower-case the text; default: as the --for model does, else no."""
     for_: Annotated[str | None, Help(name="--for")] = None
-    """Encoder that gets the vocabulary; the folder then holds that model too."""
+    """Pretrained encoder that gets the new vocabulary; the folder then also contains the model."""
     init: Literal["overlap", "similarity", "mean"] = "similarity"
-    """Embeddings of the new vocabulary. `overlap` copies the embeddings of subwords that both
-    vocabularies have and draws the others at random; `similarity` computes the others by similarity
-    to the copied ones in the text (FOCUS), or in --vectors (WECHSEL); `mean` gives all subwords the
-    mean of the old embeddings."""
+    """Initialization of the new embeddings. `overlap` copies the embeddings of subwords that are in
+    both vocabularies and draws the others at random; `similarity` computes the others from similar
+    copied ones, by similarity in the text (FOCUS) or in --vectors (WECHSEL); `mean` gives all
+    subwords the mean of the old embeddings."""
     vectors: tuple[str, ...] = ()
-    """Two files of aligned word vectors (one space), of the language of the model and of the text,
-    in word2vec's text format."""
+    """Two files of aligned word vectors in word2vec's text format: for the language of the model,
+    then for that of the text."""
 
     def run(self) -> None:
         """Train the vocabulary, write the folder and print how it covers the text."""
@@ -94,16 +95,17 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
     """
 
     model: Annotated[str, argument("MODEL")]
-    """Model name, folder, or folder of a run of `pretrain`."""
+    """Masked language model: a short name, hub id, model folder, or run folder of `pretrain`."""
     pairs: bool = False
-    """Compare the two texts of each row: the first should be more likely. Unset compares them if
-    the file has usual columns of pairs."""
+    """Compare the two texts of each row, of which the first should be more likely. Default: compare
+    them if the file has the usual columns of pairs."""
     method: Literal["token", "word"] = "token"
-    """Mask each subword in a copy of the text, or mask the later ones of its word too."""
+    """Mask one subword at a time, or also the later subwords of its word."""
     out: str | None = None
-    """File (.jsonl) with a line for each text; for pairs, predictions for `finetune compare`."""
+    """File to write (.jsonl), with a line for each text, or for pairs predictions for `finetune
+    compare`."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Lengths, batches and source of the encoder."""
+    """Settings of the encoder."""
 
     def run(self) -> None:
         """Score all texts, write their lines and print the measures of the whole."""

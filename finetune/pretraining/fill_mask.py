@@ -81,9 +81,6 @@ class MaskedTask(Task):
             raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
-        """Return the ``position`` [M] of each target in the packed row, the ``number`` of targets
-        of each sequence [N], and other targets.
-        """
         number = torch.from_numpy(rows["position"].counts)
         targets = {
             name: torch.from_numpy(rows[name].values.astype(np.int64))

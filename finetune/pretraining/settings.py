@@ -33,43 +33,45 @@ class PretrainConfig(TrainConfig):
         example="The city lies on a {mask}.",
     )
     data: str = ""
-    """Running text: a file, a folder of files, `train=PATH,validation=PATH`, a hub data set such as
-    `owner/name:config`, or sources such as `en=PATH,de=PATH`. Each line is a sentence, with blank
-    lines between documents; in a file without blank lines, and in JSON Lines, each line is a
+    """Running text: a file, a folder, `train=PATH,validation=PATH`, a hub data set such as
+    `owner/name:config`, or several sources such as `en=PATH,de=PATH`. Each line is a sentence, and
+    blank lines separate documents. In files without blank lines, and in JSON Lines, each line is a
     document."""
     config: Annotated[str | None, COMMON] = None
-    """Train a new encoder with random weights: `small` (BERT of 4 layers, 256 wide), or the model
-    or folder whose configuration to take. Needs --tokenizer, unless that model has one."""
+    """Train a new encoder with random weights: `small` (BERT with 4 layers and hidden size 256), or
+    the configuration of this model or folder. --tokenizer is needed, unless that model has one."""
     tokenizer: Annotated[str | None, COMMON] = None
-    """Folder or model with the tokenizer, for --config."""
+    """Folder or model with the tokenizer for --config."""
     alpha: Annotated[float, Limit(lambda value: 0 <= value <= 1, "from 0 to 1")] = 0.3
-    """Exponent of the shares of several sources: 1 keeps their proportions, 0 makes them equal.
+    """Exponent of the sizes of several sources: 1 keeps their proportions, 0 makes them equal.
     Sequences of small sources are repeated."""
     packing: Literal["doc-sentences", "full-sentences"] = "doc-sentences"
-    """Fill sequences with whole lines of one document, or also of the next ones, after a
-    separator."""
+    """Fill sequences with whole lines of one document (`doc-sentences`), or across documents, with
+    a separator (`full-sentences`)."""
     mask: Annotated[Literal["subwords", "words", "spans"], COMMON] = "subwords"
-    """Choose single subwords, whole words, or spans of words of geometric length."""
+    """Mask single subwords, whole words, or spans of words of geometrically distributed length."""
     mask_probability: Annotated[float, FRACTION] = 0.15
-    """Fraction of the subwords to predict. Of these, 80 % are masked, 10 % are random subwords and
-    10 % are kept."""
+    """Fraction of the subwords to predict. Of these, 80 % are masked, 10 % are replaced at random
+    and 10 % are kept."""
     replacement: Literal["uniform", "unigram"] = "uniform"
-    """Draw random subwords from the vocabulary, or by their frequency in the training text."""
+    """Distribution of random subwords: uniform over the vocabulary, or their frequency in the
+    training text."""
     explore: bool = False
-    """Mask each subword exactly once in every 1 / --mask-probability epochs."""
+    """Mask each subword exactly once within 1 / --mask-probability epochs."""
     boundary: bool = False
-    """With --mask spans, predict the subwords of a span also from its two neighbors (SpanBERT)."""
+    """Add the span boundary objective of SpanBERT: predict the subwords of a span from its two
+    neighbors. It needs --mask spans."""
     nsp: bool = False
-    """Add next sentence prediction (BERT): half of the sequences are two parts of one document,
-    half have a second part from another one."""
+    """Add next sentence prediction (BERT). Half of the sequences are two parts of one document; in
+    the other half, the second part is from another document."""
     lr: float | None = None
-    """Peak learning rate; unset is 1e-4, and 5e-4 for small encoders (narrower than 512)."""
+    """Peak learning rate; default: 1e-4, or 5e-4 for small encoders (hidden size below 512)."""
     warmup: float = 0.06
     adam: str = "0.98,1e-6"
     validation: str = "auto"
-    """Split that selects the best model: the validation split of the data, else a share of the
-    documents that is held out, such as `0.2` (`auto` is 0.05, or about 10,000 documents if that is
-    less); or `none`: train on everything and keep the last model."""
+    """Fraction of the documents to hold out for selecting the best model, if the data have no
+    validation split: `0.2`. `auto` holds out 0.05, at most about 10,000 documents; `none` trains on
+    everything and keeps the last model."""
 
     @property
     def new_encoder(self) -> str | None:

@@ -46,17 +46,15 @@ def _build(
 
 
 def _subword_counts(tables: Tables) -> np.ndarray:
-    """Return the correct and all masked subwords of each sequence [N, 2]."""
+    # These columns are correct (or summed loss) and number of each sequence [N, 2].
     return item_counts(tables)[:, ::2]
 
 
 def _subword_losses(tables: Tables) -> np.ndarray:
-    """Return the summed loss and the number of the masked subwords of each sequence [N, 2]."""
     return _summed([prediction.losses for prediction in tables.predictions])
 
 
 def _boundary_losses(tables: Tables) -> np.ndarray:
-    """Return the summed loss and the number of the boundary losses of each sequence [N, 2]."""
     return _summed([prediction.boundary_losses or () for prediction in tables.predictions])
 
 
@@ -65,20 +63,17 @@ def _summed(losses: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def _next_sentence_counts(tables: Tables) -> np.ndarray:
-    """Return the correct and all predictions of next sentence prediction [N, 2]."""
     known = [(p.follows, p.follows_score) for p in tables.predictions]
     rows = [(s is not None and f == (s >= 0.5), s is not None) for f, s in known]
     return np.array(rows, dtype=np.int64)
 
 
 def _perplexity(sums: np.ndarray) -> np.ndarray:
-    """Return e to the mean loss, from summed losses and their number [..., 2] -> [...]."""
     found: np.ndarray = np.exp(mean(sums))
     return found
 
 
 def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[Any]:
-    """Raise DataError: no file but the predictions knows what was masked."""
     raise DataError(
         "predictions of masked subwords hold their gold, which depends on the masks: use "
         "`finetune report --format table` or `compare` without a file of gold."
@@ -108,7 +103,6 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPr
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
-    """Divide subwords by what the model read there, and by occurrences in training."""
     read_as = [prediction.read_as for prediction in tables.predictions]
     groups: dict[str, tuple[Any, Sequence[str]]] = {}
     if all(map(len, read_as)):

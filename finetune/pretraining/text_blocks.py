@@ -316,11 +316,7 @@ def _lines(document: TextExample) -> str:
 
 
 def _resampled(blocks: Examples, alpha: float) -> tuple[Array | None, list[str]]:
-    """Return the indices of blocks so that the shares of their sources follow equation 11.7.
-
-    The blocks of small sources are repeated, and no block is left out. With one source return None:
-    its blocks occur once.
-    """
+    # Equation 11.7: blocks of small sources are repeated, and no block is left out.
     numbers: dict[Any, int] = {}
     keys = (numbers.setdefault(key, len(numbers)) for key in blocks.column("key"))
     source = np.fromiter(keys, np.int32)

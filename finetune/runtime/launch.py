@@ -81,11 +81,7 @@ def require_equal(name: str, value: Any, advice: str) -> None:
 
 
 def _on_cpu() -> bool:
-    """Return whether accelerate needs ``cpu=True``.
-
-    It does after `accelerate launch --cpu`, and for several processes without an accelerator, each
-    of which would otherwise run as if it were alone.
-    """
+    # accelerate's processes without an accelerator would each run as if they were alone
     cpu_requested = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     return cpu_requested or (num_processes() > 1 and not torch.accelerator.is_available())
 

@@ -25,31 +25,32 @@ class SuiteOptions(FormatOption):
     """Options of `finetune run SUITE`, besides the options of every task."""
 
     out: Annotated[str | None, Help("FOLDER", group="output", common=True)] = None
-    """Folder with a folder of seeds for each data set, and the table. Unset is `runs/SUITE`, with
-    the encoder of --model. The same command continues there."""
+    """Folder for the runs of all data sets and the table of scores. Default: `runs/SUITE`, with the
+    name of --model. The same command continues there."""
     model: Annotated[str | None, Help(group="model", common=True)] = None
-    """Encoder of all runs. A suite may have recipes of its own for some encoders; for all others
-    the recipes of its first encoder apply."""
+    """Encoder of all runs. A suite may have separate recipes for some encoders; others use the
+    recipes of its first encoder."""
     seeds: int = 1
-    """Train N runs of each recipe, with seeds from --seed on. Finished runs are kept."""
+    """Train N runs of each recipe, with consecutive seeds from --seed. Finished runs are kept."""
     seed: int | None = None
     """Seed of the first run of each recipe; with --submit, of the runs to use."""
     only: str | None = None
-    """Names of data sets with commas: run these only, and those whose models they start from."""
+    """Run only these data sets (names separated by commas), and those whose models they start
+    from."""
     data: Annotated[tuple[str, ...], Help("NAME=DATA …", group="data", common=True)] = ()
-    """Data for single data sets of the suite: `genia=my-genia rte=data/rte`."""
+    """Your data for some data sets of the suite: `genia=my-genia rte=data/rte`."""
     dry_run: bool = False
-    """Show the runs in their order (data, steps, finished runs) and train nothing."""
+    """Show the runs in order (data, steps, finished runs) without training."""
     smoke: bool = False
     """Run a quick check of all recipes with their `smoke` settings."""
     submit: Annotated[str | None, Help("FILE.zip", group="output")] = None
-    """Train nothing, and write the files of GLUE's server, predicted by the finished run of --seed,
-    or else by the run with the best validation score of each data set."""
+    """Write the files for GLUE's server without training. For each data set, the finished run of
+    --seed predicts, or else the run with the best validation score."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun(SuiteOptions, TrainingCommand):
-    """Train all recipes of a suite, and print one table of their scores.
+    """Train all recipes of a suite, and print a table of their scores.
 
     All options of training apply too (`finetune classify --help`), to every recipe.
 
@@ -59,7 +60,7 @@ class SuiteRun(SuiteOptions, TrainingCommand):
     """
 
     suite: Annotated[str, argument("SUITE")]
-    """File, or name of a packaged suite (`finetune run` lists suites)."""
+    """Suite: a file, or the name of a packaged suite (`finetune run` lists them)."""
 
 
 @dataclass(frozen=True, kw_only=True)
