@@ -26,4 +26,4 @@ for name, value in result.metrics["test"].items():
 text = "The University of Lisbon opened an office in New York in May 2019."
 for decoding in ("flat", "nested"):
     (prediction,) = finetune.load(config.out, decoding=decoding).predict([text])
-    print(decoding, [(span["text"], span["label"]) for span in prediction.record()["spans"]])
+    print(decoding, [(span["text"], span["label"]) for span in prediction.to_dict()["spans"]])

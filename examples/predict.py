@@ -25,6 +25,6 @@ texts = ["Maria Keller flew from Lisbon to Oslo in March 2019.", "", "Nobody was
 for text, prediction in zip(texts, model.predict(texts), strict=True):
     # One prediction per text, in order, also for the empty one; one tag per word.
     print(repr(text), f"{len(prediction.tags)} words")
-    for span in prediction.record()["spans"]:
+    for span in prediction.to_dict()["spans"]:
         assert text[span["start_char"] : span["end_char"]] == span["text"]
         print(f"  {span['start_char']:3} {span['end_char']:3} {span['label']:5} {span['text']}")

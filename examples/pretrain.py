@@ -23,7 +23,7 @@ task, data = load_task(config, "pretrain")
 result = fit(task, data, config)
 print("validation:", result.metrics["validation"])
 (found,) = load(result.folder).predict(["The fish are sold on the [MASK]."])
-print(found.record())
+print(found.to_dict())
 
 # Seven masks of the same sequences, drawn one by one or as the parts of a whole (--explore): the
 # variance of their mean gradient (Zheng et al., 2020).

@@ -162,7 +162,7 @@ class TextExample:
             return [*content, negative, None, targets]
         return content if negative is None else [*content, negative]
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the example with its gold as JSON values."""
         label = list(self.label) if isinstance(self.label, tuple) else self.label
         votes = None if self.votes is None else dict(self.votes)
@@ -197,7 +197,7 @@ class Question(TextExample):
         *texts, answers = values
         return ["text", *texts, None, *([] if answers is None else [answers])]
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the question with its gold as JSON values."""
         gold = None if self.answers is None else [answer._asdict() for answer in self.answers]
         return _example_record(self, gold, text_pair=self.pair)
@@ -227,7 +227,7 @@ class ChoiceQuestion(TextExample):
         """Return what a fingerprint holds of a question."""
         return ["text", *values]
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the question with its gold as JSON values."""
         choices = list(self.choices) or None
         return _example_record(self, self.label, text_pair=self.pair, choices=choices)
@@ -326,7 +326,7 @@ class TokenExample:
             return [*content, unreachable, targets]
         return [*content, unreachable] if unreachable else content
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the sentence with its gold as JSON values.
 
         ``gold`` is an object with ``tags`` or ``spans`` or both, and perhaps ``relations``.
@@ -562,7 +562,7 @@ class TextPrediction:
         decided = _withheld(self, self.label if unsure else None)
         return dataclasses.replace(self, label=None if unsure else self.label, decided=decided)
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         label = list(self.label) if isinstance(self.label, tuple) else self.label
         record: dict[str, Any] = {"id": self.id, "label": label}
@@ -612,7 +612,7 @@ class ChoicePrediction:
         choice, text = (None, "") if unsure else (self.choice, self.text)
         return dataclasses.replace(self, choice=choice, text=text, decided=decided)
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         return {
             "id": self.id,
@@ -661,7 +661,7 @@ class TokenPrediction:
         decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, tags=tags, decided=decided, **changed)
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         record: dict[str, Any] = {
             "id": self.id,
@@ -701,7 +701,7 @@ class SpanPrediction:
         decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, spans=spans, scores=scores, decided=decided)
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
         if self.offsets is not None:
@@ -732,7 +732,7 @@ class RelationPrediction:
         decided = _withheld(self, relation_records(self.spans, *unsure))
         return dataclasses.replace(self, relations=relations, scores=scores, decided=decided)
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the prediction as JSON values; relations name their spans by index."""
         record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
         if self.offsets is not None:
@@ -782,7 +782,7 @@ class AnswerPrediction:
             self, answer=answer, decided=_withheld(self, text if unsure else None)
         )
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the prediction as JSON values; ``answer`` is empty without an answer."""
         found = self.answer
         record: dict[str, Any] = {
@@ -813,7 +813,7 @@ class SentencePrediction:
     scores: Mapping[str, float] | None = None
     decided: ClassVar[Mapping[str, Any]] = {}
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the prediction as JSON values: of a text its vector, of a pair its label."""
         if self.label is None:
             return {"id": self.id, "vector": self.vectors[0].astype(float).round(6).tolist()}
@@ -850,7 +850,7 @@ class MaskedPrediction:
     follows_score: float | None = None
     decided: ClassVar[Mapping[str, Any]] = {}
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
         if self.scores is not None:
             masks = [

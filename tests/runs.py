@@ -50,7 +50,7 @@ def write_run(
 def write_predictions(path: Path, answers: list[dict], examples: Sequence[Example]) -> Path:
     """A prediction file as a run writes it, with gold."""
     pairs = zip(answers, examples, strict=True)
-    return write_jsonl(path, [answer | example.record() for answer, example in pairs])
+    return write_jsonl(path, [answer | example.to_dict() for answer, example in pairs])
 
 
 def score_predictions(predictions: Path, gold: str, **settings: Any) -> dict[str, float]:

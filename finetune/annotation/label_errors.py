@@ -57,7 +57,7 @@ class Suspect(ErrorCase):
         """``confidence`` less ``given_confidence``."""
         return self.confidence - self.given_confidence
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return JSON values, with words only for labels of words."""
         file, line = file_and_line(self.example.where)
         record = {
@@ -322,7 +322,7 @@ def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
     suspects = search_label_errors(folds)
     _print_suspects(suspects, examples)
     if out is not None:
-        rows = (json.dumps(s.record(), ensure_ascii=False) + "\n" for s in suspects.found)
+        rows = (json.dumps(s.to_dict(), ensure_ascii=False) + "\n" for s in suspects.found)
         write_text(out, "".join(rows), follow=True)
         show(f"all suspects, the most probable first: {out}")
     return bool(suspects.found)

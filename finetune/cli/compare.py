@@ -167,7 +167,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             ]
             scores, notes = score_systems(read, baseline=baseline, options=self._options())
         if self.format in ("csv", "json"):
-            records = [each.record() for each in scores]
+            records = [each.to_dict() for each in scores]
             columns = [*records[0]]
             rows: list[list[Any]] = [[*record.values()] for record in records]
         else:

@@ -269,11 +269,11 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             for prediction in predictions:
                 example = noted.pop(prediction.id)
                 id = example.id if example.key is None else example.key
-                row = prediction.record() | {"id": id}
+                row = prediction.to_dict() | {"id": id}
                 if tells_uncertainty and (value := uncertainty(prediction)) is not None:
                     row["uncertainty"] = round(value, 6)
                 for name, (reasons,) in self.reasons(model, [example]).items():
-                    row[name] = [reason.record() for reason in reasons]
+                    row[name] = [reason.to_dict() for reason in reasons]
                 yield with_columns(row, columns.pop(prediction.id, {}))
 
         return predictions, rows()

@@ -125,7 +125,7 @@ class RecipeRun:
         """Compare the configurations of a run and of its recipe."""
         return cls(recipe, tuple(changed(settings(config), recipe_config, *MAY_DIFFER)))
 
-    def record(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str]:
         """Return the name and path of the recipe."""
         return {"name": self.recipe.name, "path": str(self.recipe.path.absolute())}
 

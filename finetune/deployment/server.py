@@ -110,7 +110,7 @@ class ServedModel:
             self.worker = asyncio.create_task(self.work())
         ids = (index if row.id is None else row.id for index, row in enumerate(rows))
         answers = zip(await one.predictions, ids, strict=True)
-        predictions = [prediction.record() | {"id": id} for prediction, id in answers]
+        predictions = [prediction.to_dict() | {"id": id} for prediction, id in answers]
         return JSONResponse({"model": self.name, "predictions": predictions})
 
     async def _body(self, request: Request) -> Body:

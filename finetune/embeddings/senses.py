@@ -87,7 +87,7 @@ class SensePrediction(NamedTuple):
     sense: str | None
     scores: Mapping[str, float]
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return a line of a prediction file, with the gold of the target if it has some."""
         target, best = self.target, dict(list(self.scores.items())[:10])
         record = {
@@ -367,7 +367,7 @@ def fit_senses(command: Wsd) -> None:
             predictions = senses.predict(examples, reporter=reporter)
             first = senses.first_senses(each.target for each in predictions)
             for name, rows in (("predictions", predictions), ("first_sense", first)):
-                write_records(folder / f"{name}.{split}.jsonl", map(SensePrediction.record, rows))
+                write_records(folder / f"{name}.{split}.jsonl", map(SensePrediction.to_dict, rows))
             metrics[split] = sense_scores(predictions) | {
                 **{f"first_sense_{name}": value for name, value in sense_scores(first).items()},
                 "targets": len(predictions),
@@ -402,7 +402,7 @@ def predict_senses(command: Predict) -> None:
     _report_unknown(senses, [each.target for each in predictions])
     with open_records(command.out, [Path(file), *run.glob("*")]) as write:
         for prediction in predictions:
-            write(prediction.record())
+            write(prediction.to_dict())
     if scores := sense_scores(predictions):
         show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
 

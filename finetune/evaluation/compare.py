@@ -169,7 +169,7 @@ class TableScore(NamedTuple):
         """Return whether the system differs from the baseline at ``ALPHA``."""
         return self.test is not None and (self.test.adjusted or 0.0) < ALPHA
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the score as JSON values."""
         test, (mean, low, high) = self.test, self.score
         return {

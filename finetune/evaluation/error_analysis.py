@@ -85,7 +85,7 @@ class ErrorCase:
         line = " ".join(self.example.line().split())
         return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, with the id in the data."""
         example, mistake = self.example, self.mistake
         return {
@@ -251,7 +251,7 @@ def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
     """Return the analysis as JSON values, with the first errors of each category."""
 
     def records(cases: Sequence[ErrorCase]) -> list[dict[str, Any]]:
-        return [case.record() for case in cases]
+        return [case.to_dict() for case in cases]
 
     return {
         "predictions": found.predictions,

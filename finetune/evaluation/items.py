@@ -346,7 +346,7 @@ class PredictionType:
     build: Callable[..., Tables]
     """From gold and predicted values, and further facts, to tables."""
     parse: Callable[[Row, str, Any], Any]
-    """From a row, its place and its example to the prediction: the inverse of its ``record()``."""
+    """From a row, its place and its example to the prediction: the inverse of its ``to_dict()``."""
     read_gold: Callable[[str | DataFile, GoldSource], Sequence[Any]]
     """From a file to its examples with gold."""
     gold_of_row: Callable[[int, str, Row], Any]

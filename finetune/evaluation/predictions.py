@@ -240,7 +240,7 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
     """Return the JSON object of a prediction with the gold of its example."""
     key = {} if example.key is None else {"id": example.key}
-    row = prediction.record() | key | example.record()
+    row = prediction.to_dict() | key | example.to_dict()
     if isinstance(prediction, MaskedPrediction):
         row["gold"] = list(prediction.gold or ())
     return row

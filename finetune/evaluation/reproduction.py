@@ -40,7 +40,7 @@ class ScoreVerdict(NamedTuple):
         source = f" ({entry.cited})" if compared else ""
         return f"{line}, {self.statistic} {self.value:.4f}: {self.verdict}{source}"
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the expected score and the verdict as JSON values."""
         entry = self.expected
         return {

@@ -51,7 +51,7 @@ class Explanation:
     words: Words
     scores: tuple[float, ...]
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON values; the words of a sentence are in its prediction."""
         record: dict[str, Any] = {"label": self.label.label, "unit": self.unit}
         if self.label.words is not None:

@@ -405,7 +405,7 @@ class BatchPredictor:
         with _LOCK:
             model = _loaded(pickle.dumps((self.run, self.options)))
             examples = list(model.task.record.read(table, columns=self.columns, rows=rows))
-            found = with_same_columns(each.record() for each in model.stream(examples))
+            found = with_same_columns(each.to_dict() for each in model.stream(examples))
         if len(found) != size:
             raise UserError(
                 f"a batch of {quantity(size, 'row')} holds {quantity(len(found), 'example')}: give "

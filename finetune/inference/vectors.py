@@ -87,9 +87,9 @@ class Neighbor(NamedTuple):
     similarity: float
     example: Example
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the training example with its gold as JSON values."""
-        return {"similarity": round(self.similarity, 6)} | self.example.record()
+        return {"similarity": round(self.similarity, 6)} | self.example.to_dict()
 
 
 @dataclass(frozen=True)

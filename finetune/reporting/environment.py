@@ -95,8 +95,8 @@ def write_environment(
             data.fingerprint,
             num_degenerate=1 if reasons else 0,
         )
-        records = [verdict.record() for verdict in found]
-        content["recipe"] = recipe_run.record() | {"verdicts": records}
+        records = [verdict.to_dict() for verdict in found]
+        content["recipe"] = recipe_run.to_dict() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
     positive = task.record.extra_fields().get("positive")

@@ -45,7 +45,7 @@ def write_search(
     ]
     kind = f"search over settings of {result.task}"
     page = page_of(kind, result.folder.name, sections, command="finetune search")
-    return _write(result.folder, "search", result.record() | {"metrics": metrics}, page)
+    return _write(result.folder, "search", result.to_dict() | {"metrics": metrics}, page)
 
 
 def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -33,7 +33,7 @@ class TaskRecord(Decoder):
     pairs: bool | None = None
     """Whether examples are pairs of texts; None for words and for data of both kinds."""
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    """What `finetune thresholds` saved, as ``Decisions.record`` returns it."""
+    """What `finetune thresholds` saved, as ``Decisions.to_dict`` returns it."""
 
     @property
     def kind(self) -> str:

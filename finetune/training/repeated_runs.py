@@ -125,8 +125,8 @@ class RunResults:
             "seeds" if self.kind == "seed" else "runs": list(self.metrics),
             **({"scores": self.metrics} if self.kind == "size" else {"metrics": self.summary}),
             "degenerate": [{"seed": seed, "reasons": r} for seed, r in self.degenerate.items()],
-            "recipe": self.recipe_run.record() if self.recipe_run else None,
-            "verdicts": [verdict.record() for verdict in self.verdicts()],
+            "recipe": self.recipe_run.to_dict() if self.recipe_run else None,
+            "verdicts": [verdict.to_dict() for verdict in self.verdicts()],
             "baselines": self.baselines,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -95,7 +95,7 @@ class SearchResult:
         ]
         return ["trial", "state", self.metric, "seconds", *self.space], rows
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         trials = [asdict(trial) for trial in self.trials]
         best = self.best and self.best.number

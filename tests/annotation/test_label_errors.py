@@ -31,7 +31,7 @@ def test_texts():
     assert suspects.number == 5 and suspects.share == pytest.approx(0.2)
     assert [row[:2] for row in suspects.taken] == [("no", "yes")]
     assert suspects.taken[0][2] == pytest.approx(1)
-    assert [each.record() for each in suspects.found] == [
+    assert [each.to_dict() for each in suspects.found] == [
         {
             "file": "a.jsonl",
             "line": 3,
@@ -72,7 +72,7 @@ def test_words_by_sentences():
         ("f:1", (1, 2), "Y", True),
     ]
     assert suspects[0].excerpt == "[d] e f"
-    assert suspects[0].record()["end_word"] == 1
+    assert suspects[0].to_dict()["end_word"] == 1
 
 
 def test_words_in_another_scheme_than_the_model_has():

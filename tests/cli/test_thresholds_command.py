@@ -152,11 +152,11 @@ def test_answers_are_withheld_below_the_chosen_confidence(place: Path, capsys) -
     assert min(each.score for each in sure) >= decisions(run)["confidence"]
     for each, row in zip(found, rows, strict=True):
         assert each.label in (row["label"], None)
-        assert each.record()["withheld"] == (None if each.label else row["label"])
+        assert each.to_dict()["withheld"] == (None if each.label else row["label"])
     file = place / "withheld.jsonl"
     with file.open("w") as out:
         for each, row in zip(found, rows, strict=True):
-            out.write(json.dumps(each.record() | {"gold": row["gold"]}) + "\n")
+            out.write(json.dumps(each.to_dict() | {"gold": row["gold"]}) + "\n")
     right = sum(each.label == row["gold"] for each, row in zip(found, rows, strict=True))
     capsys.readouterr()
     main(["report", str(file), "--format", "json"])  # an answer that is withheld is not right
@@ -175,7 +175,7 @@ def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path
     texts = [row["text"] for row in rows_of(run, "test")]
     for found in (finetune.load(run).predict(texts), list(finetune.load(run).stream(texts))):
         for each in found:
-            row = each.record()
+            row = each.to_dict()
             assert row["cost"] == pytest.approx(
                 min(9 * each.scores["neg"], each.scores["pos"]), 1e-4
             )
@@ -215,7 +215,7 @@ def test_each_of_several_classes_has_a_confidence(place: Path, tmp_path: Path, c
     assert all(each.label is not None and not each.decided for each in plain)
     for name in least:
         (found,) = finetune.load(run, threshold={name: 1.0}).predict(pairs[:1])
-        assert (found.label is None) == (found.record()["withheld"] == name)
+        assert (found.label is None) == (found.to_dict()["withheld"] == name)
     main(["report", str(run), "--format", "table"])
     assert "Answers by predicted class" in capsys.readouterr().out
 
@@ -236,7 +236,7 @@ def test_predict_takes_costs_and_thresholds_of_any_task(
         main(["predict", str(tmp_path / "tag"), "--text", "a b", "--threshold", "N=1"])
     assert "share one threshold: write a number" in capsys.readouterr().err
     main(["thresholds", str(tmp_path / "tag"), "--risk", "0.9", "--delta", "0.9"])
-    assert "withheld" in finetune.load(tmp_path / "tag").predict(["a b"])[0].record()
+    assert "withheld" in finetune.load(tmp_path / "tag").predict(["a b"])[0].to_dict()
 
 
 def without_floats(value: Any) -> Any:
@@ -264,11 +264,11 @@ def test_decisions_of_every_task_do_not_depend_on_other_texts(kind: str, tmp_pat
     model = finetune.load(own)
     file = next(lab.data(lab.KINDS[kind][1]).glob("test.*"))
     examples = list(model.task.record.read(str(file)))
-    rows = [each.record() for each in model.stream(examples)]
+    rows = [each.to_dict() for each in model.stream(examples)]
     alone = [one for each in examples for one in model.stream([replace(each, id=0)])]
     for others in (alone, list(model.stream(examples[::-1]))[::-1]):
-        assert without_floats(rows) == without_floats([each.record() for each in others])
-    plain = [each.record() for each in finetune.load(own, decide=False).stream(examples)]
+        assert without_floats(rows) == without_floats([each.to_dict() for each in others])
+    plain = [each.to_dict() for each in finetune.load(own, decide=False).stream(examples)]
     has_answers = kind != "ner" or any(row["spans"] for row in plain)
     assert any(row["withheld"] for row in rows) == has_answers
     for row, before in zip(rows, plain, strict=True):

@@ -183,7 +183,7 @@ def test_means_and_medians_of_seeds():
         "test accuracy: expected median 0.9 ± 0.01, median of 3 seeds 0.9000: reproduced (a paper, "
         "table 1)"
     )
-    assert verdict.record()["statistic"] == "median" and verdict.record()["value"] == 0.9
+    assert verdict.to_dict()["statistic"] == "median" and verdict.to_dict()["value"] == 0.9
     assert of_seeds(metric="f1").line() == "test f1: expected 0.9 ± 0.01: not measured"
 
 

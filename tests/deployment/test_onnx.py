@@ -241,7 +241,7 @@ PAIRS = [*zip(FIRSTS, SECONDS, strict=True), ("", ""), (LONG, "so"), ("so", LONG
 
 def same(expected: Sequence[Any], found: Sequence[Any], tolerance: float) -> None:
     """Predictions are equal but for small differences of their scores."""
-    one, other = ([each.record() | {"id": 0} for each in side] for side in (expected, found))
+    one, other = ([each.to_dict() | {"id": 0} for each in side] for side in (expected, found))
     assert close(other, one, tolerance)
 
 
@@ -306,7 +306,7 @@ def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
-    expected = [p.record() for p in OnnxModel(graph, threads=1).predict(SENTENCES)]
+    expected = [p.to_dict() for p in OnnxModel(graph, threads=1).predict(SENTENCES)]
     assert close(records, expected)
     with pytest.raises(UserError, match=r"input 0: \[\['a'\]\] is neither"):
         OnnxModel(graph).predict([[["a"]]])

@@ -76,8 +76,8 @@ def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
     run("thresholds", tmp_path / "run", "--coverage", "0.1")
     run(*command[:-1], "--out", tmp_path / "other").ok()
     texts = [" ".join(WORDS[: n % 5 + 1]) for n in range(5)]
-    found = [each.record() for each in OnnxModel(tmp_path / "other").predict(texts)]
-    expected = [each.record() for each in finetune.load(tmp_path / "run").predict(texts)]
+    found = [each.to_dict() for each in OnnxModel(tmp_path / "other").predict(texts)]
+    expected = [each.to_dict() for each in finetune.load(tmp_path / "run").predict(texts)]
     assert [row["withheld"] for row in found] == [row["withheld"] for row in expected]
 
 

@@ -63,14 +63,14 @@ def test_rows_are_those_of_predict(client: TestClient, runs: dict[str, Path]):
         assert answer.status_code == 200, answer.text
         inputs: list[Any] = [e if "choices" in e else tuple(e.values()) for e in examples]
         inputs = [item[0] if len(item) == 1 else item for item in inputs]
-        expected = [p.record() for p in finetune.load(runs[name]).predict(inputs)]
+        expected = [p.to_dict() for p in finetune.load(runs[name]).predict(inputs)]
         assert close(answer.json()["predictions"], expected)
 
 
 def test_answers_of_concurrent_requests_are_their_own(client: TestClient, runs: dict[str, Path]):
     words = ("lovely", "bright", "dreadful", "dull", "broken", "cold", "Oslo", "Quito")
     texts = [f"the room {' '.join(words[: n % 9])} {n}" for n in range(120)]
-    expected = [each.record() for each in finetune.load(runs["texts"]).predict(texts)]
+    expected = [each.to_dict() for each in finetune.load(runs["texts"]).predict(texts)]
 
     def ask(number: int) -> dict[str, Any]:
         answer = client.post("/predict", json={"text": texts[number], "id": f"text {number}"})
@@ -246,7 +246,7 @@ def test_an_export_is_served_without_torch(runs: dict[str, Path], tmp_path: Path
     run("export", runs["texts"], "--out", tmp_path / "graph").ok()
     digest = hashlib.sha256((tmp_path / "graph" / "model.onnx").read_bytes()).hexdigest()
     texts = ["a lovely room", "", "dull and cold " * 30]
-    expected = [p.record() for p in finetune.load(runs["texts"]).predict(texts)]
+    expected = [p.to_dict() for p in finetune.load(runs["texts"]).predict(texts)]
     before = blocking("torch", "transformers", "accelerate", "scipy")
     with serving(tmp_path / "graph", before=before) as (_, port, _):
         found = post(port, json.dumps({"examples": texts}).encode())[1]["predictions"]

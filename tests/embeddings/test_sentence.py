@@ -348,7 +348,7 @@ def test_predictions(trained: dict[str, Path]) -> None:
     outcome = run("predict", trained["cls"], "--text", TEXTS[0], "--pair", TEXTS[0])
     assert json.loads(outcome.out) == {"id": 0, "label": pytest.approx(1.0, abs=1e-5)}
     (answer,) = finetune.load(trained["softmax"]).predict([(TEXTS[0], TEXTS[1])])
-    record = answer.record()
+    record = answer.to_dict()
     assert record["label"] == max(record["scores"], key=record["scores"].get)
     assert sum(record["scores"].values()) == pytest.approx(1, abs=1e-5)
     head = SentenceEncoder.from_pretrained(str(trained["softmax"] / "best"), trained=True)

@@ -306,7 +306,7 @@ def text_errors(kind: str, gold: list, predictions: list, texts=TEXTS) -> list[E
 def test_a_boundary_error_with_its_sentence():
     gold = [Span(0, 2, "PER"), Span(3, 5, "LOC")]
     (found,) = span_errors(gold, [Span(0, 2, "PER"), Span(4, 5, "LOC")], (0.5, 0.75))
-    assert found.record() == {
+    assert found.to_dict() == {
         "category": "boundary",
         "id": 7,
         "where": "a.conll:3",
@@ -376,4 +376,4 @@ def test_excerpts_are_cut():
     pair = [TextExample(0, "one " * 100, "two")]
     (found,) = text_errors("label", ["a"], [TextPrediction(0, "b")], pair)
     assert found.excerpt.endswith("…") and len(found.excerpt) == 201
-    assert found.record()["text"].endswith("||| two")
+    assert found.to_dict()["text"].endswith("||| two")

@@ -369,17 +369,17 @@ WITHHELD = {
 @pytest.mark.parametrize("kind", PREDICTIONS)
 def test_unsure_answers_are_withheld_and_nothing_else(kind: str) -> None:
     prediction = PREDICTIONS[kind]
-    before = prediction.record()
-    row = Decisions(confidence=0.7).apply(prediction, None).record()
+    before = prediction.to_dict()
+    row = Decisions(confidence=0.7).apply(prediction, None).to_dict()
     key, value = KEPT[kind]
     assert row[key] == value and row["withheld"] == WITHHELD[kind]
     assert row.get("scores") == before.get("scores") and row.get("score") == before.get("score")
     nothing = {"withheld": [] if isinstance(WITHHELD[kind], list) else None}
-    assert Decisions(confidence=0.6).apply(prediction, None).record() == before | nothing
-    assert Decisions().apply(prediction, None).record() == before
-    unlike = Decisions(distance=1.0).apply(prediction, None, 1.5).record()
+    assert Decisions(confidence=0.6).apply(prediction, None).to_dict() == before | nothing
+    assert Decisions().apply(prediction, None).to_dict() == before
+    unlike = Decisions(distance=1.0).apply(prediction, None, 1.5).to_dict()
     assert unlike["unlike"] and not any(unlike[key] or ()) if key != "tags" else unlike["unlike"]
-    near = Decisions(distance=1.0).apply(prediction, None, 1.0).record()
+    near = Decisions(distance=1.0).apply(prediction, None, 1.0).to_dict()
     assert near == before | {"distance": 1.0, "unlike": False} | nothing
 
 
@@ -428,8 +428,8 @@ def test_commands_say_what_is_withheld(rows: list[dict], said: str, tmp_path) ->
 def test_decisions_are_saved_as_json_values() -> None:
     rule = SetRule("probability", 0.9, {"a": 0.5})
     decisions = Decisions(0.5, {"a": {"a": 0.0}}, rule, 2.0)
-    assert Decisions.restored(decisions.record()) == decisions
-    assert Decisions().record() == {} and Decisions.restored({}) == Decisions()
+    assert Decisions.restored(decisions.to_dict()) == decisions
+    assert Decisions().to_dict() == {} and Decisions.restored({}) == Decisions()
     for damaged in ({"nothing": 1}, {"sets": {"scores": "x"}}):
         with pytest.raises(UserError, match="damaged"):
             Decisions.restored(damaged)

@@ -56,7 +56,7 @@ def pushed(running_hub: Hub) -> None:
 def test_predictions_are_those_of_the_folder(kind: str, hub: Hub) -> None:
     inputs = INPUTS.get(kind, WORDS)
     here, there = (finetune.load(name).predict(inputs) for name in (trained(kind), f"lab/{kind}"))
-    assert [each.record() for each in here] == [each.record() for each in there]
+    assert [each.to_dict() for each in here] == [each.to_dict() for each in there]
 
 
 def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None
     assert found.code == 0, found.err
     shutil.copytree(own / "best", hub.model("lab/decided"), dirs_exist_ok=True)
     here, there = (finetune.load(name).predict(WORDS) for name in (own, "lab/decided"))
-    assert here[0].record() == there[0].record() and "distance" in here[0].record()
+    assert here[0].to_dict() == there[0].to_dict() and "distance" in here[0].to_dict()
 
 
 @pytest.mark.parametrize("kind", ["crf", "pretrain"])

@@ -38,7 +38,7 @@ def expected(folder: Path) -> list[list[dict]]:
     names = {"entity": "label", "score": "score", "word": "text"}
     names |= {"start": "start_char", "end": "end_char"}
     return [
-        [{name: span[own] for name, own in names.items()} for span in answer.record()["spans"]]
+        [{name: span[own] for name, own in names.items()} for span in answer.to_dict()["spans"]]
         for answer in finetune.load(folder).predict(TEXTS)
     ]
 

@@ -124,7 +124,7 @@ def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
     model = finetune.load(place / "run")
     found = model.predict(["a room", " \t", "", "a room"])
     assert [each.label for each in found[1:3]] == [None, None]
-    assert found[1].record()["scores"] == {"bright": None, "dull": None}
+    assert found[1].to_dict()["scores"] == {"bright": None, "dull": None}
     assert [found[0].label, found[3].label] == [p.label for p in model.predict(["a room"] * 2)]
     file = tmp_path / "blank.csv"
     file.write_text('text\n" "\na room\n" "\n')

@@ -83,7 +83,7 @@ def test_fills_masks(run: Path) -> None:
     model = Predictor(run)
     text = "Ana saw the [MASK] river near [MASK] and the old house ."
     (found,) = model.predict([text])
-    masks = found.record()["masks"]
+    masks = found.to_dict()["masks"]
     assert len(masks) == 2 and all(len(best) == 5 for best in masks)
     scores = [best["score"] for best in masks[0]]
     assert scores == sorted(scores, reverse=True) and sum(scores) <= 1
@@ -94,7 +94,7 @@ def test_fills_masks(run: Path) -> None:
             [each["score"] for each in other], abs=1e-5
         )
     long = f"{'Ana saw the river . ' * 30}[MASK] {'Ana saw the river . ' * 30}[MASK]"
-    assert len(model.predict([long])[0].record()["masks"]) == 2, "in several windows"
+    assert len(model.predict([long])[0].to_dict()["masks"]) == 2, "in several windows"
     with pytest.raises(UserError, match=r"has no \[MASK\]: write it"):
         model.predict(["Ana saw the river"])
 
@@ -242,7 +242,7 @@ def test_further_objectives(tmp_path: Path) -> None:
     _, found = AutoModelForMaskedLM.from_pretrained(best, output_loading_info=True)
     assert not found["missing_keys"]
     text = "Ana saw the [MASK] river ."
-    own = Predictor(result.folder).predict([text])[0].record()["masks"][0]
+    own = Predictor(result.folder).predict([text])[0].to_dict()["masks"][0]
     other = pipeline("fill-mask", best, top_k=5)(text)
     assert [each["subword"] for each in own] == [each["token_str"] for each in other]
     rows = read_jsonl(result.folder / "predictions.test.jsonl")

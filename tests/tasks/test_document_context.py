@@ -228,7 +228,7 @@ def test_learns_what_only_the_neighbours_say(tmp_path: Path):
 
 
 def records(answers: Sequence[Any]) -> list[dict[str, Any]]:
-    return [answer.record() for answer in answers]
+    return [answer.to_dict() for answer in answers]
 
 
 def assert_alike(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> None:
@@ -253,7 +253,9 @@ def test_a_sentence_is_answered_alike_in_any_company(kind: str):
         found = PredictionStream(task, head, iter(bare), chunk=chunk)
         assert_alike(records(found), expected)
     near = list(in_context(task, bare))
-    assert_alike([predict(task, head, [row])[0].record() for row in reversed(near)], expected[::-1])
+    assert_alike(
+        [predict(task, head, [row])[0].to_dict() for row in reversed(near)], expected[::-1]
+    )
     if kind == "tag":
         without = records(predict(task, head, bare))
         largest = max(

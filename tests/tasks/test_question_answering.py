@@ -238,7 +238,7 @@ def test_no_answer_by_probability_and_threshold() -> None:
     assert strict.decide(0, best, 0.4).answer == best[0]
     assert strict.decide(0, best, 0.6).score == 0.6
     assert answer_decoder().decide(0, best, None).answer == best[0]
-    assert answer_decoder().decide(0, [], None).record()["answer"] == ""
+    assert answer_decoder().decide(0, [], None).to_dict()["answer"] == ""
 
 
 # Data

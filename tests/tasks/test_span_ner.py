@@ -195,7 +195,7 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
     assert set(model.task.record.thresholds) == set(task.record.labels)
     assert model.model.config.thresholds == model.task.record.thresholds
     (answer,) = model.predict(["the bank of  New York"])
-    texts = {(s["text"], s["label"]) for s in answer.record()["spans"]}
+    texts = {(s["text"], s["label"]) for s in answer.to_dict()["spans"]}
     assert texts >= {("the bank of  New York", "ORG"), ("New York", "LOC")}
     (flat,) = finetune.load(result.folder, decoding="flat").predict(["the bank of New York"])
     assert len(flat.spans) == 1

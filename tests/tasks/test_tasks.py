@@ -27,7 +27,7 @@ def every_case(function):
 
 
 def records(predictions) -> list[dict]:
-    return [answer.record() for answer in predictions]
+    return [answer.to_dict() for answer in predictions]
 
 
 def same(one: list[dict], other: list[dict], tolerance: float = 1e-5) -> None:

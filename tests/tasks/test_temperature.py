@@ -99,7 +99,7 @@ def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
     model.task = at(model.task, None)
     plain = model.predict(inputs)
     for row, answer, without in zip(rows, answers, plain, strict=True):
-        record, other = answer.record(), without.record()
+        record, other = answer.to_dict(), without.to_dict()
         assert (record.get("label"), record.get("tags")) == (other.get("label"), other.get("tags"))
         for key in ("score", "scores"):
             if key in row:

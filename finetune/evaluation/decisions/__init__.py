@@ -101,7 +101,7 @@ class Decisions:
         except TypeError as error:
             raise UserError(f"its decisions are damaged ({error}).") from error
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the decisions as JSON values, without those that are unset."""
         values = dataclasses.asdict(self)
         return {name: value for name, value in values.items() if value not in (None, {})}
