@@ -480,10 +480,10 @@ class Batch:
         """Length of the longest sequence, in tokens."""
         return max(self.lengths)
 
-    def partials(self, values: Iterable[Any]) -> list[Partial]:
+    def window_outputs(self, values: Iterable[Any]) -> list[WindowOutput]:
         """Return the values of each sequence with its example and part."""
         rows = zip(self.example, self.part, values, strict=True)
-        return [Partial(*row) for row in rows]
+        return [WindowOutput(*row) for row in rows]
 
     def to(self, device: Any) -> Batch:
         """Return the batch with its tensors on a device."""
@@ -511,7 +511,7 @@ class Sequences:
     targets: Mapping[str, torch.Tensor]
 
 
-class Partial(NamedTuple):
+class WindowOutput(NamedTuple):
     """The scores of one sequence, for one example: ``values`` is a numpy array of the task."""
 
     example: int

@@ -26,7 +26,7 @@ from finetune.tasks.answer_decoding import AnswerDecoder
 from finetune.tasks.decoding import Decoder, TextDecoder
 from finetune.tasks.span_decoding import SpanDecoder
 from finetune.tasks.tag_decoding import TagDecoder
-from finetune.types import Encoding, Example, Partial, Prediction, UserError
+from finetune.types import Encoding, Example, Prediction, UserError, WindowOutput
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
 """Files of an export: the graph, and the settings for predictions."""
@@ -85,9 +85,9 @@ class TextOutput:
         found: Sequence[Any] = self.decoder.windows(logits)
         return found
 
-    def finish(self, example: Any, partials: Sequence[Partial]) -> Prediction:
+    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Prediction:
         """Return the prediction for an example from the values of its sequences."""
-        prediction: Prediction = self.decoder.finish(example, partials)
+        prediction: Prediction = self.decoder.finish(example, outputs)
         return prediction
 
 
@@ -130,10 +130,10 @@ class AnswerOutput(_PartsOutput):
             first += len(sequence.input_ids)
         return list(self.decoder.windows(logits, places))
 
-    def finish(self, example: Any, partials: Sequence[Partial]) -> Prediction:
+    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Prediction:
         """Return the best answer of all sequences."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
-        prediction: Prediction = self.decoder.finish(example, partials, tokens)
+        prediction: Prediction = self.decoder.finish(example, outputs, tokens)
         return prediction
 
 
@@ -306,16 +306,16 @@ class OnnxModel:
         encoded = self.encode(examples)
         sequences = [(row, own) for row, windows in enumerate(encoded) for own in windows]
         sequences.sort(key=lambda item: len(item[1].input_ids))
-        found: list[list[Partial]] = [[] for _ in examples]
+        found: list[list[WindowOutput]] = [[] for _ in examples]
         for group in _grouped(sequences):
             windows = [window for _, window in group]
             values = self.output.values(self.logits(windows), windows)
             for (row, window), value in zip(group, values, strict=True):
-                found[row].append(Partial(row, window.part, value))
-        for partials in found:
-            partials.sort(key=attrgetter("part"))
+                found[row].append(WindowOutput(row, window.part, value))
+        for outputs in found:
+            outputs.sort(key=attrgetter("part"))
         pairs = zip(examples, found, strict=True)
-        return [self.output.finish(example, partials) for example, partials in pairs]
+        return [self.output.finish(example, outputs) for example, outputs in pairs]
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
         """Return the sequences of each example: one, or several windows."""

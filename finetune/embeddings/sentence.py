@@ -32,10 +32,10 @@ from finetune.types import (
     Batch,
     Encoding,
     LabelSet,
-    Partial,
     SentencePrediction,
     TextExample,
     UserError,
+    WindowOutput,
     abbreviated,
     quantity,
 )
@@ -245,24 +245,24 @@ class SentenceTask(Task):
 
     # --- Predictions ------------------------------------------------------------------------------
 
-    def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
         """Return the vector of each sequence, with the weights of the classifier."""
         vectors, weights = logits.vectors.cpu().numpy(), logits.classifier.cpu().double().numpy()
         return [
-            Partial(example, number, (vector, weights))
+            WindowOutput(example, number, (vector, weights))
             for example, number, vector in zip(batch.example, batch.part, vectors, strict=True)
         ]
 
-    def finish(self, example: TextExample, partials: Sequence[Partial]) -> SentencePrediction:
+    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> SentencePrediction:
         """Return the vectors, and for a pair its label or its cosine."""
-        vectors = np.stack([partial.values[0] for partial in partials[:2]])
+        vectors = np.stack([output.values[0] for output in outputs[:2]])
         if example.pair is None:
             return SentencePrediction(example.id, vectors)
         u, v = vectors.astype(np.float64)
         if not len(self.record.labels) or isinstance(example.label, float):
             norms = np.linalg.norm(u) * np.linalg.norm(v)
             return SentencePrediction(example.id, vectors, float(u @ v / max(norms, 1e-12)))
-        weights = partials[0].values[1]
+        weights = outputs[0].values[1]
         logits = weights[:, :-1] @ np.concatenate([u, v, np.abs(u - v)]) + weights[:, -1]
         probabilities = np.exp(logits - logits.max())
         probabilities /= probabilities.sum()

@@ -32,7 +32,7 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
-from finetune.types import Batch, Example, Partial, Prediction, TokenPrediction
+from finetune.types import Batch, Example, Prediction, TokenPrediction, WindowOutput
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -80,25 +80,25 @@ def predict(
             mine, encoded = examples[shard], None if encoded is None else encoded[shard]
     encoded = task.encode(mine) if encoded is None else encoded
     waiting = {
-        example.id: (example, int(number), list[Partial]())
+        example.id: (example, int(number), list[WindowOutput]())
         for example, number in zip(mine, encoded.num_windows, strict=True)
     }
     precision = precision or precision_on(task, device)
     predicted: list[Prediction] = []
     for id in [id for id, (_, number, _) in waiting.items() if not number]:  # without sequences
         predicted.append(task.finish(waiting.pop(id)[0], []))
-    computed = _partials(task, head, encoded.sequences, device, precision, reporter, title)
+    computed = _window_outputs(task, head, encoded.sequences, device, precision, reporter, title)
     with contextlib.closing(computed):
-        for partial in computed:
-            example, num_windows, found = waiting[partial.example]
-            found.append(partial)
+        for output in computed:
+            example, num_windows, found = waiting[output.example]
+            found.append(output)
             if len(found) == num_windows:
                 found.sort(key=attrgetter("part"))
                 prediction = task.finish(example, found)
                 if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
                     prediction = replace(prediction, log_probabilities=None)
                 predicted.append(prediction)
-                del waiting[partial.example]
+                del waiting[output.example]
     if shared:
         predicted = gather_object(predicted)
     by_id = {prediction.id: prediction for prediction in predicted}
@@ -114,7 +114,7 @@ def precision_on(task: Task, device: torch.device) -> str:
     return "fp32" if precision == "fp16" and device.type == "cpu" else precision
 
 
-def _partials(
+def _window_outputs(
     task: Task,
     head: Any,
     sequences: Encodings,
@@ -122,7 +122,7 @@ def _partials(
     precision: str,
     reporter: Reporter | None,
     title: str,
-) -> Generator[Partial]:
+) -> Generator[WindowOutput]:
     first, copies = np.arange(len(sequences)), [[row] for row in range(len(sequences))]
     if not task.description.reads_targets:
         first, copies = distinct(sequences)
@@ -143,11 +143,11 @@ def _partials(
         title=title,
     )
     with contextlib.closing(passes):
-        for group, partials in passes:
-            for number, partial in zip(group, partials, strict=True):
+        for group, outputs in passes:
+            for number, output in zip(group, outputs, strict=True):
                 for row in copies[number]:
                     id, part = int(sequences.example[row]), int(sequences.part[row])
-                    yield partial._replace(example=id, part=part)
+                    yield output._replace(example=id, part=part)
 
 
 def forward_passes(

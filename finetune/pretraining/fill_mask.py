@@ -30,9 +30,9 @@ from finetune.types import (
     Encoding,
     LabelSet,
     MaskedPrediction,
-    Partial,
     TextExample,
     UserError,
+    WindowOutput,
 )
 
 MASKS = re.compile(r"\[MASK\]|<mask>")
@@ -158,15 +158,15 @@ class MaskFilling(MaskedTask):
             found.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
         return found, num_cut
 
-    def decode(self, scores: Any, batch: Batch) -> list[Partial]:
+    def decode(self, scores: Any, batch: Batch) -> list[WindowOutput]:
         """Return the best subwords of each mask and their probabilities [M, 2, ``NUM_BEST``]."""
         best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
         values = torch.stack([best.indices.double(), best.values], 1)
-        return partials_of(values, batch)
+        return outputs_of(values, batch)
 
-    def finish(self, example: TextExample, partials: Sequence[Partial]) -> MaskedPrediction:
+    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> MaskedPrediction:
         """Name the subwords of all windows in order."""
-        values, decode = joined_values(partials), self.tokenizer.tokenizer.decode
+        values, decode = joined_values(outputs), self.tokenizer.tokenizer.decode
         subwords = tuple(tuple(decode([int(id)]).strip() for id in ids) for ids, _ in values)
         scores = tuple(tuple(map(float, probabilities)) for _, probabilities in values)
         return MaskedPrediction(example.id, subwords, scores, example.text)
@@ -177,13 +177,13 @@ def begins_of(sequences: Encodings) -> torch.Tensor:
     return torch.from_numpy(sequences.ids.offsets[:-1].astype(np.int64))
 
 
-def partials_of(values: torch.Tensor, batch: Batch) -> list[Partial]:
+def outputs_of(values: torch.Tensor, batch: Batch) -> list[WindowOutput]:
     """Return the values of all targets [M, ...] by sequence."""
     ends = batch.targets["number"].cumsum(0).tolist()
-    return batch.partials(np.split(values.numpy(), ends[:-1]))
+    return batch.window_outputs(np.split(values.numpy(), ends[:-1]))
 
 
-def joined_values(partials: Sequence[Partial]) -> Array:
+def joined_values(outputs: Sequence[WindowOutput]) -> Array:
     """Return the values of all windows in order."""
-    values: Array = np.concatenate([partial.values for partial in partials])
+    values: Array = np.concatenate([output.values for output in outputs])
     return values

@@ -28,7 +28,7 @@ from finetune.pretraining.fill_mask import (
     PretrainingRecord,
     begins_of,
     joined_values,
-    partials_of,
+    outputs_of,
 )
 from finetune.pretraining.model import MOST_TARGETS, PretrainingScores, require_next_sentence
 from finetune.pretraining.sentence_pairs import BLOCK, SentencePairs, pair_notes
@@ -44,10 +44,10 @@ from finetune.types import (
     Batch,
     Encoding,
     MaskedPrediction,
-    Partial,
     TextBlock,
     TextExample,
     UserError,
+    WindowOutput,
 )
 
 Targets = Mapping[str, Tensor]
@@ -218,7 +218,7 @@ class PretrainingTask(MaskedTask):
         names = ("position", *(objective.name for objective in self._objectives))
         return torch.tensor([float(len(batch.targets.get(name, ()))) for name in names])
 
-    def decode(self, scores: Any, batch: Batch) -> list[Partial]:
+    def decode(self, scores: Any, batch: Batch) -> list[WindowOutput]:
         """Return loss, best subword, gold subword and kind of each target [M, 4].
 
         The objectives add columns.
@@ -227,11 +227,11 @@ class PretrainingTask(MaskedTask):
         columns = [scores.loss, scores.best, targets["token"], targets["kind"]]
         for objective in self._objectives:
             columns += objective.columns(scores, targets)
-        return partials_of(torch.stack([column.double().cpu() for column in columns], 1), batch)
+        return outputs_of(torch.stack([column.double().cpu() for column in columns], 1), batch)
 
-    def finish(self, example: TextExample, partials: Sequence[Partial]) -> MaskedPrediction:
+    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> MaskedPrediction:
         """Name the subwords of all targets in order."""
-        values, names = joined_values(partials), self.tokenizer.tokenizer.convert_ids_to_tokens
+        values, names = joined_values(outputs), self.tokenizer.tokenizer.convert_ids_to_tokens
         best, token, kind = values[:, 1:4].T.astype(np.int64)
         further: dict[str, Any] = {}
         first = 4

@@ -21,7 +21,7 @@ import numpy as np
 
 from finetune.preprocessing.questions import ContextTokens
 from finetune.tasks.decoding import Decoder
-from finetune.types import AnswerPrediction, FoundAnswer, Partial, TextExample
+from finetune.types import AnswerPrediction, FoundAnswer, TextExample, WindowOutput
 
 NO_ANSWER = "no answer"
 """The name of the threshold of questions without an answer."""
@@ -72,12 +72,12 @@ class AnswerDecoder(Decoder):
         return [logits[[first, *range(begin, end)]] for first, begin, end in rows]
 
     def finish(
-        self, example: TextExample, partials: Sequence[Partial], tokens: ContextTokens
+        self, example: TextExample, outputs: Sequence[WindowOutput], tokens: ContextTokens
     ) -> AnswerPrediction:
         """Return the best answers of all windows of a context."""
         context = example.pair or ""
-        scores = [partial.values.astype(np.float64) for partial in partials]
-        starts = [partial.part for partial in partials]
+        scores = [output.values.astype(np.float64) for output in outputs]
+        starts = [output.part for output in outputs]
         found = candidates(tokens, starts, [own[1:] for own in scores], self.max_answer)
         none = min(float(own[0].sum()) for own in scores)
         every = np.append(found.scores, none) if self.unanswerable else found.scores

@@ -26,8 +26,8 @@ from finetune.types import (
     Batch,
     Encoding,
     Example,
-    Partial,
     Sequences,
+    WindowOutput,
 )
 
 if TYPE_CHECKING:
@@ -101,16 +101,16 @@ class Task(ABC):
         """Return the sum of the losses of a batch, and the number to divide it by."""
 
     @abstractmethod
-    def decode(self, logits: Any, batch: Batch) -> list[Partial]:
-        """Turn the logits of a batch into one partial result for each sequence."""
+    def decode(self, logits: Any, batch: Batch) -> list[WindowOutput]:
+        """Turn the logits of a batch into one output for each window."""
 
-    def finish(self, example: Any, partials: Sequence[Partial]) -> Any:
-        """Make the prediction for an example from the partial results of its sequences in order.
+    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
+        """Make the prediction for an example from the outputs of its windows in order.
 
         A record that is a decoder makes it.
         """
         decoder: Any = self.record
-        return decoder.finish(example, partials)
+        return decoder.finish(example, outputs)
 
     # What the required members give.
 

@@ -41,8 +41,8 @@ from finetune.types import (
     Encoding,
     Example,
     LabelSet,
-    Partial,
     UserError,
+    WindowOutput,
 )
 
 NO_GRAPH = (
@@ -184,13 +184,13 @@ class ChoiceTask(Task):
         losses = functional.cross_entropy(scores, label, ignore_index=IGNORED, reduction="sum")
         return losses, (label != IGNORED).sum().to(logits.dtype)
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
         """Return the score of each sequence."""
-        return batch.partials(logits[:, 0].cpu().numpy().astype(np.float64))
+        return batch.window_outputs(logits[:, 0].cpu().numpy().astype(np.float64))
 
-    def finish(self, example: ChoiceQuestion, partials: Sequence[Partial]) -> ChoicePrediction:
+    def finish(self, example: ChoiceQuestion, outputs: Sequence[WindowOutput]) -> ChoicePrediction:
         """Predict the choice with the highest score."""
-        probabilities = np.exp(log_softmax(np.array([partial.values for partial in partials])))
+        probabilities = np.exp(log_softmax(np.array([output.values for output in outputs])))
         return self._decided(example, probabilities)
 
     def _decided(self, example: ChoiceQuestion, probabilities: np.ndarray) -> ChoicePrediction:

@@ -14,7 +14,14 @@ from typing import Any, Self
 import numpy as np
 
 from finetune.evaluation.temperature import scale
-from finetune.types import LabelSet, Partial, Prediction, TextExample, TextPrediction, TokenExample
+from finetune.types import (
+    LabelSet,
+    Prediction,
+    TextExample,
+    TextPrediction,
+    TokenExample,
+    WindowOutput,
+)
 
 
 class Decoder:
@@ -64,9 +71,9 @@ class TextDecoder(Decoder):
             logits = sigmoid(logits)
         return list(logits)
 
-    def finish(self, example: TextExample, partials: Sequence[Partial]) -> TextPrediction:
+    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
-        values = np.mean([partial.values for partial in partials], axis=0)
+        values = np.mean([output.values for output in outputs], axis=0)
         if self.problem == "regression":
             return TextPrediction(example.id, float(values[0]))
         return self.decide(example.id, values)

@@ -24,7 +24,14 @@ from finetune.runtime.device import to_device
 from finetune.tasks.base import CoupledLoss, Task, starting_model
 from finetune.tasks.explained import ExplainedTexts
 from finetune.tasks.text_classification import TextClassificationTask
-from finetune.types import Batch, Partial, SentencePrediction, Sequences, TextExample, UserError
+from finetune.types import (
+    Batch,
+    SentencePrediction,
+    Sequences,
+    TextExample,
+    UserError,
+    WindowOutput,
+)
 
 
 def cosine_loss(
@@ -157,7 +164,7 @@ class FewShotTask(TextClassificationTask):
             head.classifier.weight.copy_(torch.from_numpy(weight))
             head.classifier.bias.copy_(torch.from_numpy(bias))
 
-    def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
         """Return the probabilities [C] of each text."""
         return super().decode(_class_logits(logits), batch)
 
@@ -170,9 +177,9 @@ def _class_logits(output: SentenceOutput) -> torch.Tensor:
 class _VectorTask(FewShotTask):
     """Predicts the vectors of texts, in place of labels."""
 
-    def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
         rows = logits.vectors.cpu().numpy()
-        return batch.partials(rows)
+        return batch.window_outputs(rows)
 
-    def finish(self, example: TextExample, partials: Sequence[Partial]) -> Any:
-        return SentencePrediction(example.id, partials[0].values[None])
+    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> Any:
+        return SentencePrediction(example.id, outputs[0].values[None])

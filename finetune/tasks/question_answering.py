@@ -38,9 +38,9 @@ from finetune.types import (
     Encoding,
     Example,
     LabelSet,
-    Partial,
     Question,
     UserError,
+    WindowOutput,
     quantity,
 )
 
@@ -195,7 +195,7 @@ class QuestionAnsweringTask(Task):
         weight = batch.targets["weight"].to(logits.dtype)
         return (position_losses(logits, batch, start, end) * weight).sum(), weight.sum()
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
         """Return the start and end logits of the first token and the context tokens [1 + m, 2]."""
         begins, sizes = batch.words.tolist(), batch.word_lengths.tolist()
         firsts = batch.cu_seqlens[:-1].tolist()
@@ -203,12 +203,12 @@ class QuestionAnsweringTask(Task):
             (first, begin, begin + size)
             for first, begin, size in zip(firsts, begins, sizes, strict=True)
         ]
-        return batch.partials(self.record.windows(logits.cpu().numpy(), rows))
+        return batch.window_outputs(self.record.windows(logits.cpu().numpy(), rows))
 
-    def finish(self, example: Question, partials: Sequence[Partial]) -> AnswerPrediction:
+    def finish(self, example: Question, outputs: Sequence[WindowOutput]) -> AnswerPrediction:
         """Return the best answers of all windows."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
-        return self.record.finish(example, partials, tokens)
+        return self.record.finish(example, outputs, tokens)
 
     def fit(
         self, gold: Sequence[Question], predicted: Sequence[AnswerPrediction]

@@ -42,12 +42,12 @@ from finetune.types import (
     Batch,
     Encoding,
     LabelSet,
-    Partial,
     Relation,
     RelationPrediction,
     Span,
     TokenExample,
     UserError,
+    WindowOutput,
     abbreviated,
     quantity,
 )
@@ -242,22 +242,22 @@ class RelationTask(WordTask):
         )
         return (losses * weights).sum(), weights.sum()
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
         """Return the probabilities [1 + C] of each pair."""
         rows = np.exp(log_softmax(logits.cpu().numpy().astype(np.float64)))
-        return batch.partials(rows)
+        return batch.window_outputs(rows)
 
-    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> RelationPrediction:
+    def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> RelationPrediction:
         """Predict the most probable label of each pair, in one or both directions."""
         record, spans = self.record, _spans(example)
         pairs = list(_pairs(record.config, record.related, spans))
         found: dict[tuple[Span, Span], tuple[float, Relation]] = {}
-        for partial in partials:
-            best = int(partial.values.argmax())
+        for output in outputs:
+            best = int(output.values.argmax())
             if best:
-                subject, object = pairs[partial.part]
+                subject, object = pairs[output.part]
                 relation = Relation(subject, object, record.labels[best - 1])
-                found[subject, object] = float(partial.values[best]), relation
+                found[subject, object] = float(output.values[best]), relation
         setting = record.config.decoding
         if not (record.both if setting == "auto" else setting == "both"):
             for (subject, object), (score, _) in list(found.items()):

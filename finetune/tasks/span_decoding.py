@@ -31,7 +31,7 @@ import numpy as np
 from finetune.preprocessing.span_candidates import candidates as candidate_spans
 from finetune.preprocessing.span_candidates import num_candidates, predicted_candidates
 from finetune.tasks.decoding import Decoder, check_complete, sigmoid
-from finetune.types import Partial, Span, SpanPrediction, TokenExample
+from finetune.types import Span, SpanPrediction, TokenExample, WindowOutput
 
 Candidates = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
@@ -89,9 +89,9 @@ class SpanDecoder(Decoder):
             for number, end, size, own, *others in zip(num_words, ends, sizes, *split, strict=True)
         ]
 
-    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> SpanPrediction:
+    def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
-        check_complete(example, max(p.first_word + p.values.num_words for p in partials))
+        check_complete(example, max(p.first_word + p.values.num_words for p in outputs))
         prediction = SpanPrediction(
             example.id,
             example.words,
@@ -99,14 +99,14 @@ class SpanDecoder(Decoder):
             (),
             example.offsets,
             example.text,
-            tuple(self._candidates(partials)),
+            tuple(self._candidates(outputs)),
         )
         return self.decide(prediction, self.thresholds)
 
-    def _candidates(self, partials: Sequence[Partial]) -> Iterator[tuple[Span, float]]:
-        bounds = [(p.first_word, p.first_word + p.values.num_words) for p in partials]
+    def _candidates(self, outputs: Sequence[WindowOutput]) -> Iterator[tuple[Span, float]]:
+        bounds = [(p.first_word, p.first_word + p.values.num_words) for p in outputs]
         for index, (start, end) in enumerate(bounds):
-            _, indices, classes, scores = partials[index].values
+            _, indices, classes, scores = outputs[index].values
             if len(bounds) > 1:
                 own = predicted_candidates(bounds, index, self.max_width)[indices]
                 indices, classes, scores = indices[own], classes[own], scores[own]

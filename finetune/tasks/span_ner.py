@@ -48,10 +48,10 @@ from finetune.types import (
     Batch,
     Encoding,
     LabelSet,
-    Partial,
     Span,
     SpanPrediction,
     TokenExample,
+    WindowOutput,
     quantity,
 )
 
@@ -298,10 +298,10 @@ class SpanNerTask(WordTask):
             total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, batch.targets["num_words"]
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
         """Return the candidates of each sequence whose score could reach a threshold."""
         rows = self.record.windows(logits.cpu().numpy(), batch.num_words)
-        return batch.partials(rows)
+        return batch.window_outputs(rows)
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]

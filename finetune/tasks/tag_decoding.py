@@ -17,7 +17,7 @@ import numpy as np
 from finetune.data.tag_schemes import continuation_tag, legal_transitions, tags_to_spans
 from finetune.evaluation.temperature import probabilities_of
 from finetune.tasks.decoding import Decoder, check_complete, log_softmax
-from finetune.types import LabelSet, Partial, Span, TokenExample, TokenPrediction
+from finetune.types import LabelSet, Span, TokenExample, TokenPrediction, WindowOutput
 
 Transitions = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Log scores of tags at the start [C], at the end [C], and of pairs [C, C]."""
@@ -79,10 +79,14 @@ class TagDecoder(Decoder):
         return [Chain(own, transitions, *best) for own, *best in zip(*split, strict=True)]
 
     def finish(
-        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+        self,
+        example: TokenExample,
+        outputs: Sequence[WindowOutput],
+        *,
+        log_probabilities: bool = False,
     ) -> TokenPrediction:
         """Predict one tag for each word; keep the log-probabilities [W, C] of all on request."""
-        values = [partial.values for partial in partials]
+        values = [output.values for output in outputs]
         logs = None
         if isinstance(values[0], Chain):
             _, transitions, classes, probabilities = values[0]

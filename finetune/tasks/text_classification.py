@@ -45,9 +45,9 @@ from finetune.tasks.text_fields import derive_texts
 from finetune.types import (
     Batch,
     Encoding,
-    Partial,
     TextExample,
     TextPrediction,
+    WindowOutput,
 )
 
 NUM_CODES = 16
@@ -231,10 +231,10 @@ class TextClassificationTask(Task):
             weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
 
-    def decode(self, logits: Any, batch: Batch) -> list[Partial]:
+    def decode(self, logits: Any, batch: Batch) -> list[WindowOutput]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
         rows = self.record.windows(logits.cpu().numpy())
-        return batch.partials(rows)
+        return batch.window_outputs(rows)
 
     def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]

@@ -52,10 +52,10 @@ from finetune.types import (
     Batch,
     Encoding,
     LabelSet,
-    Partial,
     TokenExample,
     TokenPrediction,
     UserError,
+    WindowOutput,
     abbreviated,
 )
 
@@ -234,7 +234,7 @@ class TokenClassificationTask(WordTask):
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()
 
-    def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Partial]:
+    def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[WindowOutput]:
         """Return log-probabilities [words, C] of the core words of each sequence, or a chain."""
         transitions = None
         if isinstance(logits, CrfScores):
@@ -243,11 +243,11 @@ class TokenClassificationTask(WordTask):
         logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
         lengths = batch.word_lengths.cpu().numpy()
         rows = self.record.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
-        return batch.partials(rows)
+        return batch.window_outputs(rows)
 
-    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> TokenPrediction:
+    def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> TokenPrediction:
         """Predict one tag for each word, with the log-probabilities of all."""
-        return self.record.finish(example, partials, log_probabilities=True)
+        return self.record.finish(example, outputs, log_probabilities=True)
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]

@@ -185,9 +185,9 @@ def decoded(
     decoder = TagDecoder.restored({"labels": ("O", "B-A", "I-A"), "scheme": "BIO"})
     lengths = batch.word_lengths.numpy()
     values = decoder.windows(emissions, batch.num_words, lengths, (start, end, pairs))
-    partials = batch.partials(values)[rows]
+    outputs = batch.window_outputs(values)[rows]
     example = TokenExample(0, ("a",) * sum(batch.num_words[rows]))
-    found = decoder.finish(example, partials)
+    found = decoder.finish(example, outputs)
     return [decoder.labels.id(tag) for tag in found.tags], found.scores
 
 

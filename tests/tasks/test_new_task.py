@@ -26,7 +26,7 @@ from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.record import TaskRecord
-from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
+from finetune.types import Batch, Encoding, LabelSet, TextExample, TextPrediction, WindowOutput
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -68,11 +68,11 @@ class RankTask(Task):
         losses = functional.binary_cross_entropy_with_logits(logits, at_least, reduction="none")
         return losses.sum(), logits.new_tensor(len(logits))
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
-        return batch.partials((logits > 0).sum(1).tolist())
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
+        return batch.window_outputs((logits > 0).sum(1).tolist())
 
-    def finish(self, example: Any, partials: Sequence[Partial]) -> TextPrediction:
-        return TextPrediction(example.id, str(partials[0].values))
+    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> TextPrediction:
+        return TextPrediction(example.id, str(outputs[0].values))
 
 
 def test_a_task_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

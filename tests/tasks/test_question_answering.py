@@ -31,7 +31,7 @@ from finetune.preprocessing.questions import (
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, Candidates, candidates
-from finetune.types import Answer, Encoding, FoundAnswer, Partial, Question, UserError
+from finetune.types import Answer, Encoding, FoundAnswer, Question, UserError, WindowOutput
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
@@ -108,9 +108,9 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
     best = sorted(expected.items(), key=lambda item: -item[1])[:3]
     none = chance.uniform(-3, 3)
     values = [np.vstack([[none / 2, none / 2], own]) for own in scores]
-    partials = [Partial(0, begin, own) for begin, own in zip(windows, values, strict=True)]
+    outputs = [WindowOutput(0, begin, own) for begin, own in zip(windows, values, strict=True)]
     decoder = answer_decoder(max_answer=most, n_best=3, unanswerable=True)
-    predicted = decoder.finish(Question(0, "q", text), partials, tokens)
+    predicted = decoder.finish(Question(0, "q", text), outputs, tokens)
     total = np.exp(none) + sum(np.exp(list(expected.values())))
     assert predicted.no_answer_score == pytest.approx(np.exp(none) / total)
     assert [(each.start, each.end) for each in predicted.best] == [

@@ -22,7 +22,7 @@ from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
-from finetune.types import Partial, Relation, Span, TokenExample, UserError
+from finetune.types import Relation, Span, TokenExample, UserError, WindowOutput
 from tests import laboratory as lab
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -172,9 +172,9 @@ def test_two_spans_are_related_in_the_more_probable_direction(tmp_path: Path):
         pairs.index((CITY, PERSON)): (0, 0.8, 0.2),
     }
 
-    partials = [Partial(0, n, np.array(values.get(n, (0.9, 0.05, 0.05)))) for n in range(6)]
-    assert one.finish(example, partials).relations == (Relation(CITY, PERSON, "lives_in"),)
-    assert len(both.finish(example, partials).relations) == 2
+    outputs = [WindowOutput(0, n, np.array(values.get(n, (0.9, 0.05, 0.05)))) for n in range(6)]
+    assert one.finish(example, outputs).relations == (Relation(CITY, PERSON, "lives_in"),)
+    assert len(both.finish(example, outputs).relations) == 2
 
 
 def test_sentences_without_pairs_have_a_prediction(tmp_path: Path):

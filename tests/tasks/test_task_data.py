@@ -21,7 +21,7 @@ from finetune.runtime.launch import make_accelerator
 from finetune.tasks import load_task
 from finetune.training.data import training_data
 from finetune.training.trainer import fit
-from finetune.types import IGNORED, Partial, TextExample, TextPrediction, UserError
+from finetune.types import IGNORED, TextExample, TextPrediction, UserError, WindowOutput
 from tests.small_data import write_jsonl
 from tests.tasks.cases import BIO, CASES, SINGLE, WAYS, Runs, texts
 from tests.tiny import save_tiny_checkpoint
@@ -76,8 +76,8 @@ def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path:
     assert task.score(dataset.splits["train"], predicted)["f1"] == pytest.approx(0.4)
     task, dataset = runs.task("single", data=data, positive="legit")
     assert task.record.positive == "legit" and "f1 is" not in " ".join(dataset.notes)
-    partial = Partial(0, 0, np.array([0.2, 0.8]))
-    assert task.finish(dataset.splits["train"][0], [partial]).to_dict()["positive_label"] == "legit"
+    output = WindowOutput(0, 0, np.array([0.2, 0.8]))
+    assert task.finish(dataset.splits["train"][0], [output]).to_dict()["positive_label"] == "legit"
     with pytest.raises(UserError, match="--positive fruad: the labels are 'fraud' and 'legit'"):
         runs.task("single", data=data, positive="fruad")
 

@@ -145,9 +145,9 @@ def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
     (windows,) = run.task.encode([example])
     batch = pack(windows)
     with torch.no_grad():
-        partials = run.task.decode(run.head(batch), batch)
+        outputs = run.task.decode(run.head(batch), batch)
     with pytest.raises(RuntimeError, match="6 predictions for 5 words"):
-        run.task.finish(replace(example, words=example.words[:5]), partials)
+        run.task.finish(replace(example, words=example.words[:5]), outputs)
 
 
 @pytest.mark.parametrize("name", ["bio", "windows"])

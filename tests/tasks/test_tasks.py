@@ -102,8 +102,8 @@ def test_answering_gold_scores_one(runs: Runs, name: str) -> None:
     examples = dataset.splits["validation"]
     flat = [e for windows in task.encode(examples) for e in windows]
     batch = pack(flat, task.collate(flat))
-    partials = task.decode(gold_logits(task, batch), batch)
-    predicted = [task.finish(e, [p for p in partials if p.example == e.id]) for e in examples]
+    outputs = task.decode(gold_logits(task, batch), batch)
+    predicted = [task.finish(e, [p for p in outputs if p.example == e.id]) for e in examples]
     scores = task.score(examples, predicted)
     best = {"mse": 0.0, "hamming_loss": 0.0}
     best |= dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), 2.0)

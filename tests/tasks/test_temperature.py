@@ -16,7 +16,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.calibration import calibrate
 from finetune.training.trainer import fit
-from finetune.types import Partial, TextExample, TextPrediction
+from finetune.types import TextExample, TextPrediction, WindowOutput
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -130,9 +130,9 @@ def test_windows_are_averaged_before_the_temperature(place: Path, tmp_path: Path
     task, _ = load_task(config, kind)
     example = TextExample(0, "x")
     windows = [[0.98, 0.01, 0.01], [0.2, 0.79, 0.01], [0.2, 0.79, 0.01]]
-    partials = [Partial(0, index, np.array(values)) for index, values in enumerate(windows)]
-    before = task.finish(example, partials)
-    after = at(task, 0.3).finish(example, partials)
+    outputs = [WindowOutput(0, index, np.array(values)) for index, values in enumerate(windows)]
+    before = task.finish(example, outputs)
+    after = at(task, 0.3).finish(example, outputs)
     assert before.label == after.label and after.score > before.score
     powers = np.mean(windows, axis=0) ** (1 / 0.3)
     assert list(after.scores.values()) == pytest.approx(list(powers / powers.sum()))
