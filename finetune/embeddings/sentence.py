@@ -26,7 +26,7 @@ from finetune.evaluation.prediction_types import TYPES, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.base import CoupledLoss, Task, starting_model
+from finetune.tasks.base import BatchLoss, Task, starting_model
 from finetune.tasks.record import TaskRecord
 from finetune.types import (
     Batch,
@@ -175,9 +175,9 @@ class SentenceTask(Task):
         return OBJECTIVES[self.record.config.objective](self.record, self.tokenizer)
 
     @property
-    def coupled_loss(self) -> CoupledLoss | None:
+    def batch_loss(self) -> BatchLoss | None:
         """The loss over all texts of an optimizer batch; None if pairs do not depend on others."""
-        return self._objective.coupled_loss
+        return self._objective.batch_loss
 
     def sequences_of_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None

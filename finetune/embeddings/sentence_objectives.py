@@ -33,7 +33,7 @@ from finetune.preprocessing.encodings import Encodings
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.device import to_device
-from finetune.tasks.base import CoupledLoss
+from finetune.tasks.base import BatchLoss
 from finetune.tasks.few_shot import cosine_loss
 from finetune.types import IGNORED, Encoding, Sequences, TextExample
 
@@ -118,9 +118,9 @@ class Objective:
         return []
 
     @property
-    def coupled_loss(self) -> CoupledLoss | None:
+    def batch_loss(self) -> BatchLoss | None:
         """The loss over all texts of an optimizer batch; None if pairs do not depend on others."""
-        return self._coupled_loss
+        return self._loss_of_batch
 
     def load(self, name: str, *, trained: bool, **options: Any) -> Any:
         """Load a model that the objective trains, or one that it has ``trained``."""
@@ -131,7 +131,7 @@ class Objective:
         """Return the loss over all texts of an optimizer batch, and the number to divide it by."""
         raise NotImplementedError
 
-    def _coupled_loss(self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences) -> Loss:
+    def _loss_of_batch(self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences) -> Loss:
         rows: dict[int, list[int]] = {0: [], 1: [], 2: []}
         alone: dict[int, int] = {}
         for row, (example, part) in enumerate(zip(sequences.example, sequences.part, strict=True)):
@@ -320,7 +320,7 @@ class ConditionalLM(Objective):
     needs_mask = True
     select = staticmethod(adjacent_texts)
 
-    coupled_loss = None
+    batch_loss = None
 
     def added_ids(self) -> Sequence[int]:
         """Return all ids: any subword can be drawn as a random one."""

@@ -48,7 +48,7 @@ EncodeChunk = Callable[[int], Encoded]
 Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
 """Calls an ``EncodeChunk`` for all chunks, and joins the results."""
 
-CoupledLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "torch.Tensor"]]
+BatchLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "torch.Tensor"]]
 """Returns the sum of the losses of an optimizer batch, and the number to divide it by, from the
 head, the vectors [N, H] and their sequences."""
 
@@ -222,7 +222,7 @@ class Task(ABC):
         return ()
 
     @property
-    def coupled_loss(self) -> CoupledLoss | None:
+    def batch_loss(self) -> BatchLoss | None:
         """A loss over all sequences of an optimizer batch, in place of ``loss``; None without one.
 
         The head returns a named tuple with ``vectors``; weights of it that the loss uses itself are

@@ -21,7 +21,7 @@ from finetune.data.text_labels import label_names
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.runtime.device import to_device
-from finetune.tasks.base import CoupledLoss, Task, starting_model
+from finetune.tasks.base import BatchLoss, Task, starting_model
 from finetune.tasks.explained import ExplainedTexts
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import (
@@ -124,7 +124,7 @@ class FewShotTask(TextClassificationTask):
         )
 
     @property
-    def coupled_loss(self) -> CoupledLoss:
+    def batch_loss(self) -> BatchLoss:
         """The loss over all texts of an optimizer batch."""
         return self._loss_of_triples
 

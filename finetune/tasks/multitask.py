@@ -56,7 +56,7 @@ class Multitask:
     tasks: Mapping[str, Task]
 
     name = "multitask"
-    coupled_loss = loss_counts = None
+    batch_loss = loss_counts = None
 
     def head(self, folder: Path | None = None) -> MultitaskHead:
         """Make new models on one encoder, or load those of the folders ``folder/NAME``."""

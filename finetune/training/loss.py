@@ -77,7 +77,7 @@ def _function_of(
         name, function = load_function(setting, "loss")
     if function is None:
         return task.loss
-    if task.coupled_loss is not None or task.loss_counts is not None:
+    if task.batch_loss is not None or task.loss_counts is not None:
         raise UserError(
             f"the loss of this `finetune {task.name}` is not a function of the logits and targets "
             f"of one batch: leave out the custom loss {name}."

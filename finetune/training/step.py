@@ -79,8 +79,8 @@ class Step:
 
         # gradients of the summed loss add up over micro-batches
         totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
-        if (coupled := self.task.coupled_loss) is not None:
-            totals = self._backward_coupled(batches, weight, coupled)
+        if (batch_loss := self.task.batch_loss) is not None:
+            totals = self._backward_batch(batches, weight, batch_loss)
         else:
             moved, counts = self.loss.begin(batches, self.device)
             loss_weights = None if counts is None else self._loss_weights(counts, weight)
@@ -140,7 +140,7 @@ class Step:
         sums = (loss.detach().to(self.sum_dtype), count.to(self.sum_dtype))
         return torch.stack(sums) * weight
 
-    def _backward_coupled(
+    def _backward_batch(
         self,
         batches: Sequence[Batch],
         weight: float,

@@ -259,7 +259,7 @@ def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
             tuple(view.part for view in views),
             task.collate(views),
         )
-        return float(task.coupled_loss(None, moved, sequences)[0])
+        return float(task.batch_loss(None, moved, sequences)[0])
 
     shifted = loss(torch.randn(2, 8, dtype=torch.float64))
     assert shifted == pytest.approx(loss(torch.zeros(2, 8, dtype=torch.float64)))

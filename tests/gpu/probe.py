@@ -205,7 +205,7 @@ def task_of(config: TrainConfig) -> Any:
         losses = F.cross_entropy(logits, batch.targets["label"], reduction="none")
         return (losses * share).sum(), share.sum()
 
-    return SimpleNamespace(loss=loss, config=config, coupled_loss=None, loss_counts=None)
+    return SimpleNamespace(loss=loss, config=config, batch_loss=None, loss_counts=None)
 
 
 def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:

@@ -104,7 +104,7 @@ def test_pairs_and_loss() -> None:
     # --sampling balanced can draw a text twice: the sequences are in the order of their numbers
     sequences = Sequences((3,) * 6 + (7,) * 3, (0, 0, 1, 1, 2, 2, 0, 1, 2), {})
     with torch.no_grad():
-        loss, count = task.coupled_loss(head, vectors, sequences)
+        loss, count = task.batch_loss(head, vectors, sequences)
     pairs = ((0, 2, 1.0), (1, 3, 1.0), (6, 7, 1.0), (0, 4, 0.0), (1, 5, 0.0), (6, 8, 0.0))
     expected = sum(
         float(cosine_loss(vectors[[n]], vectors[[k]], torch.tensor([label]))[0])
