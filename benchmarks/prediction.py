@@ -43,7 +43,7 @@ ONE_BY_ONE = 4
 def cases_of(subject: Subject) -> Iterator[Case]:
     """Yield the arms beside pipelines; AssertionError if their predictions differ."""
     best, texts = subject.precision, _texts(subject)
-    head = subject.task.head(subject.folder).to(subject.device)
+    head = subject.task.model(subject.folder).to(subject.device)
     words = subject.task.description.words
     pipe = _pipeline(subject, texts, torch.float32)
 
@@ -151,7 +151,7 @@ def exported_cases(subject: Subject) -> Iterator[Case]:
 
 
 def _exported(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Iterator[Case]:
-    head = task.head(folder).eval()
+    head = task.model(folder).eval()
     best = resolve_precision(task.record.config, CPU)
     models = {precision: copy.deepcopy(head) for precision in {best, "fp32"}}
     cast_weights(models[best], best)  # as in a `Predictor`

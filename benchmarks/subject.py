@@ -149,7 +149,7 @@ def subject_of(settings: Settings, model: str) -> Iterator[Subject]:
     task, data, occurring, source = _task(settings, model)
     accelerator = make_accelerator()
     torch.manual_seed(0)
-    head = task.head().to(accelerator.device)
+    head = task.model().to(accelerator.device)
     examples = data.splits["train"][:MOST_READ]
     sequences = [list(windows) for windows in task.encode(examples)]
     whole = [place for place, windows in enumerate(sequences) if len(windows) == 1]

@@ -168,7 +168,7 @@ def pretraining_case(model: str, settings: Settings) -> Case:
 
     def ours(name: str, precision: str) -> Arm:
         torch.manual_seed(0)
-        head = MaskedLanguageModel(task.head().model).to(device)
+        head = MaskedLanguageModel(task.model().model).to(device)
         weights = make_optimizer(head, config, precision)
         step = begin_step(task, head, *weights, config, accelerator)
         tokens = int(encoded.lengths.sum()) - number * tokenizer.single.num_special

@@ -21,7 +21,7 @@ config = ClassifyConfig(
 task, data = load_task(config, "classify")
 
 # Inspect the settings before training.
-head = task.head()
+head = task.model()
 frozen = head.encoder.freeze(config.freeze)
 print(f"{frozen:,} of {sum(p.numel() for p in head.parameters()):,} weights are frozen")
 rates = {group["lr"] for group in parameter_groups(head, config)}

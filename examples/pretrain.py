@@ -28,7 +28,7 @@ print(found.to_dict())
 # Seven masks of the same sequences, drawn one by one or as the parts of a whole (--explore): the
 # variance of their mean gradient (Zheng et al., 2020).
 encoded = task.encode(data.splits["train"][:8]).sequences
-model = task.head(result.folder / "best").eval()
+model = task.model(result.folder / "best").eval()
 weights = [weight for name, weight in model.named_parameters() if name.endswith("query.weight")]
 for explore in (False, True):
     task, _ = load_task(replace(config, explore=explore), "pretrain")

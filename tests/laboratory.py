@@ -152,7 +152,7 @@ def untrained(task: str, rows: list[Any], **settings: Any) -> Path:
         data = Dataset("rows", {"train": rows, "validation": rows})
         given = {"model": str(checkpoint()), **settings}
         made, _ = load_task(CONFIGS[task](**given), task, data)
-        head = made.head()
+        head = made.model()
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in head.head_parameters().values():

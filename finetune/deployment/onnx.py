@@ -118,7 +118,7 @@ def export_onnx(
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--out {output}: {problem}: name a new folder.")
     validation = validation_examples(task, source, data) if int8 else []
-    head = task.head(source).eval()
+    head = task.model(source).eval()
     if part := head.encoder.family.reads_padding:
         kind = head.encoder.model.config.model_type
         raise UserError(

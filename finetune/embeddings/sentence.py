@@ -226,7 +226,7 @@ class SentenceTask(Task):
 
     # --- Model ------------------------------------------------------------------------------------
 
-    def head(self, folder: str | Path | None = None) -> Any:
+    def model(self, folder: str | Path | None = None) -> Any:
         """Make a new model on the configured encoder, or load one from a folder."""
         record, load = self.record, self._objective.load
         settings: dict[str, Any] = {

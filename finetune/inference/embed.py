@@ -335,7 +335,7 @@ def _load(
         task = saved_task(folder)
         config = replace(task.record.config, batching=batching)
         task = replace(task, record=replace(task.record, config=config))
-        head = task.head(folder)
+        head = task.model(folder)
         tokenizer = SubwordTokenizer.saved(folder, words=words)
         return Encoder(head.encoder.model, batching), tokenizer, task, head
     tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)

@@ -116,7 +116,7 @@ class Predictor:
         self.accelerator = make_accelerator()
         device = self.accelerator.device
         require_precision(resolve_precision(config, device))
-        self.model = place(self.task.head(folder), device)
+        self.model = place(self.task.model(folder), device)
         cast_weights(self.model, precision_on(self.task, device))
 
     @classmethod

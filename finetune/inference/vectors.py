@@ -145,7 +145,7 @@ def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray
     if not len(data.splits.get(needed, ())):
         raise UserError(f"{data.name}: --unlike needs a {needed} split: train with one.")
     accelerator = make_accelerator()
-    head = place(task.head(model), accelerator.device)
+    head = place(task.model(model), accelerator.device)
     examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
     found = {
         split: decision_vectors(task, head, without_blank(task, rows)[0], accelerator)

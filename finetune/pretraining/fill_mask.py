@@ -90,7 +90,7 @@ class MaskedTask(Task):
         targets["position"] += begins_of(sequences).repeat_interleave(number)
         return targets | {"number": number}
 
-    def head(self, folder: str | Path | None = None) -> Any:
+    def model(self, folder: str | Path | None = None) -> Any:
         """Make a model to train, or load one from a folder."""
         config = self.record.config
         options: dict[str, Any] = {"batching": config.batching}

@@ -93,7 +93,7 @@ class Task(ABC):
         """Make the targets of a batch from its sequences, and from their targets in ``rows``."""
 
     @abstractmethod
-    def head(self, folder: str | Path | None = None) -> Any:
+    def model(self, folder: str | Path | None = None) -> Any:
         """Make a new model on the configured encoder, or load the model saved in a folder."""
 
     @abstractmethod

@@ -172,7 +172,7 @@ class ChoiceTask(Task):
         label[question[right]] = sequences.part[right]
         return {"rows": torch.from_numpy(choices), "label": torch.from_numpy(label)}
 
-    def head(self, folder: str | Path | None = None) -> ChoiceScorer:
+    def model(self, folder: str | Path | None = None) -> ChoiceScorer:
         """Make a new model on the configured encoder, or load one from a folder."""
         dropout = self.record.config.classifier_dropout
         return labeled_model(self, ChoiceScorer.from_pretrained, folder, dropout=dropout)

@@ -79,7 +79,7 @@ class FewShotTask(TextClassificationTask):
     def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         return {}  # the loss compares vectors
 
-    def head(self, folder: str | Path | None = None) -> SentenceEncoder:
+    def model(self, folder: str | Path | None = None) -> SentenceEncoder:
         """Make a new sentence encoder with a classifier, or load one from a folder."""
         config = self.record.config
         settings: dict[str, Any] = {

@@ -58,12 +58,12 @@ class Multitask:
     name = "multitask"
     batch_loss = loss_counts = None
 
-    def head(self, folder: Path | None = None) -> MultitaskHead:
+    def model(self, folder: Path | None = None) -> MultitaskHead:
         """Make new models on one encoder, or load those of the folders ``folder/NAME``."""
         heads = {}
         for name, task in self.tasks.items():
             set_seed(task.record.config.seed)
-            heads[name] = task.head(None if folder is None else folder / name)
+            heads[name] = task.model(None if folder is None else folder / name)
         return MultitaskHead(heads)
 
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

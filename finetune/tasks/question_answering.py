@@ -185,7 +185,7 @@ class QuestionAnsweringTask(Task):
         weight = (found["start"] >= 0).float()
         return {name: value.clamp(min=0) for name, value in found.items()} | {"weight": weight}
 
-    def head(self, folder: str | Path | None = None) -> QuestionAnswerer:
+    def model(self, folder: str | Path | None = None) -> QuestionAnswerer:
         """Make a new model on the configured encoder, or load one from a folder."""
         return labeled_model(self, QuestionAnswerer.from_pretrained, folder)
 

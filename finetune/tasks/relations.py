@@ -225,7 +225,7 @@ class RelationTask(WordTask):
         label = torch.from_numpy(rows["label"].values.astype(np.int64))
         return {"label": label} | loss_targets(record.config, weights, record.class_frequencies)
 
-    def head(self, folder: str | Path | None = None) -> RelationClassifier:
+    def model(self, folder: str | Path | None = None) -> RelationClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         return labeled_model(
             self,

@@ -255,7 +255,7 @@ class SpanNerTask(WordTask):
         spans = {"span": torch.from_numpy(target), "num_words": num_words}
         return spans | loss_targets(record.config, weights)
 
-    def head(self, folder: str | Path | None = None) -> SpanClassifier:
+    def model(self, folder: str | Path | None = None) -> SpanClassifier:
         """Make a new span scorer on the configured encoder, or load one from a folder."""
         record, config = self.record, self.record.config
         head = labeled_model(

@@ -195,7 +195,7 @@ class TextClassificationTask(Task):
             independent=record.problem == "multi",
         )
 
-    def head(self, folder: str | Path | None = None) -> Any:
+    def model(self, folder: str | Path | None = None) -> Any:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.record.config
         if not config.custom_head:

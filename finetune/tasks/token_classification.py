@@ -209,7 +209,7 @@ class TokenClassificationTask(WordTask):
             record.config, record.class_weights, record.class_frequencies
         )
 
-    def head(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
+    def model(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
         """Make a new tagger on the configured encoder, or load one from a folder."""
         if self.record.config.crf:
             scheme = self.record.scheme

@@ -323,7 +323,7 @@ def load_teacher(folder: str | Path) -> Teacher:
     RunFolder.open(Path(folder)).require_intact()
     task = saved_task(model)
     require_distillable(task, folder)
-    return Teacher(str(folder), model, task, task.head(model))
+    return Teacher(str(folder), model, task, task.model(model))
 
 
 def student_folder(teacher: str | Path, resume: Resume) -> str:
@@ -412,7 +412,7 @@ def starting_head(task: Task, head: Any, number: int) -> Any:
     layers = spread_layers(number, head.encoder.num_layers)
     with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
         save_with_layers(head, layers, Path(folder))
-        return task.head(folder)
+        return task.model(folder)
 
 
 def fit_student(
@@ -445,7 +445,7 @@ def fit_student(
     folder.teacher = {**teacher.facts(), **distillation.facts(layers)}
     head = None
     if layers is not None:
-        head = starting_head(task, task.head(teacher.folder), layers)
+        head = starting_head(task, task.model(teacher.folder), layers)
     loss = DistillationLoss(task, teacher, distillation)
     return fit(task, data, config, folder, reporter, head, loss=loss)
 
@@ -471,7 +471,7 @@ def fit_without_teacher(
         problem = record.extra_fields().get("problem")
         warm_start, _ = load_tokenizer(config, task_class(task.name), list(record.labels), problem)
         task = replace(task, record=replace(record, config=config), warm_start=warm_start)
-        head = starting_head(task, task.head(), layers)
+        head = starting_head(task, task.model(), layers)
         folder.teacher = {"layers": layers}
     else:
         task = replace(task, record=record)

@@ -206,7 +206,7 @@ class Scorer:
     def finish(self) -> dict[str, dict[str, float]]:
         """Load the best model from its folder, calibrate it, and score it on each split."""
         self.folder.wait()
-        best = place(self.task.head(self.folder.best), self.folder.accelerator.device)
+        best = place(self.task.model(self.folder.best), self.folder.accelerator.device)
         validation, leaks = self.data.validation, leaked(self.dataset)
         metrics: dict[str, dict[str, float]] = {}
         # validation first: it calibrates what the others are scored with
@@ -357,7 +357,7 @@ class Scorer:
         calibrated = calibrate(self.task, examples, predicted)
         self.task = calibrated.task
         self.notes.append(calibrated.note)
-        self.folder.save_best(self.task, self.task.head(self.folder.best))
+        self.folder.save_best(self.task, self.task.model(self.folder.best))
         return list(calibrated.predictions)
 
 
@@ -367,4 +367,4 @@ def check_saved_model(task: Task, head: Any, parent: Path | None = None) -> None
         with plain_layers(head, merged=True):
             save_task(task, Path(folder))
             head.save_pretrained(folder)
-        saved_task(folder).head(folder)
+        saved_task(folder).model(folder)

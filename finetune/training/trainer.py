@@ -220,7 +220,7 @@ def train(  # noqa: C901 (the whole course is in one place)
 
         # the model
         set_seed(config.seed)
-        head = task.head(last) if resuming else head or task.head()
+        head = task.model(last) if resuming else head or task.model()
         for name, (_, each) in tasks_and_heads(task, head).items():
             restored.enter_context(_prepared(scorers[name], each, last / name, resuming))
         restored.enter_context(same_modes(head))

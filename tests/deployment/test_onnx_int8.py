@@ -98,7 +98,7 @@ def test_large_components_are_divided_for_int8(
     """One component of a hidden state is 40 times the others, as in trained encoders."""
     place = shutil.copytree(saved("classify"), tmp_path / "run")
     folders = [tmp_path / name for name in ("a", "b", "c")]
-    head = saved_task(place / "best").head(place / "best")
+    head = saved_task(place / "best").model(place / "best")
     with torch.no_grad():
         for layer in head.encoder.model.base_model.encoder.layer:
             layer.attention.output.LayerNorm.weight[3] = 40

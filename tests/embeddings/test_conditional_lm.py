@@ -89,7 +89,7 @@ def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
 )
 def test_gradient_of_plain_transformers(tmp_path: Path, family: str, batching: str) -> None:
     task, sequences = prepared(tmp_path, family, batching=batching)
-    head = task.head().double().eval()
+    head = task.model().double().eval()
     loss, number, found = gradients(task, head, [sequences], None)
     head.zero_grad()
     expected, count = plain(head, sequences)
@@ -103,7 +103,7 @@ def test_gradient_of_plain_transformers(tmp_path: Path, family: str, batching: s
 
 def test_micro_batches_change_nothing(tmp_path: Path) -> None:
     task, sequences = prepared(tmp_path, "bert")
-    head = task.head().double()
+    head = task.model().double()
     whole = gradients(task, head, [sequences], 5)
     parts = gradients(task, head, micro_batches(sequences, 20), 5)
     assert whole[:2] == pytest.approx(parts[:2], rel=1e-12)

@@ -379,7 +379,7 @@ def test_a_run_starts_from_another_with_its_pooling(trained: dict[str, Path], pl
     start = {"model": None, "init_from": str(trained["cls"])}
     task, _ = loaded(place, "cosine", "numbers.jsonl", **start)
     assert (task.record.pooling, task.record.normalize) == ("cls", True)
-    assert task.head().pooling == "cls"  # also for objectives without labels
+    assert task.model().pooling == "cls"  # also for objectives without labels
     other, _ = loaded(place, "cosine", "numbers.jsonl", pooling="mean", **start)
     assert other.record.pooling == "mean"
     (trained["cls"] / "best" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "last"}')
@@ -393,7 +393,7 @@ def test_a_run_of_cmlm_starts_from_its_masked_language_model(
     start = {"model": None, "init_from": str(trained["cmlm"])}
     task, _ = loaded(place, "cmlm", "texts.txt", **start)
     saved = AutoModelForMaskedLM.from_pretrained(trained["cmlm"] / "best").state_dict()
-    for name, weight in task.head().model.state_dict().items():
+    for name, weight in task.model().model.state_dict().items():
         torch.testing.assert_close(weight, saved[name], rtol=0, atol=0, msg=name)
 
 

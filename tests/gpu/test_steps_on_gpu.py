@@ -46,7 +46,7 @@ def no_waits() -> Iterator[None]:
 def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[str, Any]) -> None:
     task, dataset = lab.load(config_of(kind, family, **changes))
     accelerator = Accelerator()
-    head = task.head().to(accelerator.device)
+    head = task.model().to(accelerator.device)
     weights = make_optimizer(head, task.record.config, "bf16")
     step = begin_step(task, head, *weights, task.record.config, accelerator)
     batches = batches_of(task, dataset)

@@ -32,7 +32,7 @@ def asked(request: pytest.FixtureRequest) -> tuple[Task, Any, list[Any]]:
     config = lab.config(name, max_length=14, overlap=4, **settings)
     task, dataset = load_task(config, name)
     several = 3 * list(dataset.splits["test"])
-    return task, task.head(), [replace(e, id=place) for place, e in enumerate(several)]
+    return task, task.model(), [replace(e, id=place) for place, e in enumerate(several)]
 
 
 def alone(task: Task, head: Any, examples: list[Any]) -> list[Any]:
@@ -117,7 +117,7 @@ def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
 def test_a_stream_that_is_left_ends_its_thread() -> None:
     task, dataset = load_task(lab.config("classify"), "classify")
     examples = [replace(e, id=n) for n, e in enumerate(3 * list(dataset.splits["test"]))]
-    stream = PredictionStream(task, task.head(), examples, chunk=2)
+    stream = PredictionStream(task, task.model(), examples, chunk=2)
     next(stream)
     assert any(thread.name == "ahead" for thread in threading.enumerate())
     stream.close()

@@ -49,11 +49,11 @@ def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     settings = {"bilstm": True, "tuning": "bitfit"}
     config = config_of(kind, tmp_path / "run", **settings)
     task, dataset = load_task(config, {"bi": "classify", "crf": "tag"}.get(kind, kind))
-    head = task.head()
+    head = task.model()
     before = [weight.detach().clone() for weight in head.encoder.model.bilstm.parameters()]
     result = fit(task, dataset, config, head=head)
-    best = task.head(tmp_path / "run" / "best").encoder.model
-    last = task.head(tmp_path / "run" / "last").encoder.model
+    best = task.model(tmp_path / "run" / "best").encoder.model
+    last = task.model(tmp_path / "run" / "last").encoder.model
     for key, value in head.encoder.model.bilstm.state_dict().items():
         assert torch.equal(last.bilstm.state_dict()[key], value), key
     assert not torch.equal(next(best.bilstm.parameters()), before[0])
@@ -62,7 +62,7 @@ def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="was trained with --bilstm: add --bilstm"):
         load_task(config_of("ner", tmp_path / "next", **again), "ner")
     continued = config_of("ner", tmp_path / "next", **again, bilstm=True)
-    started = load_task(continued, "ner")[0].head()
+    started = load_task(continued, "ner")[0].model()
     assert isinstance(started, SpanClassifier)
     for key, value in best.bilstm.state_dict().items():
         assert torch.equal(started.encoder.model.bilstm.state_dict()[key], value), key

@@ -235,7 +235,7 @@ def test_an_untrained_model_answers_legally(scheme: str, tmp_path: Path) -> None
     )
     task, dataset = load_task(config, "tag")
     assert list(task.record.labels) == tag_names(["LOC", "PER"], scheme)
-    head = task.head().eval()
+    head = task.model().eval()
     sentences = [*dataset.splits["test"], TokenExample(99, ("", "Ana", "\u200b") * 15)]
     encoded = task.encode(sentences)
     assert all(len(windows) > 1 for windows in encoded)

@@ -60,7 +60,7 @@ def prepared(name: str, precision: str) -> Iterator[tuple[Any, Any, list[list[Ba
     config = lab.config(kind, **{**settings, "model": model})
     task, dataset = lab.load(config)
     torch.manual_seed(3)
-    head = task.head()
+    head = task.model()
     with contextlib.ExitStack() as stack:
         stack.enter_context(light_tuning(head, config))
         if config.gradient_checkpointing:
@@ -230,7 +230,7 @@ def test_gradients_that_are_written_in_place_count_as_those_of_a_backward_pass()
 def test_families_that_need_autocast_keep_float32_weights() -> None:
     config = lab.config("classify", model=lab.checkpoint("deberta"), precision="bf16")
     task, _ = lab.load(config)
-    step = step_of(task, task.head(), "bf16")
+    step = step_of(task, task.model(), "bf16")
     assert not step.masters.working
     with step.casting:
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16 and torch.is_autocast_enabled(

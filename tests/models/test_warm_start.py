@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             made, _ = load_task(config(folder, task, family=family, **more), task)
             torch.manual_seed(3)
             best = folder / "runs" / f"{family}-{name}" / "best"
-            made.head().save_pretrained(best)
+            made.model().save_pretrained(best)
             save_task(made, best)
     return folder
 
@@ -66,10 +66,10 @@ def config(place: Path, task: str, *, family: str | None = None, **more: Any) ->
 def begun(place: Path, run: str, task: str, **more: Any) -> tuple[Any, Any, str, Any]:
     """The old head; labels, last note and new head of a task that starts from it."""
     folder = place / "runs" / run
-    old = saved_task(folder).head(folder / "best")
+    old = saved_task(folder).model(folder / "best")
     made, dataset = load_task(config(place, task, init_from=str(folder), **more), task)
     torch.manual_seed(4)
-    return old, made.record.labels, dataset.notes[-1], made.head()
+    return old, made.record.labels, dataset.notes[-1], made.model()
 
 
 def encoder_weights(head: Any) -> dict[str, torch.Tensor]:
@@ -207,7 +207,7 @@ def test_plain_folder_and_architecture(place: Path):
     named = config(place, "nli", data="rte", init_from=str(place / "bert"), family="bert")
     made, _ = load_task(named, "nli")
     plain, _ = load_task(replace(named, init_from=None), "nli")
-    assert_same_encoder(plain.head(), made.head())
+    assert_same_encoder(plain.model(), made.model())
     with pytest.raises(ValueError, match=r"--model .* has model_type roberta, but --init-from .*"):
         load_task(replace(named, model=str(place / "roberta")), "nli")
 

@@ -116,7 +116,7 @@ def test_loss_equals_that_of_the_class(family: str, mask: str) -> None:
     task, data = lab.load(config)
     sequences = task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 0)
     batch = pack(sequences, task.collate(sequences))
-    head = task.head().eval()
+    head = task.model().eval()
     total, count = task.loss(head(batch), batch)
     plain = AutoModelForMaskedLM.from_pretrained(str(model_of(family))).eval()
     longest = max(batch.lengths)
@@ -168,7 +168,7 @@ def test_a_new_encoder(tmp_path: Path) -> None:
     other = replace(config, config=str(model_of()), tokenizer=None)
     task, _ = lab.load(other)
     again = MaskedLanguageModel.from_pretrained(str(model_of()))
-    weights, old = task.head().state_dict(), again.state_dict()
+    weights, old = task.model().state_dict(), again.state_dict()
     assert weights.keys() == old.keys()
     name = next(name for name in weights if name.endswith("query.weight"))
     assert not torch.equal(weights[name], old[name])
@@ -177,12 +177,12 @@ def test_a_new_encoder(tmp_path: Path) -> None:
 def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Path) -> None:
     task, _ = lab.load(lab.config("classify", model=None, init_from=run))
     saved = MaskedLanguageModel.from_pretrained(str(run / "best"), new_head=False)
-    own = task.head().encoder.model.state_dict()
+    own = task.model().encoder.model.state_dict()
     for name, value in saved.encoder.model.state_dict().items():
         torch.testing.assert_close(own[name], value, rtol=0, atol=0)
     further, again = lab.load(config_of(model=None, init_from=str(run)))
     assert f"encoder and masked language model from {run}" in again.notes
-    for name, value in further.head().state_dict().items():
+    for name, value in further.model().state_dict().items():
         torch.testing.assert_close(value, saved.state_dict()[name], rtol=0, atol=0)
 
 

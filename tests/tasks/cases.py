@@ -280,7 +280,7 @@ class Runs:
             torch.manual_seed(5)
             config = self.config(name)
             task, dataset = load_task(config, CASES[name].task)
-            head = task.head()
+            head = task.model()
             result = fit(task, dataset, config, head=head)
             log = [json.loads(line) for line in (result.folder / "log.jsonl").open()]
             losses = [line["loss"] for line in log if "loss" in line]

@@ -21,7 +21,7 @@ from finetune.evaluation.baselines import baselines_of
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import read_predictions
 from finetune.preprocessing.batching import grouped, micro_batches, pack
-from finetune.tasks import load_task
+from finetune.tasks import load_task, saved_task
 from finetune.tasks.choice import texts_of_choices
 from finetune.types import ChoicePrediction, ChoiceQuestion, Encoding, UserError
 from tests import laboratory as lab
@@ -102,7 +102,7 @@ def test_loss_and_gradient_equal_those_of_transformers(tmp_path: Path) -> None:
     """One question at a time, on padded rows; questions have different numbers of choices."""
     task, data = load_task(config(), "choice")
     torch.manual_seed(3)
-    head = task.head().double().eval()
+    head = task.model().double().eval()
     head.save_pretrained(tmp_path / "saved")
     reference = AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").double().eval()
     reference.load_state_dict(head.model.state_dict())
@@ -265,8 +265,9 @@ def test_check_reads_choices() -> None:
 def test_warm_start_keeps_the_head(trained: Path) -> None:
     task, data = load_task(config(model=None, init_from=str(trained)), "choice")
     assert any("encoder and head from" in note for note in data.notes)
-    weights = task.head().model.classifier.weight
-    assert torch.equal(weights, finetune.load(trained).model.model.classifier.weight)
+    weights = task.model().model.classifier.weight
+    before = saved_task(trained).model(trained / "best")  # in float32
+    assert torch.equal(weights, before.model.classifier.weight)
 
 
 def test_baselines() -> None:

@@ -200,7 +200,7 @@ def test_context_carries_no_loss(kind: str):
     sequences = [window for windows in task.encode(rows) for window in windows]
     batch = pack(sequences, task.collate(sequences))
     assert sum(batch.num_words) == sum(len(row.words) for row in rows) < len(batch.input_ids) / 2
-    head = task.head().eval()
+    head = task.model().eval()
     total, count = task.loss(head(batch), batch)
     assert torch.isfinite(total)
     if kind != "all":
@@ -246,7 +246,7 @@ def assert_alike(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, A
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sentence_is_answered_alike_in_any_company(kind: str):
     task, dataset = task_of(kind)
-    head = task.head().eval()
+    head = task.model().eval()
     bare = [replace(row, before=(), after=()) for row in dataset.splits["test"]]
     expected = records(predict(task, head, list(in_context(task, bare))))
     for chunk in (1, 3, 1000):
@@ -268,7 +268,7 @@ def test_a_sentence_is_answered_alike_in_any_company(kind: str):
 
 def test_equal_sentences_in_other_documents_are_computed_apart(monkeypatch: pytest.MonkeyPatch):
     task, _ = task_of()
-    head = task.head().eval()
+    head = task.model().eval()
     texts = ["Anna saw it", "a river .", "Anna saw it", "a guitar .", "Anna saw it", "a river ."]
     rows = [
         TokenExample(i, tuple(text.split()), document="abc"[i // 2]) for i, text in enumerate(texts)

@@ -100,7 +100,7 @@ def test_pairs_and_loss() -> None:
         own = [whole[3 * row + number] for row in rows for number in range(3)]
         assert ([e.input_ids for e in own] == [e.input_ids for e in taken]) == same
     vectors = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
-    head = task.head()
+    head = task.model()
     # --sampling balanced can draw a text twice: the sequences are in the order of their numbers
     sequences = Sequences((3,) * 6 + (7,) * 3, (0, 0, 1, 1, 2, 2, 0, 1, 2), {})
     with torch.no_grad():

@@ -59,7 +59,7 @@ class RankTask(Task):
     def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
         return {"rank": torch.from_numpy(rows["rank"].values.astype(int))}
 
-    def head(self, folder: str | Path | None = None) -> SequenceClassifier:
+    def model(self, folder: str | Path | None = None) -> SequenceClassifier:
         return labeled_model(self, SequenceClassifier.from_pretrained, folder, problem="multi")
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -138,7 +138,7 @@ def test_context_is_read_around_the_sentence(tmp_path: Path):
     start, *inside, end = alone.input_ids
     assert first.input_ids == [start, *words[0], *inside, *words[1], end]
     marks = [[one.input_ids[row] for row in one.word_starts[:2]] for one in (first, alone)]
-    assert marks[0] == marks[1] and marks[0][0] == task.head().config.subject_id
+    assert marks[0] == marks[1] and marks[0][0] == task.model().config.subject_id
 
 
 # Candidates and decoding
@@ -186,10 +186,10 @@ def test_sentences_without_pairs_have_a_prediction(tmp_path: Path):
         TokenExample(4, words, (PERSON,)),
         TokenExample(9, (), ()),
     ]
-    found = predict(task, task.head().eval(), examples)
+    found = predict(task, task.model().eval(), examples)
     assert [(each.id, each.words) for each in found] == [(e.id, e.words) for e in examples]
     assert [each.spans for each in found] == [e.spans for e in examples]
-    assert not any(each.relations for each in predict(task, task.head(), examples[::2]))
+    assert not any(each.relations for each in predict(task, task.model(), examples[::2]))
     with pytest.raises(UserError, match="x:7: there are no `spans`"):
         task.encode([TokenExample(0, words, where="x:7")])
 

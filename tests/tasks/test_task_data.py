@@ -131,7 +131,7 @@ def test_rows_without_label_are_dropped_and_counted(runs: Runs, tmp_path: Path) 
     assert "1 row of validation without label dropped" in notes
     assert list(task.record.labels) == ["neg", "pos"]
     assert task.collate([windows[0] for windows in task.encode(unlabeled)]) == {}
-    predicted = predict(task, task.head(), unlabeled)
+    predicted = predict(task, task.model(), unlabeled)
     assert task.score(unlabeled, predicted) == {}, "no gold"
     assert [answer.id for answer in predicted] == [e.id for e in unlabeled]
     with pytest.raises(ValueError, match=r"no row of validation has a label: --columns label="):
@@ -162,7 +162,7 @@ def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
     assert any("test: labels that train does not have: 'GPE'" in note for note in dataset.notes)
     (windows,) = task.encode(dataset.splits["test"])
     assert windows[0].target == {"tag": [IGNORED, task.record.labels.id("B-PER")]}
-    answer = predict(task, task.head(), dataset.splits["test"])
+    answer = predict(task, task.model(), dataset.splits["test"])
     perfect = replace(answer[0], tags=("O", "B-PER"))
     assert task.score(dataset.splits["test"], [perfect])["span_recall_conll"] == 0.5
 

@@ -84,7 +84,7 @@ def odd_sentences() -> list[TokenExample]:
 def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
     model = str(runs.place / family)
     task, _ = runs.task(name, max_length=24, overlap=8, model=model)
-    head = task.head().eval()
+    head = task.model().eval()
     sentences = odd_sentences()
     answers = predict(task, head, sentences)
     for sentence, answer in zip(sentences, answers, strict=True):
@@ -145,7 +145,7 @@ def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
     (windows,) = run.task.encode([example])
     batch = pack(windows)
     with torch.no_grad():
-        outputs = run.task.decode(run.head(batch), batch)
+        outputs = run.task.decode(run.model(batch), batch)
     with pytest.raises(RuntimeError, match="6 predictions for 5 words"):
         run.task.finish(replace(example, words=example.words[:5]), outputs)
 

@@ -135,7 +135,7 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
     again = saved_task(run.folder)
     assert type(again) is type(run.task)
     assert again.record == run.task.record
-    head = again.head(run.folder)
+    head = again.model(run.folder)
     examples = run.data.splits["validation"]
     gold = {"tags": None, "spans": None} if name != "relations" else {"relations": None}
     bare = [
@@ -146,7 +146,7 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
     assert list(head.labels) == list(run.task.record.labels)
 
 
-REQUIRED = {"record_class", "gold", "derive", "_sequences", "_targets", "head", "loss", "decode"}
+REQUIRED = {"record_class", "gold", "derive", "_sequences", "_targets", "model", "loss", "decode"}
 REQUIRED |= {"finish"}  # which a record that is a decoder has
 COMMON = {"record", "tokenizer", "warm_start", "description", "name", "collate", "score"}
 
@@ -175,7 +175,7 @@ def test_members_of_tasks() -> None:
 @every_case
 def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
     task, dataset = runs.task(name)
-    head = task.head().double().eval()  # a fresh span head is for training: it drops
+    head = task.model().double().eval()  # a fresh span head is for training: it drops
     flat = [e for windows in task.encode(dataset.splits["train"]) for e in windows]
 
     def loss(group) -> tuple[torch.Tensor, torch.Tensor]:

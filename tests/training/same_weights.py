@@ -61,6 +61,6 @@ def weights_after(config: TrainConfig) -> dict[str, torch.Tensor]:
     """Train in double precision (differences are then rounding alone) and return the weights."""
     task, dataset = lab.load(config)
     torch.manual_seed(7)
-    head = task.head()
+    head = task.model()
     finetune.fit(task, dataset, config, head=head.double())
     return {name: value.detach().clone() for name, value in head.named_parameters()}

@@ -26,7 +26,7 @@ SETTINGS = {"lr": 1e-2, "epochs": 3.0, "steps": None}
 def prepared(config: TrainConfig) -> tuple[Any, Any, list[Batch]]:
     """A task, its head in float64, and the micro-batches of the first step."""
     task, dataset = lab.load(config)
-    head, accelerator = task.head().double(), Accelerator(cpu=True)
+    head, accelerator = task.model().double(), Accelerator(cpu=True)
     data = training_data(task, dataset, replace(config, validation="none"), accelerator, print)
     return task, head, data.batch(0).micro_batches
 

@@ -101,10 +101,10 @@ def prepared(
     config = student_config(loaded.task.record.config, model, folder, **settings)
     task, data = load_student(loaded, config)
     if model is None:
-        head = starting_head(task, task.head(loaded.folder), 2)
+        head = starting_head(task, task.model(loaded.folder), 2)
     else:
         torch.manual_seed(3)
-        head = task.head()
+        head = task.model()
     with open_run(config) as folder:
         loss = DistillationLoss(task, loaded, weights)
         yield (task, data, config, folder, Reporter(quiet=True)), head.double(), loss

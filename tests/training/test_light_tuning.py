@@ -57,7 +57,7 @@ def test_every_head(kind: str, method: str, tmp_path: Path) -> None:
     config = config_of(kind, tmp_path / "whole", tuning=method, **rate)
     task, dataset = lab.load(config)
     torch.manual_seed(1)
-    head = task.head()
+    head = task.model()
     before = state_of(head)
     result = finetune.fit(task, dataset, config, head=head)
     after = state_of(head)
@@ -89,7 +89,7 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> N
     config = config_of(kind, tmp_path / "run", tuning="lora", lr=0.05, lora="2")
     task, dataset = lab.load(config)
     finetune.fit(task, dataset, config)
-    last = task.head(tmp_path / "run" / "last")
+    last = task.model(tmp_path / "run" / "last")
     sequences = list(task.encode(dataset.splits["train"][:3]).sequences)
     batch = pack(sequences, task.collate(sequences) if task.description.reads_targets else {})
 
@@ -98,14 +98,14 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> N
             found = model.eval()(batch)
         return next(part for part in found if part.numel()) if isinstance(found, tuple) else found
 
-    fresh, best = output(task.head()), output(task.head(tmp_path / "run" / "best"))
+    fresh, best = output(task.model()), output(task.model(tmp_path / "run" / "best"))
     with light_tuning(last, config):
         load_adapter_state(last, tmp_path / "run" / "last")
         torch.testing.assert_close(output(last), best, rtol=0, atol=1e-5)
         with plain_layers(last, merged=True):
             assert not adapters(last)
             torch.testing.assert_close(output(last), best, rtol=0, atol=1e-6)
-    start = task.head()
+    start = task.model()
     model = start if isinstance(start, EncoderModel) else start.model
     PeftModel.from_pretrained(model, tmp_path / "run" / "adapter")
     assert not torch.allclose(fresh, best, atol=1e-3)
@@ -117,7 +117,7 @@ def test_masks_of_one_bit(tmp_path: Path) -> None:
     config = config_of("classify", tmp_path, tuning="mask", lr=0.01)
     task, dataset = lab.load(config)
     finetune.fit(task, dataset, config)
-    start, best = task.head(), task.head(tmp_path / "best")
+    start, best = task.model(), task.model(tmp_path / "best")
     apply_masks(start.model, tmp_path / "adapter")
     for name, weight in best.named_parameters():
         assert torch.equal(start.get_parameter(name), weight), name
@@ -138,7 +138,7 @@ def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
         logits = own(pack([Encoding(0, ids[0].tolist())]))
         torch.testing.assert_close(logits, plain(ids).logits, atol=1e-5, rtol=0)
     continued = config_of("tag windows", tmp_path / "next", model=None, init_from=str(tmp_path))
-    encoder = lab.load(continued)[0].head().encoder.model
+    encoder = lab.load(continued)[0].model().encoder.model
     assert torch.equal(
         encoder.encoder.layer[0].output.dense.weight,
         plain.bert.encoder.layer[0].output.dense.weight,
@@ -148,7 +148,7 @@ def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
 def test_moments_and_learning_rates(tmp_path: Path) -> None:
     for method, factor in (("full", 1), ("lora", 20), ("bitfit", 50), ("head", 100), ("mask", 5)):
         config = config_of("ner windows", tmp_path, tuning=method)
-        head = lab.load(config)[0].head()
+        head = lab.load(config)[0].model()
         with light_tuning(head, config):
             groups = parameter_groups(head, config)
             numbers = sum(weight.numel() for group in groups for weight in group["params"])
@@ -183,7 +183,7 @@ def test_targets_and_frozen_layers(tmp_path: Path) -> None:
     settings = {"tuning": "lora", "lora": "8:query,output.dense", "freeze": "1"}
     model = lab.checkpoint("roberta", dropout=0.1, layers=3)
     config = config_of("classify", tmp_path, model=model, **settings)
-    head = lab.load(config)[0].head()
+    head = lab.load(config)[0].model()
     with light_tuning(head, config):
         names = [name.partition("layer.")[2] for name in adapters(head)]
     ends = ("attention.self.query", "attention.output.dense", "output.dense")

@@ -77,7 +77,7 @@ def unread(config: TrainConfig) -> list[int]:
         for encoding in windows
         for piece in encoding.input_ids
     }
-    head = task.head()
+    head = task.model()
     return sorted(set(range(head.encoder.vocabulary_size)) - seen - {head.encoder.pad_id})
 
 
@@ -139,7 +139,7 @@ def test_which_rows_are_trained(
 ) -> None:
     """The padding row is 0; ids that the model does not have are for the encoder to refuse."""
     task, dataset = lab.load(lab.config("classify"))
-    head = task.head()
+    head = task.model()
     head.encoder.model.resize_token_embeddings(300)
     head.encoder.freeze(freeze)
     encoding = replace(
@@ -157,7 +157,7 @@ def test_which_rows_are_trained(
 
 def test_a_shared_table_is_trained_whole() -> None:
     task, dataset = lab.load(lab.config("classify"))
-    head = task.head()
+    head = task.model()
     head.output = torch.nn.Linear(32, 7, bias=False)
     head.output.weight = head.encoder.model.get_input_embeddings().weight
     read = [task.encode(dataset.splits["train"]).sequences.ids.values]
@@ -174,7 +174,7 @@ def test_a_run_gives_the_model_back_as_it_was(
     settings = {"sparse_embeddings": setting, "metric": "loss" if error == "metric" else None}
     config = lab.config("classify", out=tmp_path / "run", **settings)
     task, dataset = lab.load(config)
-    head = task.head().eval()
+    head = task.model().eval()
     head.model.base_model.encoder.train()
     modules = dict(head.named_modules())
     states = {name: (type(module), module.training) for name, module in modules.items()}

@@ -63,7 +63,7 @@ def first_step(task: Any, head: Any) -> Step:
 
 def test_a_step_puts_every_module_in_training_mode() -> None:
     task, dataset = lab.load(config_of("single"))
-    head = task.head()
+    head = task.model()
     step = first_step(task, head)
     assert all(module.training for module in head.modules()), "from_pretrained leaves eval mode"
     head.eval()  # as prediction leaves it
@@ -76,7 +76,7 @@ def test_loss_scaling_changes_no_gradient_and_skips_steps_that_overflow() -> Non
     batches, weights, norms = batches_of(task, dataset), {}, {}
     for precision in ("fp32", "fp16"):
         torch.manual_seed(0)
-        head = task.head()
+        head = task.model()
         step = first_step(task, head)
         step.scaler = loss_scaler(precision, torch.device("cpu"))
         norms[precision] = [step([b], weight=1.0, lr_factor=0.1)[1] for b in batches]
@@ -128,7 +128,7 @@ def test_a_step_waits_for_nothing(
     task, dataset = lab.load(config)
     plain = replace(config, max_tokens=100)
     batches = training_data(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
-    head = task.head().to(DEVICE)
+    head = task.model().to(DEVICE)
     masters = MasterWeights(head, parameter_groups(head, config), precision)
     optimizer = torch.optim.SGD(masters.groups, lr=0.1, foreach=True)
     accelerator: Any = SimpleNamespace(
