@@ -41,7 +41,7 @@ def alone(task: Task, head: Any, examples: list[Any]) -> list[Any]:
 
 
 def assert_alike(found: list[Any], expected: list[Any]) -> None:
-    mine, theirs = ([answer.record() for answer in side] for side in (found, expected))
+    mine, theirs = ([answer.to_dict() for answer in side] for side in (found, expected))
     assert close(mine, theirs, 1e-5)
 
 
@@ -62,7 +62,7 @@ def test_repetitions_are_computed_once(
     once = len(examples) // 3
     assert 0 < len(computed) <= task.encode(examples[:once]).num_windows.sum()
     for first, again in zip(found[:once], found[once:], strict=False):
-        assert {**first.record(), "id": 0} == {**again.record(), "id": 0}, "to the last bit"
+        assert {**first.to_dict(), "id": 0} == {**again.to_dict(), "id": 0}, "to the last bit"
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
