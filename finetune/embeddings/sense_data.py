@@ -316,7 +316,11 @@ def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tabl
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
     names = [target.pos for target in tables.examples]
     order, counts = sorted({*names} - {""}), item_counts(tables)
-    return {"pos": grouped(tables.items, names, order, counts, _rates, "f1", f1)} if names else {}
+    return (
+        {"pos": grouped(tables.items.example, names, order, counts, _rates, "f1", f1)}
+        if names
+        else {}
+    )
 
 
 def _rates(sums: np.ndarray) -> dict[str, Any]:

@@ -74,22 +74,25 @@ class Items:
         example: Any,
         gold: Iterable[Any],
         predicted: Iterable[Any],
-        score: Iterable[float] | None = None,
+        score: Iterable[float | None] | None = None,
         *,
         credit: Any = None,
         abstained: Any = None,
         **columns: np.ndarray,
     ) -> Items:
-        """Make columns of values; by default a prediction is right if it equals gold."""
+        """Make columns of values; by default a prediction is right if it equals gold.
+
+        Without scores, or where one is None, the probability is not known.
+        """
         sides = [np.fromiter(side, dtype=object) for side in (gold, predicted)]
-        number = len(sides[0])
+        number, known = len(sides[0]), [] if score is None else list(score)
         if credit is None:
             credit = np.fromiter(map(operator.eq, *sides), bool, number)
         return cls(
             example=np.asarray(example, dtype=np.int64),
             gold=sides[0],
             predicted=sides[1],
-            score=np.full(number, math.nan) if score is None else np.fromiter(score, float, number),
+            score=np.array(known or [math.nan] * number, float),
             credit=np.asarray(credit),
             abstained=np.zeros(number, bool) if abstained is None else np.asarray(abstained, bool),
             columns=columns,
@@ -125,6 +128,13 @@ class Items:
         return self.take(np.array([value is not None for value in self.predicted], bool))
 
 
+def score_of_value(known: Sequence[Mapping[Any, float]]) -> Callable[[int, Any, Any], float]:
+    """Return the ``score`` of ``pair_items`` from the probabilities of predicted values."""
+    if not known:
+        return lambda *_: math.nan
+    return lambda index, _, predicted: known[index].get(predicted, math.nan)
+
+
 def pair_items(rows: Iterable[tuple[int, Any, Any]], score: Callable[..., float]) -> Items:
     """Return rows of an example, a gold and a predicted value, with their scores."""
     rows = list(rows)
@@ -156,7 +166,7 @@ class Tables:
     Attributes:
         type: The type of the predictions.
         gold: The gold value of each example, as custom metrics compare it.
-        predicted: The predicted value of each example.
+        predicted: The predicted value of each example; empty or -1 where it is withheld.
         items: The decisions.
         examples: The examples, with their texts, documents and votes; empty for bare values.
         predictions: The predictions, with all probabilities; empty for bare values.
@@ -218,6 +228,16 @@ class Tables:
         return known if len(known) == len(found) else []
 
     @property
+    def answers(self) -> Sequence[Any]:
+        """The predicted values as custom metrics take them: None for what is withheld."""
+        if not self.items.abstained.any():
+            return self.predicted
+        if self.type.one_each:
+            pairs = zip(self.predicted, self.items.abstained, strict=True)
+            return [None if withheld else value for value, withheld in pairs]
+        return [tuple(tag or None for tag in tags) for tags in self.predicted]
+
+    @property
     def clusters(self) -> np.ndarray:
         """The index of the document of each example, or of its own without documents [N]."""
         documents = list(map(self.type.document, self.examples)) or [None] * len(self)
@@ -235,7 +255,7 @@ class Tables:
 
 def sorted_names(items: Items, labels: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the names in gold and given predictions, and the labels of the model."""
-    values = {*items.gold, *items.given} - {None}
+    values = {*items.gold, *items.given} - {None, ""}
     return tuple(sorted({*labels, *map(name_of, values)}))
 
 
@@ -287,11 +307,11 @@ def right_by_group(
         return {unit: number, "correct": correct, "accuracy": correct / number}
 
     counts = np.column_stack([items.correct, np.ones(len(items))])
-    return grouped(items, groups, order, counts, row, "accuracy", mean)
+    return grouped(items.example, groups, order, counts, row, "accuracy", mean)
 
 
 def grouped(
-    items: Items,
+    example: np.ndarray,
     groups: Iterable[str],
     order: Sequence[str],
     counts: np.ndarray,
@@ -304,7 +324,7 @@ def grouped(
     found = np.fromiter((number.get(name, -1) for name in groups), np.int64)
     kept = found >= 0
     return Grouping(
-        example=items.example[kept],
+        example=example[kept],
         group=found[kept],
         counts=counts[kept],
         order=order,
@@ -351,7 +371,7 @@ class PredictionType:
     """From a file to its examples with gold."""
     gold_of_row: Callable[[int, str, Row], Any]
     """From the index, the place and the content of a row to the example that it holds."""
-    asked: Callable[[Any], object]
+    asked: Callable[[Any], object] = lambda example: tuple(example.texts())
     """From an example to its content without gold."""
     key: str = ""
     """The key of a row of this type; empty if the values decide it."""

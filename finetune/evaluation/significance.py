@@ -110,7 +110,7 @@ def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
     """Return the counts of a custom metric for each run."""
     found = []
     for run in runs:
-        predicted: Sequence[Any] = run.predicted
+        predicted = run.answers
         if metric.probabilities:
             predicted = probabilities_of_labels(run.type.probabilities(run.predictions))
         rows = np.empty((len(run.gold), 2), dtype=object)

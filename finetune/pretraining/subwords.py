@@ -20,7 +20,7 @@ from finetune.evaluation.items import (
     right_by_group,
 )
 from finetune.evaluation.metrics import Metric, item_counts, mean
-from finetune.evaluation.prediction_types.texts import asked_texts, bucket, buckets, text_of_row
+from finetune.evaluation.prediction_types.texts import bucket, buckets, text_of_row
 from finetune.types import MaskedPrediction, TextExample
 
 if TYPE_CHECKING:
@@ -140,7 +140,6 @@ SUBWORDS = PredictionType(
     parse=_parse,
     read_gold=_read_gold,
     gold_of_row=text_of_row,
-    asked=asked_texts,
     repeats=lambda prediction: {*prediction.subwords},
     groupings=_groupings,
     lists_errors=False,

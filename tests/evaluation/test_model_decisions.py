@@ -13,6 +13,7 @@ import pytest
 from scipy.stats import binomtest
 
 from finetune.data import halves
+from finetune.evaluation.custom_metrics import CustomMetric
 from finetune.evaluation.decisions import SET_SCORES, Decisions, SetRule, set_scores, sets
 from finetune.evaluation.decisions.abstaining import (
     Answers,
@@ -30,6 +31,7 @@ from finetune.evaluation.decisions.sets import (
     table_of_sets,
 )
 from finetune.evaluation.prediction_types import TYPES, Tables, score
+from finetune.evaluation.significance import custom_counts
 from finetune.types import (
     AnswerPrediction,
     ChoicePrediction,
@@ -423,6 +425,24 @@ def test_commands_say_what_is_withheld(rows: list[dict], said: str, tmp_path) ->
     assert said in run("score", file).ok().err
     assert said in run("report", file, "--format", "table").ok().out
     assert f"{other}: {said}" in run("compare", file, other, "--resamples", "9").ok().out
+
+
+def test_a_custom_metric_takes_what_is_withheld_as_none_and_no_class_is_made_of_it() -> None:
+    def seen(kind: str, gold: Any) -> Any:
+        prediction = Decisions(confidence=0.7).apply(PREDICTIONS[kind], None)
+        value = TYPES[kind].value(prediction)
+        tables = TYPES[kind].of_values([gold], [value], predictions=[prediction])
+        taken: list[Any] = []
+        metric = CustomMetric(lambda gold, predicted: taken.extend(predicted) or 1.0)
+        custom_counts(metric, [tables])[0].values(np.ones((1, 1)))
+        return taken[0], score(tables)
+
+    for kind, gold in (("label", "a"), ("choice", 1), ("answers", ("Ana",))):
+        value, scores = seen(kind, gold)
+        assert value is None and scores[TYPES[kind].default] == 0
+    tags, scores = seen("plain tags", ("N", "N", "V", "N"))
+    assert tags == (None, "N", "V", "N") and scores["accuracy"] == 0.75
+    assert scores["macro_f1"] == pytest.approx((0.8 + 1) / 2)
 
 
 def test_decisions_are_saved_as_json_values() -> None:

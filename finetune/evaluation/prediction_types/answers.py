@@ -20,7 +20,6 @@ from finetune.data.files import DataFile
 from finetune.data.questions import QUESTIONS
 from finetune.evaluation.items import (
     Grouping,
-    Items,
     PredictionType,
     Tables,
     Wording,
@@ -31,11 +30,10 @@ from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
 from finetune.evaluation.prediction_types.squad import best_scores, exact_match, word_f1
 from finetune.evaluation.prediction_types.texts import (
     TEXT_LENGTHS,
-    asked_texts,
     bucket,
     buckets,
+    decided_items,
     num_words,
-    withheld,
 )
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
@@ -47,8 +45,6 @@ from finetune.types import (
     Question,
 )
 
-WITHHELD = "\ufffc"
-"""The value of an answer that is withheld: no gold answer equals it, nor does no answer."""
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
 QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
 OTHER_QUESTIONS = "other"
@@ -61,8 +57,6 @@ def gold_answers(example: Question) -> tuple[str, ...] | None:
 
 
 def _value(prediction: AnswerPrediction) -> str:
-    if prediction.is_withheld:
-        return WITHHELD
     return "" if prediction.answer is None else prediction.answer.text
 
 
@@ -73,28 +67,19 @@ def _build(
     predictions: Sequence[AnswerPrediction] = (),
     **facts: Any,
 ) -> Tables:
-    kept_back = withheld(predictions, len(gold))
-    pairs = zip(predicted, kept_back, strict=True)
-    forced = [given if own is None else own for given, own in pairs]
-    sides = list(zip(gold, forced, strict=True))
-    items = Items.of(
-        range(len(gold)),
-        gold,
-        forced,
-        (prediction.score for prediction in predictions) if predictions else None,
-        credit=np.array([exact_match(*pair) for pair in sides]),
-        abstained=[own is not None for own in kept_back],
-        f1=np.array([word_f1(*pair) for pair in sides]),
-        has_answer=np.array([bool(answers) for answers in gold]),
-    )
+    def columns(gold: Any, answers: Any) -> dict[str, Any]:
+        sides = list(zip(gold, answers, strict=True))
+        return {
+            "credit": np.array([exact_match(*pair) for pair in sides]),
+            "f1": np.array([word_f1(*pair) for pair in sides]),
+            "has_answer": np.array([bool(answers) for answers in gold]),
+        }
+
+    items = decided_items(gold, predicted, predictions, columns=columns)
     return Tables.of(ANSWERS, gold, predicted, items, predictions=predictions, **facts)
 
 
 def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> np.ndarray:
-    """Return the score of each answer, and 1 [N, 2].
-
-    With ``has_answer``, both are 0 for the questions without an answer, or for the others.
-    """
     items = tables.items
     score = items.credit if exact else items.columns["f1"]
     has = items.columns["has_answer"]
@@ -150,7 +135,6 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
 
 
 def _best_scores(tables: Tables) -> dict[str, float]:
-    """Return the best scores of any threshold, where the probabilities of no answer tell."""
     none = [prediction.no_answer_score for prediction in tables.predictions]
     known = [score for score in none if score is not None]
     best = [p.best for p in tables.predictions if p.best is not None]
@@ -163,10 +147,6 @@ def _best_scores(tables: Tables) -> dict[str, float]:
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
-    """Divide questions by the length of the first gold answer and of the text, and by word.
-
-    The word is the first English question word.
-    """
     words, answers = [], []
     for example in tables.examples:
         found = (w for w in re.findall(r"\w+", example.text.lower()) if w in QUESTION_WORDS)
@@ -184,7 +164,7 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
     columns = [_question_counts(tables, exact) for exact in (False, True)]
     counts = np.column_stack([columns[0], columns[1][:, 0]])
     return {
-        name: grouped(tables.items, *each, counts, _row, "f1", mean)
+        name: grouped(tables.items.example, *each, counts, _row, "f1", mean)
         for name, each in groups.items()
         if tables.examples
     }
@@ -196,7 +176,6 @@ def _row(sums: np.ndarray) -> dict[str, Any]:
 
 
 def _categories(tables: Tables) -> list[str]:
-    """Return whether an answer was missed, should not be there, overlaps gold or is elsewhere."""
     items = tables.items
     return [
         "answer withheld"
@@ -214,8 +193,7 @@ def _categories(tables: Tables) -> list[str]:
     ]
 
 
-def answer_sides(tables: Tables, index: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return a question's gold answer with the most words in common, and the predicted answer."""
+def _sides(tables: Tables, index: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     gold, predicted = tables.gold[index], tables.predicted[index]
     answer, shown, own = tables.predictions[index].answer, None, None
     if gold:
@@ -263,12 +241,11 @@ ANSWERS = PredictionType(
     parse=_parse,
     read_gold=_read_gold,
     gold_of_row=_question_of_row,
-    asked=asked_texts,
     repeats=lambda prediction: {_value(prediction)},
     groupings=_groupings,
     ranked=_ranked,
     further_scores=_best_scores,
     categories=_categories,
-    sides=answer_sides,
+    sides=_sides,
     without_gold="no question has gold answers.",
 )

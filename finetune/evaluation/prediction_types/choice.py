@@ -13,7 +13,6 @@ from finetune.data.choices import CHOICES
 from finetune.data.files import DataFile
 from finetune.evaluation.items import (
     Grouping,
-    Items,
     PredictionType,
     Tables,
     Wording,
@@ -22,12 +21,7 @@ from finetune.evaluation.items import (
     withheld_in,
 )
 from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
-from finetune.evaluation.prediction_types.texts import (
-    asked_texts,
-    by_length,
-    text_of_row,
-    withheld,
-)
+from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import ChoicePrediction, ChoiceQuestion
 
@@ -36,7 +30,6 @@ NO_CHOICE = -1
 
 
 def _choice_counts(tables: Tables) -> np.ndarray:
-    """Return for each question whether the right choice is predicted, and 1 [N, 2]."""
     correct = tables.items.correct
     return np.column_stack([correct, np.ones(len(correct))]).astype(np.int64)
 
@@ -48,16 +41,7 @@ def _build(
     predictions: Sequence[ChoicePrediction] = (),
     **facts: Any,
 ) -> Tables:
-    kept_back = withheld(predictions, len(gold))
-    pairs = zip(predicted, kept_back, strict=True)
-    forced = [given if own is None else int(own) for given, own in pairs]
-    items = Items.of(
-        range(len(gold)),
-        gold,
-        forced,
-        (prediction.score for prediction in predictions) if predictions else None,
-        abstained=[own is not None for own in kept_back],
-    )
+    items = decided_items(gold, predicted, predictions)
     return Tables.of(CHOICE, gold, predicted, items, predictions=predictions, **facts)
 
 
@@ -74,7 +58,6 @@ def _sides(tables: Tables, item: int) -> tuple[str, str]:
 
 
 def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
-    """Return all choices, with the right one and the predicted one marked."""
     example, scores = tables.examples[index], tables.predictions[index].scores
     marks = {tables.predicted[index]: "wrong", tables.gold[index]: "right"}
     if len(scores) != len(example.choices):
@@ -156,7 +139,6 @@ CHOICE = PredictionType(
     parse=_parse,
     read_gold=_read_gold,
     gold_of_row=_question_of_row,
-    asked=asked_texts,
     groupings=_groupings,
     sides=_sides,
     ranked=_ranked,

@@ -18,7 +18,6 @@ from finetune.data.labels import canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
 from finetune.evaluation.items import (
     Grouping,
-    Items,
     PredictionType,
     Tables,
     Wording,
@@ -41,12 +40,11 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.evaluation.prediction_types import votes
 from finetune.evaluation.prediction_types.texts import (
-    asked_texts,
     best_labels,
     by_length,
+    decided_items,
     taken_for,
     text_of_row,
-    withheld,
 )
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import TextExample, TextPrediction, UserError
@@ -59,11 +57,6 @@ NO_LABEL = ""
 
 
 # --- Shared with several labels and numbers -------------------------------------------------------
-
-
-def gold_label(example: TextExample) -> Any:
-    """Return the gold label, labels or number."""
-    return example.label
 
 
 def label_value(prediction: TextPrediction) -> Any:
@@ -97,16 +90,17 @@ def parse_label(row: Mapping[str, Any], where: str, example: TextExample) -> Tex
     return TextPrediction(example.id, label, probability(score), known, positive, decided=decided)
 
 
-def label_probabilities(
-    predictions: Sequence[TextPrediction],
-) -> Sequence[Mapping[str, float] | None]:
-    """Return the probability of every label for each text; None where it is not known."""
-    return [prediction.scores for prediction in predictions]
-
-
-def repeated_label(prediction: TextPrediction) -> set[Any]:
-    """Return the label."""
-    return {prediction.label}
+OF_LABELS: dict[str, Any] = {
+    "gold": lambda example: example.label,
+    "value": label_value,
+    "parse": parse_label,
+    "read_gold": read_gold_labels,
+    "gold_of_row": label_of_row,
+    "probabilities": lambda predictions: [prediction.scores for prediction in predictions],
+    "repeats": lambda prediction: {prediction.label},
+    "ranked": best_labels,
+    "without_gold": "no row has a label.",
+}
 
 
 # --- One label ------------------------------------------------------------------------------------
@@ -118,10 +112,7 @@ def positive_counts(tables: Tables) -> np.ndarray:
 
 
 def _cost_counts(tables: Tables) -> np.ndarray:
-    """Return the cost of each prediction, and 1 [N, 2].
-
-    A text without a label, as a blank one, costs as much as the dearest label.
-    """
+    # a text without a label, as a blank one, costs as much as the dearest label
     rows = zip((tables.costs[gold] for gold in tables.gold), tables.predicted, strict=True)
     costs = [of_gold.get(predicted, max(of_gold.values())) for of_gold, predicted in rows]
     return np.column_stack([costs, np.ones(len(costs))])
@@ -137,33 +128,15 @@ def _build(
     positive: str | None = None,
     **facts: Any,
 ) -> Tables:
-    kept_back = withheld(predictions, len(gold)) if abstained is None else abstained
-    out = [isinstance(label, str) for label in kept_back]
-    pairs = zip(predicted, kept_back, out, strict=True)
-    forced = [own if withheld else given for given, own, withheld in pairs]
-    scores = (p.score if p.score is not None else np.nan for p in predictions)
-    items = Items.of(range(len(gold)), gold, forced, scores if predictions else None, abstained=out)
-    names = tuple(name for name in sorted_names(items, labels) if name != NO_LABEL)
+    items = decided_items(gold, predicted, predictions, abstained)
+    names = sorted_names(items, labels)
     if positive is None and len(labels or names) == 2:
         positive = positive_label(labels or names, Counter(gold))
-    return Tables.of(
-        LABEL,
-        gold,
-        predicted,
-        items,
-        predictions=predictions,
-        positive=positive,
-        names=names,
-        labels=labels,
-        **facts,
-    )
+    facts |= {"predictions": predictions, "positive": positive, "names": names, "labels": labels}
+    return Tables.of(LABEL, gold, predicted, items, **facts)
 
 
 def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
-    """Return runs with the positive class: given, of the models, or by gold.
-
-    The second value is a note if only frequency decided.
-    """
     labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
     labels.discard(NO_LABEL)
     saved = {p.positive for run in runs for p in run.predictions if p.positive is not None}
@@ -226,21 +199,12 @@ LABEL = PredictionType(
         **votes.METRICS,
     },
     default="accuracy",
-    gold=gold_label,
-    value=label_value,
     build=_build,
     one_each=True,
-    parse=parse_label,
-    read_gold=read_gold_labels,
-    gold_of_row=label_of_row,
-    asked=asked_texts,
     align=_align,
     unified=unified_numbers,
     together=_together,
-    probabilities=label_probabilities,
     uncertainty=_uncertainty,
-    repeats=repeated_label,
-    ranked=best_labels,
     groupings=_groupings,
     analysis_scores=lambda scores, tables: {"micro_f1": scores["accuracy"]},
     categories=taken_for,
@@ -249,6 +213,6 @@ LABEL = PredictionType(
     has_confusions=True,
     takes_thresholds=True,
     one_class=True,
-    without_gold="no row has a label.",
     pairs_of_labels=True,
+    **OF_LABELS,
 )

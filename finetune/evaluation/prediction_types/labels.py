@@ -8,13 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.evaluation.items import (
-    Items,
-    PredictionType,
-    Tables,
-    Wording,
-    pair_items,
-)
+from finetune.evaluation.items import Items, PredictionType, Tables, Wording, pair_items
 from finetune.evaluation.metrics import (
     Metric,
     by_example,
@@ -27,16 +21,7 @@ from finetune.evaluation.metrics import (
     ratio,
     weighted_f1,
 )
-from finetune.evaluation.prediction_types.label import (
-    gold_label,
-    label_of_row,
-    label_probabilities,
-    label_value,
-    parse_label,
-    read_gold_labels,
-    repeated_label,
-)
-from finetune.evaluation.prediction_types.texts import asked_texts, best_labels
+from finetune.evaluation.prediction_types.label import OF_LABELS
 from finetune.types import TextPrediction
 
 
@@ -56,13 +41,11 @@ def _wrong(tables: Tables) -> np.ndarray:
 
 
 def _label_set_counts(tables: Tables) -> np.ndarray:
-    """Return for each label set whether it is exactly right, and 1 [N, 2]."""
     equal = _wrong(tables) == 0
     return np.column_stack([equal, np.ones(len(equal))]).astype(np.int64)
 
 
 def _hamming_counts(tables: Tables) -> np.ndarray:
-    """Return the wrong decisions of each example, 1, and the labels that occur [N, 2 + C]."""
     wrong = _wrong(tables)
     occurs = set_class_counts(tables)[..., 1:].sum(axis=-1)
     return np.column_stack([wrong, np.ones_like(wrong), occurs])
@@ -128,17 +111,8 @@ LABELS = PredictionType(
         "ece": expected_calibration_error(),
     },
     default="micro_f1",
-    gold=gold_label,
-    value=label_value,
     build=_build,
-    parse=parse_label,
-    read_gold=read_gold_labels,
-    gold_of_row=label_of_row,
-    asked=asked_texts,
-    probabilities=label_probabilities,
     uncertainty=_uncertainty,
-    repeats=repeated_label,
-    ranked=best_labels,
     tables={"calibration": _every_label},
     categories=lambda tables: [
         "false positive" if gold is None else "miss" for gold in tables.items.gold
@@ -146,5 +120,5 @@ LABELS = PredictionType(
     named=(("{}", ""),),
     classes="label",
     takes_thresholds=True,
-    without_gold="no row has a label.",
+    **OF_LABELS,
 )

@@ -14,22 +14,11 @@ import numpy as np
 
 from finetune.evaluation.items import Items, PredictionType, Tables, Wording
 from finetune.evaluation.metrics import Metric, mean, ratio, weighted_ranks
-from finetune.evaluation.prediction_types.label import (
-    gold_label,
-    label_of_row,
-    label_probabilities,
-    label_value,
-    parse_label,
-    read_gold_labels,
-    repeated_label,
-    unified_numbers,
-)
-from finetune.evaluation.prediction_types.texts import asked_texts, best_labels
+from finetune.evaluation.prediction_types.label import OF_LABELS, unified_numbers
 from finetune.types import UserError
 
 
 def _squared_errors(tables: Tables) -> np.ndarray:
-    """Return the squared error of each number, and 1 [N, 2]."""
     difference = np.asarray(tables.gold) - np.asarray(tables.predicted)
     return np.column_stack([difference * difference, np.ones(len(difference))])
 
@@ -94,17 +83,8 @@ NUMBER = PredictionType(
         "spearman_all": Metric(rank_moments, correlation, reported=False),
     },
     default="pearson",
-    gold=gold_label,
-    value=label_value,
     build=_build,
-    parse=parse_label,
-    read_gold=read_gold_labels,
-    gold_of_row=label_of_row,
-    asked=asked_texts,
-    probabilities=label_probabilities,
     unified=unified_numbers,
-    repeats=repeated_label,
-    ranked=best_labels,
     has_categories=False,
-    without_gold="no row has a label.",
+    **OF_LABELS,
 )

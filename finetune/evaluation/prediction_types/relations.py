@@ -9,7 +9,6 @@ over the labels that occur: the official score of SemEval-2010 task 8 if each se
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -25,6 +24,7 @@ from finetune.evaluation.items import (
     Tables,
     Wording,
     known_or_nan,
+    score_of_value,
     set_items,
     withheld_in,
 )
@@ -38,12 +38,7 @@ from finetune.evaluation.metrics import (
     macro_f1,
     rates,
 )
-from finetune.evaluation.prediction_types.sentences import (
-    asked_words,
-    check_words,
-    document_of,
-    sentence_of_row,
-)
+from finetune.evaluation.prediction_types.sentences import OF_WORDS, check_words
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, RelationPrediction, Span, TokenExample
 
@@ -59,16 +54,11 @@ def _build(
     **facts: Any,
 ) -> Tables:
     known = [dict(zip(p.relations, p.scores, strict=True)) for p in predictions]
-
-    def score(index: int, gold: Relation | None, predicted: Relation | None) -> float:
-        return known[index].get(predicted, math.nan) if known and predicted else math.nan
-
-    items = set_items(gold, predicted, score)
+    items = set_items(gold, predicted, score_of_value(known))
     return Tables.of(RELATIONS, gold, predicted, items, predictions=predictions, **facts)
 
 
 def _untyped(tables: Tables) -> Items:
-    """Return the relations without the types of their spans."""
     gold, predicted = (
         [{(*r.subject[:2], *r.object[:2], r.label) for r in relations} for relations in side]
         for side in (tables.gold, tables.predicted)
@@ -81,10 +71,7 @@ def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> RelationPrediction:
-    """Return predicted relations in words of the gold example.
-
-    Gold may have more words, because words of a text are split where gold spans begin or end.
-    """
+    # gold may have more words: those of a text are split where gold spans begin or end
     words = row.get("words", row.get("tokens"))
     texts = isinstance(words, list) and all(isinstance(word, str) for word in words)
     if not texts or "".join(words) != "".join(example.words):
@@ -116,11 +103,7 @@ def _in_words_of_gold(
 
 
 def _categories(tables: Tables) -> list[str]:
-    """Return what is wrong with each relation that was missed or is a false positive.
-
-    The other side may have a relation that differs in the label, the direction or the type of a
-    span only.
-    """
+    # the other side may have a relation that differs in label, direction or type of a span only
     near = [
         [{(*r.subject[:2], *r.object[:2]): r for r in relations} for relations in side]
         for side in (tables.gold, tables.predicted)
@@ -179,17 +162,14 @@ RELATIONS = PredictionType(
     build=_build,
     parse=_parse,
     read_gold=_read_gold,
-    gold_of_row=sentence_of_row,
-    asked=asked_words,
-    document=document_of,
     repeats=lambda prediction: None if prediction.relations else (),
     nothing="no relations at all",
     tables={"untyped": _untyped},
     further_scores=_by_label,
     categories=_categories,
     sides=_sides,
-    in_words=True,
     named=(("relation_{}_strict", ""),),
     classes="relation",
     without_gold="no `relations` to score against.",
+    **OF_WORDS,
 )

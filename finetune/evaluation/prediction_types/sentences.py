@@ -49,16 +49,6 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
     )
 
 
-def asked_words(example: TokenExample) -> tuple[str, ...]:
-    """Return the words."""
-    return example.words
-
-
-def document_of(example: TokenExample) -> str | None:
-    """Return the name of the document."""
-    return example.document
-
-
 def check_words(where: str, words: Any, example: TokenExample) -> None:
     """Raise DataError if a prediction has other words than the gold example."""
     if not isinstance(words, list) or len(words) != len(example.words):
@@ -73,3 +63,12 @@ def check_words(where: str, words: Any, example: TokenExample) -> None:
                 f"{where}: word {index} is {word!r:.40}, but {gold!r:.40} in {example.where}: "
                 "the files do not belong together."
             )
+
+
+OF_WORDS: dict[str, Any] = {
+    "gold_of_row": sentence_of_row,
+    "asked": lambda example: example.words,
+    "document": lambda example: example.document,
+    "in_words": True,
+}
+"""What the types of predictions of words share."""

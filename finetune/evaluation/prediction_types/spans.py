@@ -9,7 +9,6 @@ missed.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,8 +31,10 @@ from finetune.evaluation.items import (
     TableRows,
     Tables,
     Wording,
+    grouped,
+    known_or_nan,
     pair_items,
-    probability,
+    score_of_value,
     set_items,
     withheld_in,
 )
@@ -51,12 +52,10 @@ from finetune.evaluation.metrics import (
     total,
 )
 from finetune.evaluation.prediction_types.sentences import (
+    OF_WORDS,
     POSITIONS,
     SENTENCE_LENGTHS,
-    asked_words,
     check_words,
-    document_of,
-    sentence_of_row,
 )
 from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.evaluation.span_matching import CRITERIA, KINDS, Match, credit_counts, match_spans
@@ -100,7 +99,6 @@ def side_sets(tables: Tables, side: np.ndarray) -> list[set[Span]]:
 
 
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
-    """Return credit, predicted and gold spans of each sentence [N, 3] (``span_matching``)."""
     full, half = CRITERIA[criterion]
     credit = {**dict.fromkeys(full, 1.0), **dict.fromkeys(half, 0.5)}
     credits = np.array([credit.get(kind, 0.0) for kind in match_kinds(tables)])
@@ -240,68 +238,43 @@ def span_groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dic
         return {}
     items, words = tables.items, [example.words for example in tables.examples]
 
-    def by(name: Callable[[int, Span], str], order: Sequence[str]) -> Grouping:
-        gold, predicted = (
-            ["" if s is None else name(i, s) for i, s in zip(items.example, side, strict=True)]
-            for side in (items.gold, items.predicted)
+    sides = items.gold, items.predicted
+    # found are gold spans that were predicted, correct are predicted spans that are in gold: they
+    # differ if the subgroup of a span depends on the spans around it (depth)
+    counts = np.zeros((2, len(items), 4))  # gold, found, predicted and correct
+    counts[0, :, 0] = counts[1, :, 2] = 1
+    counts[0, :, 1] = counts[1, :, 3] = items.credit
+
+    def by(order: Sequence[str], name: Callable[[int, int, Span], str]) -> Grouping:
+        groups = (
+            "" if span is None else name(number, index, span)
+            for number, side in enumerate(sides)
+            for index, span in zip(items.example.tolist(), side, strict=True)
         )
-        return _grouping(items, gold, predicted, order)
+        example, rows = np.tile(items.example, 2), counts.reshape(-1, 4)
+        return grouped(example, groups, order, rows, _row, "span_f1", subgroup_f1)
 
-    def by_bucket(value: Callable[[int, Span], int], starts: Sequence[int]) -> Grouping:
-        return by(lambda index, span: bucket(value(index, span), starts), buckets(starts))
+    def by_size(starts: Sequence[int], size: Callable[[int, Span], int]) -> Grouping:
+        return by(buckets(starts), lambda _, *place: bucket(size(*place), starts))
 
-    by_side = [
-        [depths(spans) for spans in side_sets(tables, side)]
-        for side in (items.gold, items.predicted)
-    ]
-    of_depth = [
-        [
-            "" if s is None else DEPTHS[min(found[i][s], 3)]
-            for i, s in zip(items.example, side, strict=True)
-        ]
-        for side, found in zip((items.gold, items.predicted), by_side, strict=True)
-    ]
-    nested = any(any(found.values()) for side in by_side for found in side)
+    deep = [[depths(spans) for spans in side_sets(tables, side)] for side in sides]
+    nested = any(any(found.values()) for side in deep for found in side)
+    depth = by(DEPTHS, lambda side, index, span: DEPTHS[min(deep[side][index][span], 3)])
     groupings = {
-        "length": by_bucket(lambda _, span: span.end - span.start, SPAN_LENGTHS),
-        "depth": replace(_grouping(items, of_depth[0], of_depth[1], DEPTHS), shown=nested),
-        "sentence length": by_bucket(lambda index, _: len(words[index]), SENTENCE_LENGTHS),
-        "first word": by_bucket(lambda _, span: span.start + 1, POSITIONS),
+        "length": by_size(SPAN_LENGTHS, lambda _, span: span.end - span.start),
+        "depth": replace(depth, shown=nested),
+        "sentence length": by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index])),
+        "first word": by_size(POSITIONS, lambda _, span: span.start + 1),
     }
     if vocabulary is not None:
         known = vocabulary.entity_types
 
-        def occurrence(index: int, span: Span) -> str:
+        def occurrence(_: int, index: int, span: Span) -> str:
             types = known.get(surface(words[index], span), ())
             return SEEN_ENTITIES[0 if span.label in types else 1 if types else 2]
 
-        groupings["in training"] = by(occurrence, SEEN_ENTITIES)
+        groupings["in training"] = by(SEEN_ENTITIES, occurrence)
     return groupings
-
-
-def _grouping(
-    items: Items, gold: Sequence[str], predicted: Sequence[str], order: Sequence[str]
-) -> Grouping:
-    """Count the gold, found, predicted and correct spans of each subgroup.
-
-    Found are gold spans that were predicted, correct are predicted spans that are in gold. They
-    differ if the subgroup of a span depends on the spans around it (depth).
-    """
-    number = {name: index for index, name in enumerate(order)}
-    group = np.array([number.get(name, -1) for name in (*gold, *predicted)], dtype=np.int64)
-    counts = np.zeros((2, len(items), 4))
-    counts[0, :, 0] = counts[1, :, 2] = 1
-    counts[0, :, 1] = counts[1, :, 3] = items.credit
-    kept = group >= 0
-    return Grouping(
-        example=np.tile(items.example, 2)[kept],
-        group=group[kept],
-        counts=counts.reshape(-1, 4)[kept],
-        order=order,
-        row=_row,
-        score="span_f1",
-        value=subgroup_f1,
-    )
 
 
 def _row(sums: np.ndarray) -> dict[str, float]:
@@ -345,11 +318,7 @@ def _build(
     **facts: Any,
 ) -> Tables:
     known = [dict(zip(p.spans, p.scores, strict=True)) for p in predictions]
-
-    def score(index: int, gold: Span | None, predicted: Span | None) -> float:
-        return known[index].get(predicted, math.nan) if known and predicted else math.nan
-
-    items = matched_items(map(set, gold), map(set, predicted), score)
+    items = matched_items(map(set, gold), map(set, predicted), score_of_value(known))
     return Tables.of(SPANS, gold, predicted, items, predictions=predictions, **facts)
 
 
@@ -359,8 +328,13 @@ def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
     found = _parsed_spans(row, where, example)
-    known = _row_probabilities(row)
-    scores = tuple(known.get(span, math.nan) for span in found.spans)
+    in_words = row.get("words", row.get("tokens")) is not None or "text" not in row
+    known = {
+        (each.get("start"), each.get("end"), str(each.get("label"))): each.get("score")
+        for each in (row["spans"] if in_words else ())
+        if isinstance(each, dict)
+    }
+    scores = tuple(known_or_nan(known.get(span)) for span in found.spans)
     return SpanPrediction(
         example.id,
         example.words,
@@ -372,7 +346,6 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
 
 
 def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
-    """Return spans with gold; rows that have only tags have the spans that these spell."""
     rows = list(file.rows)
     if only_tags := [row["tags"] for _, row in rows if "spans" not in row]:
         scheme = predicted_scheme(only_tags, None)
@@ -421,21 +394,8 @@ def _parsed_spans(row: Mapping[str, Any], where: str, example: TokenExample) -> 
     return read_spans(spans, where, len(example.words), example.text, example.offsets)
 
 
-def _row_probabilities(row: Mapping[str, Any]) -> dict[Span, float]:
-    if row.get("words", row.get("tokens")) is None and "text" in row:
-        return {}
-    found = {}
-    for span in row["spans"]:
-        score = probability(span.get("score")) if isinstance(span, dict) else None
-        if score is not None:
-            start, end = span.get("start"), span.get("end")
-            if isinstance(start, int) and isinstance(end, int):
-                found[Span(start, end, str(span.get("label")))] = score
-    return found
-
-
 def _uncertainty(prediction: SpanPrediction) -> float | None:
-    """Return the entropy in bits of each candidate, span or not, summed, for each word."""
+    # the entropy in bits of each candidate, span or not, summed, for each word
     p = np.array([score for _, score in prediction.candidates], dtype=float)
     p = np.clip(p, 1e-12, 1 - 1e-12)
     entropy = float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)).sum())
@@ -443,7 +403,6 @@ def _uncertainty(prediction: SpanPrediction) -> float | None:
 
 
 def _further_scores(tables: Tables) -> dict[str, float]:
-    """Return counts of inner spans, if gold nests, and the F1 of each type."""
     found = {}
     if is_nested(tables):
         of_gold, of_found, of_predicted, _ = map(float, total(inner_counts, tables))
@@ -468,10 +427,7 @@ SPANS = PredictionType(
     build=_build,
     parse=_parse,
     read_gold=_read_gold,
-    gold_of_row=sentence_of_row,
-    asked=asked_words,
     align=_align,
-    document=document_of,
     uncertainty=_uncertainty,
     repeats=lambda prediction: None if prediction.spans else (),
     tables={"characters": _characters},
@@ -481,7 +437,6 @@ SPANS = PredictionType(
     analysis_scores=span_macro_f1,
     categories=match_kinds,
     sides=span_sides,
-    in_words=True,
     named=(("span_{}_strict", ""),),
     classes="type",
     has_confusions=True,
@@ -489,4 +444,5 @@ SPANS = PredictionType(
         "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O)."
     ),
     tells_seen=True,
+    **OF_WORDS,
 )

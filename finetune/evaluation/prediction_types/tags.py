@@ -47,12 +47,10 @@ from finetune.evaluation.metrics import (
     weighted_f1,
 )
 from finetune.evaluation.prediction_types.sentences import (
+    OF_WORDS,
     POSITIONS,
     SENTENCE_LENGTHS,
-    asked_words,
     check_words,
-    document_of,
-    sentence_of_row,
 )
 from finetune.evaluation.prediction_types.seqeval_spans import seqeval_spans
 from finetune.evaluation.prediction_types.spans import (
@@ -89,10 +87,7 @@ def _build(
     schemes: tuple[str | None, str | None] = (None, None),
     **facts: Any,
 ) -> Tables:
-    """Return gold and predicted tags, one for each word; without a scheme they are plain.
-
-    The second of the ``schemes`` is given if predictions have another scheme than gold.
-    """
+    # without a scheme tags are plain; the second is that of predictions, if it is another
     for index, tags in enumerate(zip(gold, predicted, strict=True)):
         if len(tags[0]) != len(tags[1]):
             raise UserError(
@@ -128,7 +123,6 @@ def _build(
 def _word_probabilities(
     predicted: Sequence[Sequence[str]], predictions: Sequence[TokenPrediction]
 ) -> list[tuple[float, ...]] | None:
-    """Return the probability of each word's tag; None where not all are known."""
     scores = [prediction.scores for prediction in predictions]
     if not scores or any(len(p) != len(t) for p, t in zip(scores, predicted, strict=True)):
         return None
@@ -147,12 +141,12 @@ def _word_items(
         chain.from_iterable(gold),
         chain.from_iterable(predicted),
         known if known is None else chain.from_iterable(known),
+        abstained=[tag == NO_TAG for tag in chain.from_iterable(predicted)],
         word=np.concatenate([np.arange(number) for number in (0, *lengths)]),
     )
 
 
 def _words(tables: Tables) -> Items:
-    """Return an item for each word, with both tags in the scheme of gold."""
     (scheme, other), predicted = tables.schemes, tables.predicted
     if scheme is not None and other not in (None, scheme):
         predicted = [convert_tags(tags, str(other), scheme) for tags in predicted]
@@ -175,7 +169,6 @@ def _characters(tables: Tables) -> Items:
 
 
 def _tag_counts(tables: Tables) -> np.ndarray:
-    """Return the equal tags (both in the scheme of gold) and the words of each sentence [N, 2]."""
     return item_counts(tables, table="calibration")[:, ::2]
 
 
@@ -204,7 +197,6 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
 
 
 def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
-    """Return tags with gold; both decide their schemes."""
     pairs, by = file.pairs(gold, type)
     examples = [example for _, example in pairs]
     if lacking := [example.where for example in examples if example.tags is None]:
@@ -224,7 +216,6 @@ def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tabl
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
-    """Divide words by the length of the sentence, position, and occurrence in training data."""
     words = [example.words for example in tables.examples]
     lengths = (bucket(len(each), SENTENCE_LENGTHS) for each in words for _ in each)
     places = (bucket(index + 1, POSITIONS) for each in words for index in range(len(each)))
@@ -242,7 +233,6 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
 
 
 def _unseen_scores(scores: Any, tables: Mapping[str, TableRows]) -> dict[str, float]:
-    """Return the number of unseen words, and the accuracy on them."""
     if "in training" not in tables:
         return {}
     unseen = [row for row in tables["in training"] if row["in training"] == SEEN_WORDS[2]]
@@ -263,11 +253,7 @@ def _word_sides(tables: Tables, item: int) -> tuple[Any, Any]:
 
 
 def _uncertainty(prediction: TokenPrediction) -> float | None:
-    """Return 1 less the geometric mean of the probabilities of the tags.
-
-    It does not prefer long sentences (MNLP, Shen et al. 2018; measures for sequences: Settles &
-    Craven 2008).
-    """
+    # MNLP, which does not prefer long sentences (Shen et al. 2018; Settles & Craven 2008)
     logs = np.log(np.maximum(prediction.scores, np.finfo(float).tiny))
     return 1 - math.exp(float(logs.mean())) if len(logs) else 0.0
 
@@ -278,15 +264,12 @@ _SHARED: dict[str, Any] = {
     "build": _build,
     "parse": _parse,
     "read_gold": _read_gold,
-    "gold_of_row": sentence_of_row,
-    "asked": asked_words,
     "align": _align,
-    "document": document_of,
     "uncertainty": _uncertainty,
     "repeats": lambda prediction: {*prediction.tags},
-    "in_words": True,
     "has_confusions": True,
     "tells_seen": True,
+    **OF_WORDS,
 }
 TAGS = PredictionType(
     name="tags",
@@ -304,11 +287,7 @@ TAGS = PredictionType(
         **SPAN_METRICS,
     },
     default="span_f1_conll",
-    tables={
-        "strict": _strict_spans,
-        "calibration": _words,
-        "characters": _characters,
-    },
+    tables={"strict": _strict_spans, "calibration": _words, "characters": _characters},
     groupings=span_groupings,
     first_tables=criterion_tables,
     analysis_scores=span_macro_f1,

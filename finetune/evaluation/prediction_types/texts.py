@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,14 +24,34 @@ def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
 
 
-def asked_texts(example: TextExample) -> tuple[object, ...]:
-    """Return the texts and the choices."""
-    return tuple(example.texts())
-
-
 def withheld(predictions: Sequence[Any], number: int) -> list[Any]:
     """Return the answer of each prediction that is withheld; None where one is given."""
     return [p.decided.get("withheld") for p in predictions] or [None] * number
+
+
+def decided_items(
+    gold: Sequence[Any],
+    predicted: Sequence[Any],
+    predictions: Sequence[Any],
+    kept_back: Sequence[Any] | None = None,
+    columns: Callable[[Any, Any], Mapping[str, Any]] = lambda *_: {},
+) -> Items:
+    """Return an item for each example, which holds the answer that is withheld.
+
+    ``kept_back`` are these answers, by default those of ``predictions``; ``columns`` returns
+    further columns from gold and answers.
+    """
+    kept_back = withheld(predictions, len(gold)) if kept_back is None else kept_back
+    pairs = zip(predicted, kept_back, strict=True)
+    answers = [given if own is None else own for given, own in pairs]
+    return Items.of(
+        range(len(gold)),
+        gold,
+        answers,
+        (prediction.score for prediction in predictions),
+        abstained=[own is not None for own in kept_back],
+        **columns(gold, answers),
+    )
 
 
 def by_length(tables: Tables, unit: str) -> Grouping:
