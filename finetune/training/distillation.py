@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from accelerate.utils import set_seed
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -471,6 +472,7 @@ def fit_without_teacher(
         problem = record.extra_fields().get("problem")
         warm_start, _ = load_tokenizer(config, task_class(task.name), list(record.labels), problem)
         task = replace(task, record=replace(record, config=config), warm_start=warm_start)
+        set_seed(config.seed)  # whether the student was trained just now must not matter
         head = starting_head(task, task.model(), layers)
         folder.teacher = {"layers": layers}
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -296,3 +297,15 @@ def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(
     with pytest.raises(UserError, match="run-without-teacher holds other files"):
         distill(teacher_of("classify"), baseline=True, **settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_baseline_is_the_same_when_its_student_was_trained_before(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings: dict[str, Any] = {"layers": 1, "steps": 1, "out": str(out), "baseline": True, **QUIET}
+    weights = []
+    for resume in (False, True):
+        distill(teacher_of("classify"), resume=resume, **settings)
+        baseline = out.with_name("run-without-teacher")
+        weights.append((baseline / "last" / "model.safetensors").read_bytes())
+        shutil.rmtree(baseline)
+    assert weights[0] == weights[1]
