@@ -137,7 +137,7 @@ def train(
     from finetune.runtime.progress import Reporter
     from finetune.training.run_folder import with_run_folder
 
-    name, config, given, data = _config(task, data, {"model": model, **settings})
+    name, config, set_names, data = _config(task, data, {"model": model, **settings})
     if config.out is not None and not config.resume:
         out = Path(config.out)
         on_main_process(lambda: _require_new(out, overwrite))
@@ -146,7 +146,7 @@ def train(
         name,
         config,
         data,
-        command=_call("train", name, given),
+        command=_call("train", name, set_names),
         reporter=Reporter(quiet=quiet),
         callbacks=callbacks,
         metrics=metrics,
@@ -228,8 +228,8 @@ def _name_of(config: TrainConfig) -> str:
     raise UserError(f"{kind.__name__} has no task: use {', '.join(classes)}.")
 
 
-def _call(function: str, task: str, given: Mapping[str, Any]) -> str:
-    named = {name: "…" if value == IN_MEMORY else repr(value) for name, value in given.items()}
+def _call(function: str, task: str, settings: Mapping[str, Any]) -> str:
+    named = {name: "…" if value == IN_MEMORY else repr(value) for name, value in settings.items()}
     arguments = "".join(f", {name}={value}" for name, value in named.items())
     return f"finetune.{function}({task!r}{arguments})"
 
@@ -391,7 +391,7 @@ def search(
     """
     from finetune.runtime.progress import Reporter
 
-    name, config, given, data = _config(task, data, {"model": model, **settings})
+    name, config, set_names, data = _config(task, data, {"model": model, **settings})
     return search_once(
         name,
         config,
@@ -401,7 +401,7 @@ def search(
         minutes=minutes,
         metrics=metrics,
         reporter=Reporter(quiet=quiet),
-        command=_call("search", name, given),
+        command=_call("search", name, set_names),
     )
 
 
@@ -667,7 +667,7 @@ def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:
 
 
 def describe(task: Task, data: Dataset) -> list[str]:
-    """Return lines about the data: examples by split, and labels if there are any."""
+    """Describe the data in lines: examples by split, and labels if there are any."""
     counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
     labels = task.record.labels
     listed = f"labels ({len(labels)}): {abbreviated(labels, 20)}"

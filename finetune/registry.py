@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def imported(path: str) -> Any:
-    """Return the object of an import path, such as ``finetune.types:Span``."""
+    """Import the object of an import path, such as ``finetune.types:Span``."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -37,7 +37,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self[name] if name in self.paths else default
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is such a name, and import nothing."""
+        """Whether there is such a name; nothing is imported."""
         return name in self.paths
 
     def __iter__(self) -> Iterator[str]:
@@ -45,7 +45,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return iter(self.paths)
 
     def __len__(self) -> int:
-        """Return the number of names."""
+        """The number of names."""
         return len(self.paths)
 
 
@@ -208,7 +208,7 @@ OPTIONAL_PACKAGES = {
 
 
 def install_command(*packages: str) -> str:
-    """Return the command that installs optional packages, whatever way finetune was installed.
+    """The command that installs optional packages, for the way in which finetune was installed.
 
     >>> install_command("peft")
     'pip install "peft>=0.18"'

@@ -50,7 +50,7 @@ class _Lines(NamedTuple):
 
 
 def document_names(folder: Path) -> list[str]:
-    """Return the sorted names, without suffix, of the .txt and .ann files of a folder.
+    """List the sorted names, without suffix, of the .txt and .ann files of a folder.
 
     Hidden files and a README.txt without annotation are left out.
     """
@@ -183,14 +183,14 @@ def write_documents(rows: Sequence[WordRow], folder: Path, omitted: Omissions) -
     width = len(str(len(rows)))
     for number, row in enumerate(rows, 1):
         row = with_text(row, omitted)
-        name, given = f"{number:0{width}}", row.example.key
-        if given is not None and re.fullmatch(r"\w[\w.-]*", str(given)):
-            name = str(given)
-        if name in names or (given is not None and name != str(given)):
+        name, key = f"{number:0{width}}", row.example.key
+        if key is not None and re.fullmatch(r"\w[\w.-]*", str(key)):
+            name = str(key)
+        if name in names or (key is not None and name != str(key)):
             omitted["with ids that repeat or cannot name a file", "numbered"].append(row.name)
             name = f"row-{number:0{width}}"
         names.add(name)
-        if row.others or row.example.document not in (None, given):
+        if row.others or row.example.document not in (None, key):
             omitted[OTHER_COLUMNS].append(row.name)
         text = row.example.text or ""
         # the reader, like others, drops a byte order mark

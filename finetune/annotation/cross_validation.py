@@ -68,7 +68,7 @@ def predict_folds(folder: Path, reporter: Reporter) -> OutOfFold:
         )
         examples += held_out
         pairs = zip(held_out, predicted, strict=True)
-        predictions += [_probabilities(task, example, each) for example, each in pairs]
+        predictions += [_probabilities(task, example, prediction) for example, prediction in pairs]
     return OutOfFold(first, examples, predictions)
 
 

@@ -99,7 +99,7 @@ def is_cluener(row: Mapping[str, Any]) -> bool:
     label = row.get("label")
     if not isinstance(label, dict):
         return False
-    return not label or any(isinstance(each, dict) for each in label.values())
+    return not label or any(isinstance(value, dict) for value in label.values())
 
 
 def cluener_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:

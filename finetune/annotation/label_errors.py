@@ -58,7 +58,7 @@ class Suspect(ErrorCase):
         return self.confidence - self.given_confidence
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values, with words only for labels of words."""
+        """Convert to JSON values, with words only for labels of words."""
         file, line = file_and_line(self.example.where)
         record = {
             "file": file,
@@ -131,7 +131,7 @@ def search_label_errors(folds: Path) -> Suspects:
 
 
 def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
-    """Return the score of out-of-fold predictions, and of a constant rule.
+    """Compute the score of out-of-fold predictions, and of a constant rule.
 
     The score is the accuracy of labels, of decisions on each of several labels, or of tags, and the
     rule predicts the most frequent label. For spans it is F1, and the rule predicts every word as a
@@ -142,27 +142,27 @@ def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
     if task.record.kind == "spans":
         return _score_of_spans(examples, validated.predictions)
     if task.description.words:
-        given = np.concatenate([_classes(task.record, example, labels) for example in examples])
+        gold = np.concatenate([_classes(task.record, example, labels) for example in examples])
         best = np.concatenate([np.array(rows).argmax(-1) for rows in validated.predictions if rows])
     else:
         probabilities = np.array(validated.predictions, dtype=float)
         if isinstance(examples[0].label, tuple):
-            given = np.array([[name in example.label for name in labels] for example in examples])
-            frequent = given.mean(0) > 0.5
-            value, baseline = ((given == each).mean() for each in (probabilities > 0.5, frequent))
+            gold = np.array([[name in example.label for name in labels] for example in examples])
+            frequent = gold.mean(0) > 0.5
+            value, baseline = ((gold == guess).mean() for guess in (probabilities > 0.5, frequent))
             rule = "always deciding for the majority"
-            return CrossFitted("accuracy", value, baseline, rule, given.size)
-        given = np.array([labels.index(str(example.label)) for example in examples])
+            return CrossFitted("accuracy", value, baseline, rule, gold.size)
+        gold = np.array([labels.index(str(example.label)) for example in examples])
         best = probabilities.argmax(-1)
-    counts = np.bincount(given, minlength=len(labels))
+    counts = np.bincount(gold, minlength=len(labels))
     rule = f"always predicting {labels[counts.argmax()]!r}"
-    value, baseline = float((best == given).mean()), counts.max() / len(given)
-    return CrossFitted("accuracy", value, baseline, rule, len(given))
+    value, baseline = float((best == gold).mean()), counts.max() / len(gold)
+    return CrossFitted("accuracy", value, baseline, rule, len(gold))
 
 
 def _score_of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> CrossFitted:
     gold = [example.spans or () for example in examples]
-    predicted = [[Span(*span[:3]) for span in each["spans"]] for each in predictions]
+    predicted = [[Span(*span[:3]) for span in prediction["spans"]] for prediction in predictions]
     value = scores_of("spans", gold, predicted)["span_f1_strict"]
     label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
     single = [[Span(n, n + 1, label) for n in range(len(example.words))] for example in examples]
@@ -193,30 +193,32 @@ def _of_texts(
 ) -> Suspects:
     probabilities = np.array(predictions, dtype=float)  # [N, C]
     if not isinstance(examples[0].label, tuple):
-        given = np.array([labels.index(str(example.label)) for example in examples])
-        found = _text_suspects(examples, labels, probabilities, given)
-        return Suspects(found, len(given), *_noise(probabilities, given, labels))
-    found = []  # each of several labels is a decision between two classes
+        gold = np.array([labels.index(str(example.label)) for example in examples])
+        suspects = _text_suspects(examples, labels, probabilities, gold)
+        return Suspects(suspects, len(gold), *_noise(probabilities, gold, labels))
+    suspects = []  # each of several labels is a decision between two classes
     for index, name in enumerate(labels):
         positive = probabilities[:, index]
-        given = np.array([name in cast("tuple[str, ...]", each.label) for each in examples], int)
-        found += _text_suspects(
-            examples, (f"not {name}", name), np.stack([1 - positive, positive], 1), given
+        gold = np.array(
+            [name in cast("tuple[str, ...]", example.label) for example in examples], int
         )
-    return Suspects(sorted(found, key=lambda s: -s.margin), probabilities.size)
+        suspects += _text_suspects(
+            examples, (f"not {name}", name), np.stack([1 - positive, positive], 1), gold
+        )
+    return Suspects(sorted(suspects, key=lambda s: -s.margin), probabilities.size)
 
 
 def _text_suspects(
     examples: Sequence[TextExample],
     labels: Sequence[str],
     probabilities: np.ndarray,
-    given: np.ndarray,
+    gold: np.ndarray,
 ) -> list[Suspect]:
-    found = []
-    for i, j in probable_label_errors(probabilities, given):
-        mistake = Mistake("label", labels[given[i]], labels[j], float(probabilities[i, j]))
-        found.append(Suspect(examples[i], mistake, float(probabilities[i, given[i]])))
-    return found
+    suspects = []
+    for i, j in probable_label_errors(probabilities, gold):
+        mistake = Mistake("label", labels[gold[i]], labels[j], float(probabilities[i, j]))
+        suspects.append(Suspect(examples[i], mistake, float(probabilities[i, gold[i]])))
+    return suspects
 
 
 def _of_words(
@@ -224,20 +226,20 @@ def _of_words(
 ) -> Suspects:
     probabilities = np.concatenate([np.array(rows, dtype=float) for rows in predictions])  # [W, C]
     classes = [_classes(record, example, labels) for example in examples]
-    given = np.concatenate(classes)
+    flat = np.concatenate(classes)
     words = [(index, word) for index, each in enumerate(classes) for word in range(len(each))]
     worst: dict[int, float] = {}
     rows = []
-    for i, j in probable_label_errors(probabilities, given):  # in descending order of the margin
+    for i, j in probable_label_errors(probabilities, flat):  # in descending order of the margin
         index, word = words[i]
-        sure, old = float(probabilities[i, j]), float(probabilities[i, given[i]])
-        mistake = Mistake("word", labels[given[i]], labels[j], sure, (word, word + 1))
+        sure, old = float(probabilities[i, j]), float(probabilities[i, flat[i]])
+        mistake = Mistake("word", labels[flat[i]], labels[j], sure, (word, word + 1))
         suspect = Suspect(examples[index], mistake, old, worst=index not in worst)
         worst.setdefault(index, suspect.margin)
         rows.append((index, suspect))
     rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
-    found = [suspect for _, suspect in rows]
-    return Suspects(found, len(given), *_noise(probabilities, given, labels), unit="word")
+    suspects = [suspect for _, suspect in rows]
+    return Suspects(suspects, len(flat), *_noise(probabilities, flat, labels), unit="word")
 
 
 def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> Suspects:
@@ -245,12 +247,12 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
     # missed gold spans before all predicted spans.
     gold = [tuple(example.spans or ()) for example in examples]
     predicted = [
-        {Span(start, end, label): score for start, end, label, score in each["spans"]}
-        for each in predictions
+        {Span(start, end, label): score for start, end, label, score in prediction["spans"]}
+        for prediction in predictions
     ]
     gold_scores = [
-        dict(zip(spans, each["gold"], strict=True))
-        for spans, each in zip(gold, predictions, strict=True)
+        dict(zip(spans, prediction["gold"], strict=True))
+        for spans, prediction in zip(gold, predictions, strict=True)
     ]
     by_type: dict[str, list[float]] = {}
     for scores in gold_scores:
@@ -270,37 +272,38 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
                 wrong.append((index, mistake))
     rows = []
     for index, mistake in wrong:
-        given, suggested = mistake.gold, mistake.predicted
+        gold_span, suggested = mistake.gold, mistake.predicted
         confidence = float(mistake.confidence or 0.0)
-        if confidence < mean.get((suggested or given)["label"], 1.0):
+        if confidence < mean.get((suggested or gold_span)["label"], 1.0):
             continue
         given_confidence = 1 - confidence
-        if given is not None:
-            span = Span(given["start"], given["end"], given["label"])
+        if gold_span is not None:
+            span = Span(gold_span["start"], gold_span["end"], gold_span["label"])
             given_confidence = gold_scores[index][span]
         # the probability of no span is usually close to 1
-        usual = [1.0 if s is None else mean.get(s["label"], 1.0) for s in (suggested, given)]
+        usual = [1.0 if s is None else mean.get(s["label"], 1.0) for s in (suggested, gold_span)]
         excess = (confidence - usual[0]) - (given_confidence - usual[1])
         old, new = (
-            "nothing" if s is None else f"{s['label']} {s['text']!r}" for s in (given, suggested)
+            "nothing" if s is None else f"{s['label']} {s['text']!r}"
+            for s in (gold_span, suggested)
         )
         category = _KINDS.get(mistake.category, mistake.category)
         mistake = mistake._replace(category=category, gold=old, predicted=new)
         rows.append((excess, index, Suspect(examples[index], mistake, given_confidence)))
     rows.sort(key=lambda row: -row[0])
-    found, seen = [], set()
+    suspects, seen = [], set()
     for _, index, suspect in rows:
-        found.append(replace(suspect, worst=index not in seen))
+        suspects.append(replace(suspect, worst=index not in seen))
         seen.add(index)
-    return Suspects(found, sum(map(len, gold)), unit="span")
+    return Suspects(suspects, sum(map(len, gold)), unit="span")
 
 
 def _noise(
-    probabilities: np.ndarray, given: np.ndarray, labels: Sequence[str]
+    probabilities: np.ndarray, gold: np.ndarray, labels: Sequence[str]
 ) -> tuple[float, list[tuple[str, str, float]]]:
-    joint = confident_joint(probabilities, given)
+    joint = confident_joint(probabilities, gold)
     taken = [
-        (labels[i], labels[j], float(joint[i, j]) * len(given))
+        (labels[i], labels[j], float(joint[i, j]) * len(gold))
         for i, j in zip(*np.nonzero(joint), strict=True)
         if i != j
     ]
@@ -329,22 +332,22 @@ def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
 
 
 def _print_suspects(suspects: Suspects, examples: int) -> None:
-    found = quantity(len(suspects.found), "suspect")
-    show(f"{found} among the {quantity(suspects.number, suspects.unit)} of the training data")
+    number = quantity(len(suspects.found), "suspect")
+    show(f"{number} among the {quantity(suspects.number, suspects.unit)} of the training data")
     score = suspects.score
     show(str(score))
     if score is not None and score.is_weak:
         show("warning: this is hardly better than chance, and so are the suspects", error=True)
     if suspects.share is not None:
         show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
-    for given, true, expected in suspects.taken[:8]:
-        show(f"  labeled {given}, probably {true}: about {expected:,.0f}")
+    for label, true, expected in suspects.taken[:8]:
+        show(f"  labeled {label}, probably {true}: about {expected:,.0f}")
     for suspect in [suspect for suspect in suspects.found if suspect.worst][:examples]:
         file, line = file_and_line(suspect.example.where)
-        category, given, suggested = suspect.mistake[:3]
+        category, label, suggested = suspect.mistake[:3]
         kind = "" if category in ("label", "word") else f" ({category})"
         show(
-            f"{file if line is None else f'{file}:{line}'}  {given} -> {suggested} "
+            f"{file if line is None else f'{file}:{line}'}  {label} -> {suggested} "
             f"({suspect.confidence:.3f} against {suspect.given_confidence:.3f}){kind}\n"
             f"    {suspect.excerpt}"
         )

@@ -33,14 +33,14 @@ def task_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
 
 def _annotation(annotation: Any, where: str) -> dict[str, Any]:
     results = annotation.get("result") if isinstance(annotation, Mapping) else None
-    if not isinstance(results, list) or not all(isinstance(each, Mapping) for each in results):
+    if not isinstance(results, list) or not all(isinstance(result, Mapping) for result in results):
         raise DataError(
             f"{where}: {annotation!r:.60} is not an annotation of Label Studio: export as JSON."
         )
     found: dict[str, Any] = {"_annotator_id": annotation.get("completed_by")}
     if annotation.get("was_cancelled"):
         found["answer"] = "ignore"
-    regions = [each for each in results if isinstance(each.get("value"), Mapping)]
+    regions = [result for result in results if isinstance(result.get("value"), Mapping)]
     values = [region["value"] for region in regions]
     chosen = [value["choices"] for value in values if isinstance(value.get("choices"), list)]
     choices = [name for names in chosen for name in names]
@@ -55,7 +55,7 @@ def _annotation(annotation: Any, where: str) -> dict[str, Any]:
         found["label"] = choices if chosen and len(choices) != 1 else (choices or numbers)[0]
     if spans or not (chosen or numbers):
         found["spans"] = [region["value"] for region in spans]
-    links = [each for each in results if each.get("type") == "relation"]
+    links = [result for result in results if result.get("type") == "relation"]
     if links:
         found["relations"] = _relations(links, [region.get("id") for region in spans], where)
     return found

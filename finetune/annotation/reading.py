@@ -129,7 +129,7 @@ def rows_of_tool(value: Any, where: str) -> Iterator[Record]:
 
 def _of_sentences(records: list[TokenRecord], notes: list[str]) -> Annotations:
     examples, more = _examples(records)
-    return Annotations("tokens", [WordRow(each, {}) for each in examples], notes + more)
+    return Annotations("tokens", [WordRow(example, {}) for example in examples], notes + more)
 
 
 def _hold_words(records: Sequence[Record]) -> bool:
@@ -172,11 +172,11 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
     if chosen.spans is not None:
         kept = [_without_spans(row, chosen.spans) for row in kept]
     text = columns.get("text", "text")
-    found = []
+    spans = []
     for row in kept:
         related = row.values.get(chosen.relations or "") is not None
-        found.append(_with_text(token_record(row, chosen, table.names, related), row, text))
-    examples, more = _examples(found)
+        spans.append(_with_text(token_record(row, chosen, table.names, related), row, text))
+    examples, more = _examples(spans)
     rows = _rows(WordRow, examples, kept, {*chosen})
     return Annotations("tokens", rows, [*table.notes, *notes, *more])
 

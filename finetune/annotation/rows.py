@@ -52,7 +52,7 @@ class AnnotatedRow:
         return str(known) if known is not None else ":".join(self.example.where.split(":")[-1:])
 
     def as_text(self) -> Self:
-        """Return a row whose words have a text: they are joined by blanks if it has none."""
+        """Give the words of a row a text: they are joined by blanks if it has none."""
         return self
 
 
@@ -134,7 +134,7 @@ class WordRow(AnnotatedRow):
         ]
 
     def as_text(self) -> Self:
-        """Return a row whose words have a text: they are joined by blanks if it has none."""
+        """Give the words of a row a text: they are joined by blanks if it has none."""
         words = self.example.words
         if self.example.text is not None:
             return self
@@ -216,7 +216,7 @@ def tokens_of(example: TokenExample) -> list[dict[str, Any]]:
 
 
 def with_text(row: WordRow, omitted: Omissions) -> WordRow:
-    """Return a row with a text, without spans of empty words, which are counted."""
+    """Add a text to a row, and drop and count spans of empty words."""
     row = row.as_text()
     example = row.example
     if not example.spans:

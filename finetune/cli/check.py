@@ -104,7 +104,7 @@ class Check(OutOption, DataOptions, Command):
         show(f"{source}: a valid recipe for {recipe.task}", error=self.format == "json")
         if self.task not in (None, recipe.task):
             raise UserError(f"{source} is a recipe for {recipe.task}, not {self.task}.")
-        given = replace(
+        options = replace(
             self,
             task=recipe.task,
             data=self.data or config.data,
@@ -112,7 +112,7 @@ class Check(OutOption, DataOptions, Command):
             encoding=self.encoding if self.encoding != Check.encoding else config.encoding,
             max_length=self.max_length or config.max_length,
         )
-        return given, config
+        return options, config
 
     def check(self, config: TrainConfig | None) -> None:
         """Print the findings about the data."""
@@ -162,7 +162,7 @@ class Check(OutOption, DataOptions, Command):
         from finetune.data import render
 
         if self.format == "json":
-            show(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))
+            show(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
         else:
             show(render(findings), indent=9)
 

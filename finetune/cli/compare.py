@@ -167,14 +167,14 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             ]
             scores, notes = score_systems(read, baseline=baseline, options=self._options())
         if self.format in ("csv", "json"):
-            records = [each.to_dict() for each in scores]
+            records = [score.to_dict() for score in scores]
             columns = [*records[0]]
             rows: list[list[Any]] = [[*record.values()] for record in records]
         else:
-            metrics = {each.data: each.metric for each in scores}
+            metrics = {score.data: score.metric for score in scores}
             columns = ["system", *(f"{name} {metrics[name]}" for name in data)]
-            cells = {(each.system, each.data): _score_cell(each) for each in scores}
-            rows = [[name, *(cells.get((name, each)) for each in data)] for name in systems]
+            cells = {(score.system, score.data): _score_cell(score) for score in scores}
+            rows = [[name, *(cells.get((name, data_set)) for data_set in data)] for name in systems]
         print_tables(self.format, ("", columns, rows))
         legend = _legend(scores, baseline, self.resamples, self.seed)
         for note in (*([] if self.format in ("csv", "json") else [legend]), *notes):
@@ -201,19 +201,19 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         from finetune.evaluation.compare import compare_folds
         from finetune.evaluation.significance import ALPHA
 
-        found = compare_folds(Path(first.runs), Path(second.runs), self.metric)
-        names = [each.system or each.runs for each in (first, second)]
+        comparison = compare_folds(Path(first.runs), Path(second.runs), self.metric)
+        names = [entry.system or entry.runs for entry in (first, second)]
         rows = [
-            (names[0], found.metric, *found.first, None),
-            (names[1], found.metric, *found.second, None),
-            (" - ".join(names), found.metric, *found.difference, found.p),
+            (names[0], comparison.metric, *comparison.first, None),
+            (names[1], comparison.metric, *comparison.second, None),
+            (" - ".join(names), comparison.metric, *comparison.difference, comparison.p),
         ]
         columns = ("system", "metric", "mean", "low", "high", "p")
         print_tables(self.format, ("", columns, rows))
-        significant = "" if found.p < ALPHA else "not "
+        significant = "" if comparison.p < ALPHA else "not "
         show(
-            f"The difference over {quantity(found.num_folds, 'fold')} is {significant}significant "
-            f"at {ALPHA} (corrected resampled t-test, Nadeau & Bengio, 2003).",
+            f"The difference over {quantity(comparison.num_folds, 'fold')} is {significant}"
+            f"significant at {ALPHA} (corrected resampled t-test, Nadeau & Bengio, 2003).",
             error=self.format != "table",
         )
 

@@ -16,7 +16,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def completion(shell: str, options: Mapping[str, Sequence[Option]]) -> str:
-    """Return the script that a shell reads, for the options of each command.
+    """Write the completion script of a shell, for the options of each command.
 
     Raises:
         UserError: If the shell is not one of `SHELLS`, or shtab is not installed.

@@ -140,7 +140,7 @@ type_hints: Callable[..., dict[str, Any]] = functools.cache(get_type_hints)
 
 
 def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
-    """Return the options of a command, its own before inherited ones.
+    """List the options of a command, its own before inherited ones.
 
     Args:
         kind: The dataclass of the command, or of settings.
@@ -159,7 +159,7 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
                     marks[name], groups[name] = mark, mark.group or groups[name]
                     own = mark.metavar if mark.positional else mark.name
                     names |= {} if own is None else {name: own}
-    found = []
+    options = []
     owners = [inspect.get_annotations(base) for base in kind.__mro__]
     depth = {name: index for index, own in reversed([*enumerate(owners)]) for name in own}
     for field in sorted(dataclasses.fields(kind), key=lambda field: depth[field.name]):
@@ -167,10 +167,10 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
         set_here = given is not None and not mark.positional
         value = vars(given)[field.name] if set_here else field.default
         if dataclasses.is_dataclass(kinds[field.name]):
-            found += options_of(kinds[field.name], value if set_here else None)
+            options += options_of(kinds[field.name], value if set_here else None)
             continue
         metavar = mark.metavar or _metavar(kinds[field.name], field.name)
-        found.append(
+        options.append(
             Option(
                 field.name,
                 names.get(field.name, flag(field.name)),
@@ -182,7 +182,7 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
                 mark,
             )
         )
-    return found
+    return options
 
 
 @cache
@@ -201,11 +201,11 @@ def _field_texts(module: str) -> dict[str, dict[str, str]]:
 
 
 def values_of(kind: Any) -> tuple[str, ...]:
-    """Return the legal values of a type, if they can be listed."""
+    """List the legal values of a type, if they can be listed."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if get_origin(kind) in (Union, UnionType):
-        return tuple(value for each in get_args(kind) for value in values_of(each))
+        return tuple(value for member in get_args(kind) for value in values_of(member))
     return ()
 
 
@@ -213,7 +213,7 @@ def _metavar(kind: Any, name: str) -> str:
     if values := values_of(kind):
         return f"{{{','.join(values)}}}"
     if get_origin(kind) in (Union, UnionType):
-        kinds = [each for each in get_args(kind) if each is not NoneType]
+        kinds = [member for member in get_args(kind) if member is not NoneType]
         return "{true,false}" if kinds == [bool] else _metavar(kinds[0], name)
     if get_origin(kind) is tuple:
         metavar = _metavar(get_args(kind)[0], name.removesuffix("s")).removesuffix(" …")
@@ -223,18 +223,18 @@ def _metavar(kind: Any, name: str) -> str:
 
 
 def summary_of(kind: type[Any]) -> str:
-    """Return the first sentence of the documentation of a command."""
+    """Extract the summary from the documentation of a command."""
     return inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def examples_of(kind: type[Any]) -> list[str]:
-    """Return the examples in the documentation of a command."""
+    """Extract the examples from the documentation of a command."""
     text = inspect.cleandoc(kind.__doc__ or "").partition("Examples:\n")[2]
     return [line.strip() for line in text.splitlines() if line.strip().startswith("finetune ")]
 
 
 def command_help(name: str, kind: type[Any], given: object | None, *, everything: bool) -> str:
-    """Return the help of a command: common options, or ``everything``.
+    """Format the help of a command: common options, or ``everything``.
 
     Args:
         name: The command.
@@ -243,11 +243,11 @@ def command_help(name: str, kind: type[Any], given: object | None, *, everything
         everything: List all options with their whole texts.
     """
     options = options_of(kind, given)
-    rest = [option for option in options if not option.positional]
-    all_fit = everything or len(rest) <= MOST_OPTIONS
+    named = [option for option in options if not option.positional]
+    all_fit = everything or len(named) <= MOST_OPTIONS
     shown = [each for each in options if all_fit or each.common or each.required or each.positional]
     needed = [each.spelling for each in options if each.positional]
-    needed += [each.spelling for each in rest if each.required]
+    needed += [each.spelling for each in named if each.required]
     width = min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
     usage = textwrap.fill(
         " ".join(["usage: finetune", name, *needed, "[--option value …]"]),
@@ -264,8 +264,8 @@ def command_help(name: str, kind: type[Any], given: object | None, *, everything
             lines.append("")
     if not everything:
         number = len(options) - len(shown)
-        others = "1 option" if number == 1 else f"{number} options"
-        what = f"the other {others}" if number else "the whole text of each option"
+        count = "1 option" if number == 1 else f"{number} options"
+        what = f"the other {count}" if number else "the whole text of each option"
         lines.append(f"--help-all shows {what}. --quiet and --verbose work with every command.")
     return "\n".join(lines).rstrip("\n")
 
@@ -287,12 +287,12 @@ def _lines(option: Option, width: int, whole: bool) -> Iterator[str]:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a text."""
+    """Extract the first sentence of a text."""
     return re.split(r"(?<=[.])\s+(?=[A-Z`-])", text, maxsplit=1)[0]
 
 
 def overview() -> str:
-    """Return the help of all commands."""
+    """Format the list of all commands."""
     parts = [HEAD]
     for group, commands in COMMANDS_BY_GROUP.items():
         parts.append(group)

@@ -64,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Threads that wait by spinning stop each other where other programs use the processor.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     command, main_process = None, process_index() == 0
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        given, output = _with_verbosity(given)
+        words, output = _with_verbosity(words)
         with _without(*(() if main_process else (redirect_stdout, redirect_stderr))):
-            parsed = parse(given)
+            parsed = parse(words)
             alone = num_processes() > 1 and not _shares_work(parsed)
         if alone and not main_process:
             return
@@ -110,9 +110,9 @@ def _with_verbosity(
         raise UserError("--quiet and --verbose exclude each other: leave one out.")
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    rest = [argument for argument in before if argument not in OPTIONS_OF_ALL]
-    rest += ["--", *after] if after else []
-    return rest, _without(*((redirect_stderr,) if quiet else ()))
+    remaining = [argument for argument in before if argument not in OPTIONS_OF_ALL]
+    remaining += ["--", *after] if after else []
+    return remaining, _without(*((redirect_stderr,) if quiet else ()))
 
 
 def _run(command: Command) -> None:
@@ -153,7 +153,7 @@ def command_class(name: str) -> type[Any]:
 
 
 def parse(arguments: Sequence[str]) -> Any:
-    """Return the dataclass of the command, with its options.
+    """Parse the arguments into the dataclass of a command.
 
     Raises:
         UserError: If an option or a value is wrong.
@@ -196,11 +196,11 @@ def _command(
 def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> None:
     from finetune.cli.run import Multitask
 
-    own = {option.name for option in options_of(Multitask)}
+    allowed = {option.name for option in options_of(Multitask)}
     of_training = {option.name for option in options_of(command_class("classify"))}
     for argument in arguments:
         name = argument.partition("=")[0].replace("_", "-")
-        if name in of_training - own:
+        if name in of_training - allowed:
             raise UserError(
                 f"{name} does not apply to several tasks: leave it out. See finetune run {path} "
                 "--help."
@@ -211,13 +211,13 @@ def _recipe_of(arguments: Sequence[str]) -> str | None:
     options = options_of(command_class("run"))
     names = {option.name for option in options}
     for task in CONFIGS:  # whose values are no recipes
-        options += [each for each in options_of(CONFIGS[task]) if each.name not in names]
+        options += [option for option in options_of(CONFIGS[task]) if option.name not in names]
         names |= {option.name for option in options}
     from finetune.cli.run import Multitask
 
     for kind in (Multitask, *(imported(row.command) for row in LISTS.values())):
-        more = [each for each in options_of(kind) if each.name not in names]
-        options += [each for each in more if not each.positional]
+        more = [option for option in options_of(kind) if option.name not in names]
+        options += [option for option in more if not option.positional]
         names |= {option.name for option in options}
     values, unknown = parsed_known("run", options, arguments)
     if any(is_option(word) for word in unknown):  # its value is no recipe
@@ -226,20 +226,20 @@ def _recipe_of(arguments: Sequence[str]) -> str | None:
     return path
 
 
-def _information(name: str, rest: list[str]) -> str | None:
+def _information(name: str, arguments: list[str]) -> str | None:
     if name == "--version":
         return str(finetune.__version__)
-    if name == "help" and rest:
-        name, rest = rest[0], [*rest[1:], "--help"]
+    if name == "help" and arguments:
+        name, arguments = arguments[0], [*arguments[1:], "--help"]
     if name in ("help", *HELP):
         return overview()
     option, _, shell = name.partition("=")
     if option == "--print-completion":
-        return _completion(shell or "".join(rest))
-    before, _ = before_dashes(rest)
+        return _completion(shell or "".join(arguments))
+    before, _ = before_dashes(arguments)
     if wanted := [argument for argument in before if argument in HELP]:
-        others = [argument for argument in before if argument not in HELP]
-        return _help(name, others, everything="--help-all" in wanted)
+        remaining = [argument for argument in before if argument not in HELP]
+        return _help(name, remaining, everything="--help-all" in wanted)
     return None
 
 
@@ -248,9 +248,9 @@ def _completion(shell: str) -> str:
 
     options = {name: options_of(command_class(name)) for name in COMMANDS}
     for name in ("run", "search"):  # they take the options of a task
-        own = {option.name for option in options[name]}
-        of_task = [each for each in options_of(CONFIGS["classify"]) if each.group != "task"]
-        options[name] += [each for each in of_task if each.name not in own]
+        names = {option.name for option in options[name]}
+        of_task = [option for option in options_of(CONFIGS["classify"]) if option.group != "task"]
+        options[name] += [option for option in of_task if option.name not in names]
     return completion(shell, options)
 
 
@@ -264,7 +264,7 @@ def _require_command(name: str) -> None:
         )
 
 
-def _help(name: str, rest: list[str], *, everything: bool) -> str:
+def _help(name: str, arguments: list[str], *, everything: bool) -> str:
     _require_command(name)
-    kind, given = _command(name, [], _recipe_of(rest) if name == "run" else None)
-    return command_help(name, kind, given, everything=everything)
+    kind, defaults = _command(name, [], _recipe_of(arguments) if name == "run" else None)
+    return command_help(name, kind, defaults, everything=everything)

@@ -209,13 +209,13 @@ class ReasonOptions:
         return self.explain or self.nearest is not None
 
     def reasons(self, model: Predictor, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        """Return the explanations and the nearest training examples of each example, if wanted."""
-        found: dict[str, list[Any]] = {}
+        """Compute the attributions and the nearest training examples of each example, if wanted."""
+        columns: dict[str, list[Any]] = {}
         if self.explain:
-            found["explanation"] = model.explain(examples)
+            columns["explanation"] = model.explain(examples)
         if self.nearest is not None:
-            found["nearest"] = model.nearest(examples, self.nearest)
-        return found
+            columns["nearest"] = model.nearest(examples, self.nearest)
+        return columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +260,7 @@ class EncoderOptions(HubOptions, SpeedOptions):
     """Options of the commands that run an encoder."""
 
     def keywords(self) -> dict[str, Any]:
-        """Return the options as arguments of ``Embedder`` and of functions that make one."""
+        """The options as arguments of ``Embedder``."""
         return dict(vars(self))
 
 

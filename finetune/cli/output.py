@@ -122,7 +122,7 @@ def table_text(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
 ) -> str:
-    """Return a table as text in a format."""
+    """Format a table."""
     style = {"csv": _csv, "latex": _latex, "markdown": _markdown}[format]
     return style(title, columns, rows)
 
@@ -155,14 +155,14 @@ class ScoreCell:
     marked: bool = False
 
     def __str__(self) -> str:
-        """Return the score as Markdown and plain text show it."""
+        """The score in Markdown and plain text."""
         deviation = "" if self.deviation is None else f" ± {self.deviation}"
         score = f"**{self.score}**" if self.bold else self.score
         return f"{score}{deviation}{' †' * self.marked}"
 
     @property
     def latex(self) -> str:
-        """Return the score as LaTeX."""
+        """The score in LaTeX."""
         deviation = "" if self.deviation is None else rf" $\pm$ {self.deviation}"
         score = rf"\textbf{{{self.score}}}" if self.bold else self.score
         mark = r"$^{\dagger}$" if self.marked else ""
@@ -217,7 +217,7 @@ def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool
 
 
 def error_line(error: Exception) -> tuple[str, int]:
-    """Return the message for the user and the exit code; a bug writes its traceback to a file."""
+    """Format an error for the user, with its exit code; write the traceback of a bug to a file."""
     if os.environ.get("FINETUNE_TRACEBACK"):
         raise error
     if isinstance(error, UserError):
@@ -260,15 +260,15 @@ def check_output(path: str, inputs: Iterable[Path] = (), suffixes: Iterable[str]
     if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
         problem = "is a folder" if Path(path).is_dir() else "its folder does not exist"
         raise UserError(f"--out {path}: {problem}: name a file in a folder that exists.")
-    for each in inputs:
-        if each.is_file() and Path(path).is_file() and each.samefile(path):
-            raise UserError(f"--out {path} would overwrite the input {each}: name another file.")
+    for source in inputs:
+        if source.is_file() and Path(path).is_file() and source.samefile(path):
+            raise UserError(f"--out {path} would overwrite the input {source}: name another file.")
     if suffixes:
         require_suffix(path, suffixes)
 
 
 def inputs_of(file: str | None) -> list[Path]:
-    """Return the files that --file names, for ``check_output``."""
+    """List the files that --file names, for ``check_output``."""
     from finetune.data.sources import input_files
 
     return input_files(file) if file and file != "-" else []
@@ -277,14 +277,14 @@ def inputs_of(file: str | None) -> list[Path]:
 def refuse_options(command: Any, used: Collection[str], subject: str) -> None:
     """Raise UserError if an option is given that ``subject`` does not use."""
     for field in dataclasses.fields(command):
-        made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
         if field.name not in used and vars(command)[field.name] != default:
             raise UserError(f"{flag(field.name)}: it does not apply to {subject}: leave it out.")
 
 
 def require_free(out: str | None) -> Path:
-    """Return the folder of --out; UserError if it is not empty."""
+    """Check that the folder of --out is empty; UserError if not."""
     folder = Path(out or "")
     if not is_free(folder):
         raise UserError(f"--out {folder} is not empty: name a new folder.")

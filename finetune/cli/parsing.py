@@ -55,13 +55,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def before_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after `--`, after which nothing is an option."""
+    """Split arguments at `--`, after which nothing is an option."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
     return [*arguments[:place]], [*arguments[place + 1 :]]
 
 
 def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the values that arguments give the fields of a command, by name of the field.
+    """Parse arguments into the values of a command's fields, by name.
 
     Raises:
         UserError: An option is unknown or a required one missing, or a value is not legal.
@@ -70,24 +70,26 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
     values, rest = parsed_known(name, options, arguments)
     if rest:
         refuse(name, options, rest)
-    missing = [each for each in options if each.required and each.field not in values]
+    missing = [option for option in options if option.required and option.field not in values]
     if missing:
-        names = ", ".join(each.metavar if each.positional else each.name for each in missing)
+        names = ", ".join(
+            option.metavar if option.positional else option.name for option in missing
+        )
         raise UserError(f"finetune {name}: missing {names}: see finetune {name} --help.")
     return values
 
 
-def refuse(name: str, options: Sequence[Option], rest: Sequence[str]) -> NoReturn:
+def refuse(name: str, options: Sequence[Option], arguments: Sequence[str]) -> NoReturn:
     """Raise UserError for arguments of a command that none of its options takes."""
-    first = next(filter(is_option, rest), rest[0])
+    first = next(filter(is_option, arguments), arguments[0])
     given = first.partition("=")[0]
     spelled = given.replace("_", "-")
     if spelled in OTHER_MEANING:
         raise UserError(f"{given}: {OTHER_MEANING[spelled]}.")
     names = [option.name for option in options if not option.positional]
     what = "unknown option" if is_option(first) else "unexpected argument"
-    others = [alias for name, alias in ALIASES.items() if name in names]
-    near = did_you_mean(spelled, [*names, *others]) if is_option(first) else ""
+    aliases = [alias for name, alias in ALIASES.items() if name in names]
+    near = did_you_mean(spelled, [*names, *aliases]) if is_option(first) else ""
     positional = next((option.name for option in options if option.positional), None)
     if spelled in ("--model", "--run") and positional in ("MODEL", "RUN"):
         near = f" Write the model without an option: finetune {name} {positional}."
@@ -99,14 +101,14 @@ def refuse(name: str, options: Sequence[Option], rest: Sequence[str]) -> NoRetur
 
 
 def is_option(argument: str) -> bool:
-    """Return whether an argument is an option, and no value such as `-` or `-1`."""
+    """Whether an argument is an option, not a value such as `-` or `-1`."""
     return argument[:1] == "-" and not re.fullmatch(r"-(\d*\.?\d+)?", argument)
 
 
 def parsed_known(
     name: str, options: Sequence[Option], arguments: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of options, by field, and the arguments that are none of theirs."""
+    """Parse known options into values by field, and keep all other arguments."""
     words, after = before_dashes(arguments)
     for option in filter(lambda option: option.switch, options):  # its value may be left out
         legal = {"true", "false", *values_of(option.kind)}
@@ -119,10 +121,10 @@ def parsed_known(
         words = [*_with_option_before_each_text(words)]
     parser = _Parser(prog=f"finetune {name}", add_help=False, allow_abbrev=False)
     add_options(parser, options)
-    found, unknown = parser.parse_known_intermixed_args(words)
+    namespace, unknown = parser.parse_known_intermixed_args(words)
     fields = {option.field: option for option in options}
     values = dict[str, Any]()
-    for field, value in vars(found).items():
+    for field, value in vars(namespace).items():
         if isinstance(value, str):
             value = value.removeprefix(NO_OPTION)
         elif isinstance(value, list) and get_origin(fields[field].item) is not tuple:
@@ -159,7 +161,7 @@ def add_options(
         else:
             other = ONE_WORD.get(option.name)
             aliases = [ALIASES.get(option.name), None if other in names else other]
-            added = _add(parser, option, [each for each in aliases if each is not None])
+            added = _add(parser, option, [alias for alias in aliases if alias is not None])
         if complete is None:
             continue
         added.help = first_sentence(option.text).replace("%", "%%")
@@ -171,7 +173,7 @@ def add_options(
 
 
 def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
-    """Return a command with the values of its fields; others are as in ``given``, or unset."""
+    """Build a command from values of its fields; other fields are as in ``given``, or default."""
     arguments: dict[str, Any] = {}
     hints = type_hints(kind)
     for field in dataclasses.fields(kind):
@@ -209,5 +211,5 @@ def _typed(option: Option, value: Any) -> Any:
     if get_origin(option.item) is tuple:
         return tuple(map(tuple, value))
     if option.item is int:  # `100,200` as well as `100 200`
-        value = [number for each in value for number in each.split(",") if number]
+        value = [number for item in value for number in item.split(",") if number]
     return converted(option.name, value, option.kind, text=True)

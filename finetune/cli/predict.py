@@ -302,8 +302,8 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             for index, text in enumerate(self.text):
                 if rows is not None:
                     rows[index] = {"text": text, **second}
-                given = text if self.pair is None else (text, self.pair)
-                yield task.record.example(index, given, "--text")
+                text_or_pair = text if self.pair is None else (text, self.pair)
+                yield task.record.example(index, text_or_pair, "--text")
         else:
             yield from task.record.read(self.file or "", **self.reading, rows=rows)
 

@@ -15,12 +15,12 @@ BETWEEN = "   "
 
 
 def without_reasons(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without its explanations and nearest training examples."""
+    """Remove from a row its attributions and nearest training examples."""
     return {name: value for name, value in row.items() if name not in ("explanation", "nearest")}
 
 
 def prediction_line(row: Mapping[str, Any]) -> str:
-    """Return a prediction as a line such as `Maria Keller PER 0.91   Oslo LOC 0.90`."""
+    """Format a prediction as a line such as `Maria Keller PER 0.91 Oslo LOC 0.90`."""
     if row.get("spans") is not None:
         return BETWEEN.join(_spans(row)) or "nothing found"
     if "tags" in row:

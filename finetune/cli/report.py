@@ -97,40 +97,43 @@ class Report(ReasonOptions, GoldOptions, Command):
             raise UserError(f"--format {format}: {what} a page: leave --format out.")
         from finetune.evaluation.error_analysis import analysis_record, analyze
 
-        found = analyze(self.folders[0], self.source, split=self.split or "test")
+        analysis = analyze(self.folders[0], self.source, split=self.split or "test")
         number = IN_A_TEXT if self.examples is None else self.examples
         if format == "json":
-            show(json.dumps(analysis_record(found, number), indent=2, ensure_ascii=False))
+            show(json.dumps(analysis_record(analysis, number), indent=2, ensure_ascii=False))
         elif format == "table":
-            print_analysis(found, number)
+            print_analysis(analysis, number)
         else:
             from finetune.reporting.analysis import analysis_tables
 
-            tables = analysis_tables(found).values()
-            print_tables(format, *((each.caption, each.columns, each.rows) for each in tables))
+            tables = analysis_tables(analysis).values()
+            print_tables(format, *((table.caption, table.columns, table.rows) for table in tables))
 
 
-def print_analysis(found: Analysis, num_examples: int) -> None:
+def print_analysis(analysis: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
     from finetune.evaluation.decisions.abstaining import withheld_note
     from finetune.evaluation.positive import metric_title
     from finetune.reporting.analysis import analysis_tables
 
-    by = found.aligned_by and f", aligned by {found.aligned_by}"
-    show(f"{found.predictions}: {quantity(len(found.run), 'example')}, gold: {found.gold}{by}")
-    overall = {name: value for name, value in found.scores.items() if ":" not in name}
-    titles = {metric_title(name, found.run.positive): value for name, value in overall.items()}
+    by = analysis.aligned_by and f", aligned by {analysis.aligned_by}"
+    show(
+        f"{analysis.predictions}: {quantity(len(analysis.run), 'example')}, gold: "
+        f"{analysis.gold}{by}"
+    )
+    overall = {name: value for name, value in analysis.scores.items() if ":" not in name}
+    titles = {metric_title(name, analysis.run.positive): value for name, value in overall.items()}
     show("  ".join(f"{title} {shown_value(value)}" for title, value in titles.items()))
-    for note in filter(None, (found.positive_note, withheld_note(found.run))):
+    for note in filter(None, (analysis.positive_note, withheld_note(analysis.run))):
         show(note)
-    for name, table in analysis_tables(found).items():
-        if name in found.tables:
+    for name, table in analysis_tables(analysis).items():
+        if name in analysis.tables:
             show()
             _print_subgroups(name, table)
-    if found.type.lists_errors:
+    if analysis.type.lists_errors:
         show()
-        _print_calibration(found)
-        _print_errors(found, num_examples)
+        _print_calibration(analysis)
+        _print_errors(analysis, num_examples)
 
 
 def _print_subgroups(name: str, table: Table) -> None:
@@ -142,47 +145,47 @@ def _print_subgroups(name: str, table: Table) -> None:
         print_table(table.columns, rows, table.caption)
 
 
-def _print_calibration(found: Analysis) -> None:
+def _print_calibration(analysis: Analysis) -> None:
     from finetune.evaluation.calibration import error_of_bins
     from finetune.reporting.analysis import reliability_table
 
-    if not found.bins:
-        if found.type.has_categories:
+    if not analysis.bins:
+        if analysis.type.has_categories:
             show("No probabilities in the predictions: nothing on calibration.\n")
         return
-    table = reliability_table(found)
+    table = reliability_table(analysis)
     rows = [(*row, "#" * round(20 * row[-1])) for row in table.rows]
-    rated = found.type.wording.rated.removeprefix("predicted ")
+    rated = analysis.type.wording.rated.removeprefix("predicted ")
     title = f"Calibration of {rated}: expected calibration error"
-    print_table((*table.columns, ""), rows, f"{title} {error_of_bins(found.bins):.4f}")
+    print_table((*table.columns, ""), rows, f"{title} {error_of_bins(analysis.bins):.4f}")
     show()
 
 
-def _print_errors(found: Analysis, number: int) -> None:
+def _print_errors(analysis: Analysis, number: int) -> None:
     from finetune.evaluation.error_analysis import (
         count_categories,
         first_by_category,
         most_confident,
     )
 
-    counts = count_categories(found.errors)
-    if found.type.has_categories:
+    counts = count_categories(analysis.errors)
+    if analysis.type.has_categories:
         listed = [f"{name}: {count:,}" for name, count in counts.items()]
         show(f"Errors: {abbreviated(listed, MOST_ROWS) or 'none'}")
     if not number:
         return
-    _print_cases("The most confident errors", most_confident(found.errors, number))
-    doubts = found.contradictions
+    _print_cases("The most confident errors", most_confident(analysis.errors, number))
+    doubts = analysis.contradictions
     _print_cases(
         "Predictions that contradict gold with more confidence than usual for their class "
         f"({len(doubts):,}): look at these first",
         doubts[:number],
     )
-    if found.not_credible:
-        show(found.not_credible)
-    if found.type.pairs_of_labels:
+    if analysis.not_credible:
+        show(analysis.not_credible)
+    if analysis.type.pairs_of_labels:
         return  # a category is a pair of labels: the list of confident errors suffices
-    for name, cases in first_by_category(found.errors, number).items():
+    for name, cases in first_by_category(analysis.errors, number).items():
         title = "The largest errors" if name == "error" else f"{name} ({counts[name]:,})"
         _print_cases(title, cases)
 

@@ -99,14 +99,14 @@ class Run(FormatOption, RunOptions, Command):
 
     def run(self) -> None:
         """List the recipes; with one, its task is run in place of this command."""
-        given = {name for name, value in vars(self).items() if value != getattr(Run, name, None)}
-        if wrong := given - {"folder", "runs", "format", "only"}:
+        chosen = {name for name, value in vars(self).items() if value != getattr(Run, name, None)}
+        if wrong := chosen - {"folder", "runs", "format", "only"}:
             raise UserError(f"finetune run {flag(min(wrong))} needs a recipe: finetune run RECIPE.")
         list_recipes(self.folder, self.runs, self.format, self.only)
 
 
 def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
-    """Return the command with the settings of a recipe, or of its quick check."""
+    """Build the command with the settings of a recipe, or of its quick check."""
     recipe = load_recipe(path)
     followed = recipe.smoke_recipe() if smoke else recipe
     kind: type[RecipeCommand] = task_command(recipe.task, RecipeCommand)
@@ -227,7 +227,7 @@ def _row_of_recipe(path: Path) -> tuple[list[str], Recipe | None]:
     recipe = load_recipe(path)
     config = recipe.config()
     model = config.model or config.init_from or config.new_encoder or ""
-    scores = (f"{each.split} {each.metric} {each.claimed}" for each in recipe.expected)
+    scores = (f"{score.split} {score.metric} {score.claimed}" for score in recipe.expected)
     return [path.stem, recipe.task, model, config.data, "; ".join(scores)], recipe
 
 

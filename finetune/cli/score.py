@@ -76,15 +76,15 @@ class Score(FormatOption, DataOptions, Command):
             costs=None if self.costs is None else read_costs(self.costs),
             encoding=self.encoding,
         )
-        found = align_runs([predictions], source)
-        (tables,) = found.runs
+        aligned = align_runs([predictions], source)
+        (tables,) = aligned.runs
         scores = score(tables)
         if self.format == "json":
             show(json.dumps(scores, indent=2))
         else:
             print_tables(self.format, ("", ("metric", "value"), list(scores.items())))
         by_position = "Aligned by position: one of the files has no ids."
-        others = found.aligned_by == "position" and usual is None  # not predicted from gold itself
-        notes = [by_position if others else "", found.positive_note]
+        unsure = aligned.aligned_by == "position" and usual is None  # not predicted from gold
+        notes = [by_position if unsure else "", aligned.positive_note]
         for note in filter(None, [*notes, withheld_note(tables)]):
             show(note, error=True)

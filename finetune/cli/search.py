@@ -68,7 +68,7 @@ class TaskSearch(Search):
 
         reporter = Reporter()
         with resumable(reporter, command_line):
-            found = api.search_once(
+            search = api.search_once(
                 self.task,
                 self.training.config,
                 space=list(chain(*self.space)),
@@ -78,30 +78,30 @@ class TaskSearch(Search):
                 reporter=reporter,
                 report=report_run,
             )
-        print_tables(self.format, ("", *found.result.table()))
-        _summarize(found, error=self.format != "table")
+        print_tables(self.format, ("", *search.result.table()))
+        _summarize(search, error=self.format != "table")
 
 
-def _summarize(found: FinishedSearch, *, error: bool) -> None:
-    best, number = found.result.require_best(), quantity(len(found.result.trials), "trial")
+def _summarize(search: FinishedSearch, *, error: bool) -> None:
+    best, number = search.result.require_best(), quantity(len(search.result.trials), "trial")
     settings = " ".join(f"{name}={value}" for name, value in best.settings.items())
     settings = settings or "the settings of the command"
     show(f"best is trial {best.number} of {number}: {settings}", error=error)
-    outcome = found.run.outcome
-    show(score_lines(found.run.metrics, outcome.baselines), indent=14, error=error)
+    outcome = search.run.outcome
+    show(score_lines(search.run.metrics, outcome.baselines), indent=14, error=error)
     if outcome.degenerate:
         show(f"the best run is degenerate: {'; '.join(outcome.degenerate)}", error=error)
-    again = shlex.join(["finetune", "run", str(found.recipe), "--seeds", "3"])
+    again = shlex.join(["finetune", "run", str(search.recipe), "--seeds", "3"])
     show(
         f"The score on validation is the best of {number}, and so too high. Train the best "
         f"settings with other seeds: {again}",
         error=error,
     )
-    show(f"Everything is in {found.result.folder}: {found.page.name} is the page.", error=True)
+    show(f"Everything is in {search.result.folder}: {search.page.name} is the page.", error=True)
 
 
 def search_command(task: str) -> type[TaskSearch]:
-    """Return the command that searches for the settings of a task."""
+    """Build the command that searches for the settings of a task."""
     return make_dataclass(
         "Search",
         [("training", task_command(task))],

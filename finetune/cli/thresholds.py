@@ -170,9 +170,9 @@ class Thresholds(FormatOption, Command):
             write_run_checksums(model.parent)
 
     def _goal_name(self) -> str:
-        given = [name for name in GOALS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise UserError(f"{flag(given[0])} and {flag(given[1])}: give one goal.")
+        goals = [name for name in GOALS if getattr(self, name) is not None]
+        if len(goals) > 1:
+            raise UserError(f"{flag(goals[0])} and {flag(goals[1])}: give one goal.")
         for name in ("precision", "recall", "risk", "coverage", "sets", "unlike", "delta"):
             value = getattr(self, name)
             last = name in ("precision", "recall", "coverage")  # 1 is legal
@@ -183,10 +183,10 @@ class Thresholds(FormatOption, Command):
             raise UserError("--per-class and --set-scores are about sets: add --sets LEVEL.")
         if self.delta != DELTA and self.risk is None and self.coverage is None:
             raise UserError("--delta is about the bound of the risk: add --risk or --coverage.")
-        if self.reset and (given or self.dry_run):
-            other = flag(given[0]) if given else "--dry-run"
+        if self.reset and (goals or self.dry_run):
+            other = flag(goals[0]) if goals else "--dry-run"
             raise UserError(f"--reset removes what was saved: leave out {other}.")
-        return given[0] if given else ""
+        return goals[0] if goals else ""
 
     def _runs(self, positive: str | None = None) -> dict[str, Tables]:
         from finetune.evaluation.alignment import align_runs

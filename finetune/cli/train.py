@@ -117,8 +117,8 @@ class TaskCommand(RunOptions, TrainingCommand):
                 "a recipe": recipe_run is not None,
             },
         }
-        for name, given in (("--folds", self.folds), ("--sizes", self.sizes)):
-            for other in both[name] if given is not None else ():
+        for name, value in (("--folds", self.folds), ("--sizes", self.sizes)):
+            for other in both[name] if value is not None else ():
                 if both[name][other]:
                     raise UserError(f"{other} does not go with {name}: leave one of them out.")
 
@@ -187,7 +187,8 @@ def _trial_without_hub(task: str, config: TrainConfig) -> Iterator[None]:
 
 
 def trial_command(task: str, config: TrainConfig) -> str:
-    """Return the command of this process with the small encoder, and data of files."""
+    """Replace the encoder and data of this process's command: the small encoder, and data of
+    files."""
     from finetune.data.hub import hub_dataset
     from finetune.reporting.environment import command_line
 
@@ -209,7 +210,7 @@ def trial_command(task: str, config: TrainConfig) -> str:
 
 @cache
 def task_command(task: str, base: type[Any] = TaskCommand) -> type[Any]:
-    """Return the command that trains a task, or (`RecipeCommand`) follows a recipe of it."""
+    """Build the command that trains a task, or (`RecipeCommand`) follows a recipe of it."""
     config = CONFIGS[task]
     return make_dataclass(
         task.capitalize(),
@@ -223,14 +224,14 @@ def task_command(task: str, base: type[Any] = TaskCommand) -> type[Any]:
 
 def require_unset(name: str, command: TaskCommand) -> None:
     """Raise UserError for options that apply to single runs only."""
-    for option, given in (
+    for option, is_set in (
         ("--dry-run", command.dry_run),
         ("--seeds", command.seeds is not None),
         ("--resume", command.config.resume),
         ("--folds", command.folds is not None),
         ("--sizes", command.sizes is not None),
     ):
-        if given:
+        if is_set:
             raise UserError(f"{name}: {option} does not apply: leave it out.")
 
 
@@ -361,7 +362,7 @@ def resumable(reporter: Reporter, command: Callable[[], str], *folders: Path) ->
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as interrupted:
-        if folders and not any(RunFolder.open(each).is_run for each in folders):
+        if folders and not any(RunFolder.open(folder).is_run for folder in folders):
             where = folders[0] if len(folders) == 1 else folders[0].parent
             start = f"Start again with: {command_line()}"
             reporter.say(f"interrupted: nothing was written to {where}. {start}")
@@ -452,6 +453,6 @@ def dry_run(name: str, config: TrainConfig) -> None:
         f"checkpoint every {plan.save_every:,}"
     )
     defaults = settings(type(config)())
-    given = {n: getattr(config, n) for n, v in settings(config).items() if v != defaults[n]}
-    show("settings: " + (", ".join(written(n, v) for n, v in given.items()) or "the defaults"))
+    changed = {n: getattr(config, n) for n, v in settings(config).items() if v != defaults[n]}
+    show("settings: " + (", ".join(written(n, v) for n, v in changed.items()) or "the defaults"))
     show(f"(all others have their defaults: finetune {name} --help lists them)")

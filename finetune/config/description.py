@@ -80,7 +80,7 @@ class TaskDescription:
     library: str = "transformers"
     """The library that loads models without a custom head."""
     custom_head: Callable[[Mapping[str, Any]], bool] = lambda settings: False
-    """Return whether ``library`` cannot load the model of these settings."""
+    """Whether ``library`` cannot load the model of these settings."""
     decoding: str = ""
     """What a prediction does beyond the pipeline of transformers, in words."""
     example: str = "I would watch it again tomorrow."

@@ -27,7 +27,7 @@ STATISTICS = ("mean", "median")
 
 
 def is_split(name: str) -> bool:
-    """Return whether a split can be scored: ``validation``, ``test``, or a test set by its name.
+    """Whether a split can be scored: ``validation``, ``test``, or a test set by its name.
 
     >>> is_split("test_matched"), is_split("test_de"), is_split("train")
     (True, True, False)
@@ -64,7 +64,7 @@ class Expected:
 
 
 def metrics_of(task: str) -> tuple[str, ...]:
-    """Return the metrics of a task; `ner` also has ``span_f1_strict:TYPE``."""
+    """List the metrics of a task; `ner` also has ``span_f1_strict:TYPE``."""
     from finetune.config.tasks import CONFIGS  # which need no scores
 
     return CONFIGS[task].description.metrics

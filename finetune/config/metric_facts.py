@@ -58,5 +58,5 @@ FACTS: Mapping[str, MetricFacts] = {
 
 
 def facts_of(metric: str) -> MetricFacts:
-    """Return the facts of a metric; ``f1:NAME`` has the facts of ``f1``."""
+    """Look up the properties of a metric; those of ``f1:NAME`` are those of ``f1``."""
     return FACTS.get(metric.partition(":")[0], MetricFacts())

@@ -31,7 +31,7 @@ class Help:
 
 
 def argument(metavar: str) -> Help:
-    """Return the mark of a positional argument."""
+    """Mark a field as a positional argument."""
     return Help(metavar, "arguments", positional=True)
 
 

@@ -85,14 +85,14 @@ class Recipe:
         return f"{self.task}-{stem}{'-smoke' if self.is_smoke else ''}"
 
     def config(self) -> TrainConfig:
-        """Return the configuration; raises UserError if a value is out of range."""
+        """Build the configuration; UserError if a value is out of range."""
         try:
             return CONFIGS[self.task](**self.settings)
         except UserError as error:
             raise UserError(f"{self.path}: {error}") from error
 
     def smoke_recipe(self) -> Recipe:
-        """Return the recipe with its ``smoke`` settings; raises UserError if it has none."""
+        """Apply the ``smoke`` settings of the recipe; UserError if it has none."""
         if not self.smoke:
             raise UserError(
                 f"{self.path} has no `smoke` settings for a quick check: add some, such as "
@@ -126,7 +126,7 @@ class RecipeRun:
         return cls(recipe, tuple(changed(settings(config), recipe_config, *MAY_DIFFER)))
 
     def to_dict(self) -> dict[str, str]:
-        """Return the name and path of the recipe."""
+        """The name and path of the recipe, as JSON values."""
         return {"name": self.recipe.name, "path": str(self.recipe.path.absolute())}
 
     def check_splits(self, splits: Collection[str]) -> None:
@@ -142,7 +142,7 @@ class RecipeRun:
 
 
 def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[str]:
-    """Return the settings that differ from a saved config.json and make scores incomparable.
+    """Find the settings that differ from a saved config.json and make scores incomparable.
 
     A missing setting counts as its default; settings in ``free`` may differ.
     """
@@ -153,14 +153,14 @@ def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[s
 
 
 def packaged_path(name: str) -> Path:
-    """Return a file or folder of the distribution: in the package, or at the top of a checkout."""
+    """Locate a file or folder of the distribution: in the package, or at the top of a checkout."""
     package = Path(str(resources.files("finetune")))
     installed = package / name
     return installed if installed.exists() else package.parent / name
 
 
 def local_path(spec: str | Path) -> Path:
-    """Return the path that the user names, ``examples/data/…`` also from the distribution."""
+    """Resolve a path of the user, ``examples/data/…`` also from the distribution."""
     path = Path(spec).expanduser()
     if path.parts[:2] == ("examples", "data") and not path.exists():
         path = packaged_path("examples").joinpath(*path.parts[1:])
@@ -170,22 +170,22 @@ def local_path(spec: str | Path) -> Path:
 def recipe_text(
     task: str, config: TrainConfig, description: str, expected: Sequence[Expected]
 ) -> str:
-    """Return the YAML of a recipe with the settings that differ from the defaults of the task."""
+    """Write a recipe as YAML, with the settings that differ from the defaults of the task."""
     import yaml
 
     defaults, of_command = settings(CONFIGS[task]()), changes_of(CONFIGS[task])
-    own = {
+    differing = {
         name: value
         for name, value in settings(config).items()
         if name in ("model", "data") or (value != defaults[name] and not of_command[name].acts)
     }
-    content = {"task": task, "description": description, **own}
-    content |= {"expected": [dataclasses.asdict(each) for each in expected]} if expected else {}
+    content = {"task": task, "description": description, **differing}
+    content |= {"expected": [dataclasses.asdict(score) for score in expected]} if expected else {}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
 
 def find_recipes(folder: str | Path) -> list[Path]:
-    """Return all recipe files below a folder, sorted; a missing `recipes` is the packaged one.
+    """Find all recipe files below a folder, sorted; a missing `recipes` is the packaged one.
 
     Files in a folder ``suites`` list recipes, and are none (``find_suites``).
     """
@@ -193,7 +193,7 @@ def find_recipes(folder: str | Path) -> list[Path]:
 
 
 def find_suites(folder: str | Path) -> list[Path]:
-    """Return all files below a folder that list recipes; ``find_recipes`` returns the others."""
+    """Find all files below a folder that list recipes; ``find_recipes`` returns the others."""
     return [path for path in _yaml_files(folder) if path.parent.name == SUITES]
 
 
@@ -205,13 +205,13 @@ def _yaml_files(folder: str | Path) -> list[Path]:
 
 
 def listed_recipes(path: str | Path) -> str | None:
-    """Return the key under which a file lists recipes, one of ``LISTS``; None for a recipe."""
+    """The key under which a file lists recipes, one of ``LISTS``; None for a recipe."""
     _, content, _ = open_recipe(path)
     return next((key for key in content if key in LISTS), None)
 
 
 def is_multitask(path: str | Path) -> bool:
-    """Return whether a file is a recipe for several tasks on one encoder."""
+    """Whether a file is a recipe for several tasks on one encoder."""
     return open_recipe(path)[1].get("task") == MULTITASK
 
 
@@ -323,10 +323,10 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
             raise UserError(
                 f"{where('tasks', name)}: {name!r} names a folder: use letters, digits, - and _."
             )
-        rest = {key: value for key, value in values.items() if key != "task"}
+        shared = {key: value for key, value in values.items() if key != "task"}
         typed = {
             **_typed_settings(where, kind, common),
-            **_typed_settings(where, kind, rest, "tasks", name),
+            **_typed_settings(where, kind, shared, "tasks", name),
         }
         given = {key: value for key, value in overrides.items() if value is not None}
         try:
@@ -338,7 +338,7 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
 
 
 def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., str]]:
-    """Return the path of a recipe, its content, and the function that locates keys in it.
+    """Read a recipe: its path, its content, and the function that locates keys in it.
 
     ``path`` is a file, a run folder, or the name of a packaged recipe. Raises UserError for a
     missing file and for text that is not the YAML of a mapping.
@@ -346,7 +346,7 @@ def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., s
     path = Path(path)
     path = path / RUN_SETTINGS if (path / RUN_SETTINGS).is_file() else _locate(path)
     if not path.is_file():
-        if inside := sorted(each.parent for each in path.glob("*/log.jsonl")):
+        if inside := sorted(log.parent for log in path.glob("*/log.jsonl")):
             raise UserError(f"{path}: holds several runs: name one of them, such as {inside[0]}.")
         raise UserError(f"{path}: no such recipe file. `finetune run` lists the recipes.")
     content, lines = _read(path)
@@ -384,11 +384,11 @@ def _locate(path: Path) -> Path:
     inside = path.relative_to("recipes") if path.parts[:1] == ("recipes",) else path
     name = inside.name if inside.suffix == ".yaml" else f"{inside.name}.yaml"
     folder = packaged_path("recipes")
-    found = sorted(folder.rglob(glob.escape(str(inside.parent / name))))
-    if len(found) > 1:
-        listed = " or ".join(str(other.relative_to(folder).with_suffix("")) for other in found)
+    files = sorted(folder.rglob(glob.escape(str(inside.parent / name))))
+    if len(files) > 1:
+        listed = " or ".join(str(other.relative_to(folder).with_suffix("")) for other in files)
         raise UserError(f"{path}: several recipes have that name: write {listed}.")
-    return found[0] if found else path
+    return files[0] if files else path
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
@@ -470,11 +470,11 @@ def _typed_settings(
 
 
 def written(name: str, value: Any) -> str:
-    """Return a setting as it is written in a command."""
+    """Format a setting as it is written in a command."""
     words = value if isinstance(value, tuple) else () if value is True else (str(value),)
     return " ".join((flag(name), *map(shlex.quote, words)))
 
 
 def typed_setting(task: str, name: str, text: str) -> Any:
-    """Return a value of a setting, given as text; raises UserError if it has another type."""
+    """Parse the text of a setting's value; UserError if it has another type."""
     return converted(flag(name), text, setting_types(CONFIGS[task])[name], text=True)

@@ -130,7 +130,7 @@ class ScheduleDefaults(NamedTuple):
 
 
 def default_max_tokens(device: str) -> int:
-    """Return the default tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
+    """The default tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
     return MAX_TOKENS_ON_CUDA if device == "cuda" else MAX_TOKENS
 
 
@@ -374,12 +374,12 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         tuples = [
             name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple
         ]
-        found = {name: _as_items(getattr(self, name)) for name in tuples}
+        resolved = {name: _as_items(getattr(self, name)) for name in tuples}
         for name in ("validation", "lora"):  # Python and YAML may give a number
-            found[name] = str(getattr(self, name))
+            resolved[name] = str(getattr(self, name))
         if self.model is None and self.init_from is None and self.new_encoder is None:
-            found["model"] = DEFAULT_MODEL
-        return found
+            resolved["model"] = DEFAULT_MODEL
+        return resolved
 
     def __post_init__(self) -> None:
         vars(self).update(self._resolved())
@@ -428,7 +428,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 raise UserError(f"{flag(name)} {value} {reason}")
 
     def tokens_on(self, device: str) -> int:
-        """Return the tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
+        """The tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
         return self.max_tokens or default_max_tokens(device)
 
 
@@ -897,13 +897,13 @@ CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TAS
 
 
 def named_strength(value: str) -> tuple[str, float | None]:
-    """Return name and number of a setting such as `focal:2`; None without a number."""
+    """Split a setting such as `focal:2` into its name and its number, or None."""
     name, _, number = value.partition(":")
     return name, float(number) if number else None
 
 
 def legal_adam(value: str) -> bool:
-    """Return whether a text has both numbers of the setting ``adam``."""
+    """Whether a text has both legal numbers of the setting ``adam``."""
     try:
         beta2, epsilon = map(float, value.split(","))
     except ValueError:
@@ -912,7 +912,7 @@ def legal_adam(value: str) -> bool:
 
 
 def flag(name: str) -> str:
-    """Return the option of a field: ``batch_size`` is ``--batch-size``."""
+    """The option of a field: ``batch_size`` is ``--batch-size``."""
     return "--" + name.replace("_", "-")
 
 
@@ -923,24 +923,24 @@ def _as_items(value: Any) -> Any:
 
 
 def column_map(columns: Sequence[str]) -> dict[str, str]:
-    """Return `role=column` items as a mapping; commas may separate them, too."""
-    items = [each for item in columns for each in re.split(r",(?=\w+=)", item)]
+    """Parse `role=column` items into a mapping; commas may separate them, too."""
+    items = [part for item in columns for part in re.split(r",(?=\w+=)", item)]
     for item in items:
         if "=" not in item:
             raise UserError(
                 f"--columns must be role=column, for instance text=sentence, not {item!r}."
             )
     pairs = [item.split("=", 1) for item in items]
-    found = {role: name for role, name in pairs}
-    if len(found) < len(pairs):
-        role = next(role for role in found if [each for each, _ in pairs].count(role) > 1)
+    columns_by_role = {role: name for role, name in pairs}
+    if len(columns_by_role) < len(pairs):
+        role = next(role for role in columns_by_role if [each for each, _ in pairs].count(role) > 1)
         raise UserError(f"--columns names {role} twice: write one column for each role.")
-    return found
+    return columns_by_role
 
 
 def named_test_sets(test_sets: Sequence[str]) -> dict[str, str]:
-    """Return ``NAME=DATA`` items as a mapping from the split ``test_NAME`` to its data."""
-    found: dict[str, str] = {}
+    """Parse ``NAME=DATA`` items into a mapping from the split ``test_NAME`` to its data."""
+    data_by_split: dict[str, str] = {}
     for item in test_sets:
         name, _, data = item.partition("=")
         split = f"test_{name}"
@@ -949,19 +949,19 @@ def named_test_sets(test_sets: Sequence[str]) -> dict[str, str]:
                 f"--test-sets must be NAME=DATA, with letters, digits, - and _ in the name, for "
                 f"instance de=xnli:de, not {item!r}."
             )
-        if split in found:
+        if split in data_by_split:
             raise UserError(f"--test-sets names {name!r} twice: choose another name.")
-        found[split] = data
-    return found
+        data_by_split[split] = data
+    return data_by_split
 
 
 def max_context_subwords(context: str, max_length: int) -> int:
-    """Return the most subwords of context on one side; 0 for ``none``."""
+    """The largest number of subwords of context on one side; 0 for ``none``."""
     return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
 
 
 def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
-    """Return the type of each setting, without its help."""
+    """Look up the type of each setting, without its marks."""
     return _setting_types(cast("Hashable", config))  # mypy asks whether its instances are hashable
 
 
@@ -972,22 +972,22 @@ def _setting_types(config: Any) -> Mapping[str, Any]:
 
 
 def marks(config: type[TrainConfig], kind: type[M]) -> Mapping[str, M]:
-    """Return the marks of one kind in the annotations of settings, by setting."""
-    return {name: each for name, _, found in _declared(config) for each in _of_kind(found, kind)}
+    """Collect the marks of one class in the annotations of settings, by setting."""
+    return {name: mark for name, _, hints in _declared(config) for mark in _of_kind(hints, kind)}
 
 
-def _of_kind(found: Sequence[Any], kind: type[M]) -> list[M]:
-    return [each for each in found if isinstance(each, kind)]
+def _of_kind(hints: Sequence[Any], kind: type[M]) -> list[M]:
+    return [mark for mark in hints if isinstance(mark, kind)]
 
 
 def changes_of(config: type[TrainConfig]) -> Mapping[str, Changes]:
-    """Return what each setting may change."""
-    found: dict[str, Changes] = {}
+    """Look up the parts of a run that each setting may change."""
+    changes: dict[str, Changes] = {}
     for name, default, found_marks in _declared(config):
-        found.setdefault(name, default)
+        changes.setdefault(name, default)
         for mark in _of_kind(found_marks, Changes):
-            found[name] = mark
-    return {name: found[name] for name in setting_types(config)}
+            changes[name] = mark
+    return {name: changes[name] for name in setting_types(config)}
 
 
 def _declared(config: type[TrainConfig]) -> Sequence[tuple[str, Changes, Sequence[Any]]]:
@@ -996,16 +996,16 @@ def _declared(config: type[TrainConfig]) -> Sequence[tuple[str, Changes, Sequenc
 
 @functools.cache
 def _declarations(config: Any) -> Sequence[tuple[str, Changes, Sequence[Any]]]:
-    names, found = setting_types(config), list[tuple[str, Changes, Sequence[Any]]]()
+    names, declarations = setting_types(config), list[tuple[str, Changes, Sequence[Any]]]()
     for base in reversed(config.__mro__):
         default, hints = vars(base).get("changes", TASK), get_type_hints(base, include_extras=True)
         for name in filter(names.__contains__, inspect.get_annotations(base)):
-            found.append((name, default, getattr(hints[name], "__metadata__", ())))
-    return tuple(found)
+            declarations.append((name, default, getattr(hints[name], "__metadata__", ())))
+    return tuple(declarations)
 
 
 def changes_results(name: str) -> bool:
-    """Return whether a setting may change results of a run besides by the data.
+    """Whether a setting may change results of a run other than through the data.
 
     Runs that differ in such a setting cannot be compared. Names of other things may, too.
     """
@@ -1014,12 +1014,12 @@ def changes_results(name: str) -> bool:
 
 
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
-    """Return the legal values of a ``Literal`` field; empty if the task has no such field."""
+    """List the legal values of a ``Literal`` field; empty if the task has no such field."""
     return get_args(setting_types(config).get(name))
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the configuration as plain JSON values, in field order."""
+    """Convert the configuration to plain JSON values, in field order."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in dataclasses.asdict(config).items()
@@ -1027,7 +1027,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def from_settings(config: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration of saved ``settings``."""
+    """Rebuild the configuration from saved ``settings``."""
     typed: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     if unknown := typed.keys() - {field.name for field in dataclasses.fields(config)}:
         raise UserError(f"the setting {min(unknown)!r} is unknown: use the version that wrote it.")

@@ -59,7 +59,7 @@ class Folds(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Folds:
-        """Return the folds of a text: ``5``, ``5x10`` (ten times), or ``0.2x10`` (one of five).
+        """Parse the text of folds: ``5``, ``5x10`` (ten times), or ``0.2x10`` (one of five).
 
         >>> Folds.parse("5x10"), Folds.parse("0.2x10").hold_out
         (Folds(number=5, repeats=10, hold_out=False), True)
@@ -67,26 +67,26 @@ class Folds(NamedTuple):
         share = re.fullmatch(r"(0?\.\d{1,9})x(\d+)", text)
         whole = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
         if share and float(share[1]):
-            found = cls(round(1 / float(share[1])), int(share[2]), hold_out=True)
-            if abs(found.number * float(share[1]) - 1) > 0.05:
+            folds = cls(round(1 / float(share[1])), int(share[2]), hold_out=True)
+            if abs(folds.number * float(share[1]) - 1) > 0.05:
                 raise UserError(f"--folds {text}: write a share 1/N, such as 0.5, 0.33 or 0.2.")
         elif whole:
-            found = cls(int(whole[1]), int(whole[2] or 1))
+            folds = cls(int(whole[1]), int(whole[2] or 1))
         else:
             raise UserError(
                 f"--folds {text!r:.40}: write N folds, NxR to repeat them R times, or SHARExR to "
                 "hold out a share R times, such as 5, 5x10 or 0.2x10."
             )
-        require_count("--folds: the folds", found.number, 2)
-        require_count("--folds: the repeats", found.repeats)
-        require_count("--folds: the folds of all repeats", found.number * found.repeats)
-        if found.hold_out and found.repeats < 2:
+        require_count("--folds: the folds", folds.number, 2)
+        require_count("--folds: the repeats", folds.repeats)
+        require_count("--folds: the folds of all repeats", folds.number * folds.repeats)
+        if folds.hold_out and folds.repeats < 2:
             raise UserError(f"--folds {text}: repeat it: one score has no interval.")
-        return found
+        return folds
 
 
 def conforms(value: object, hint: Any) -> bool:
-    """Return whether a value has the type of a hint, also inside of lists and objects.
+    """Check a value against a type hint, also inside of lists and objects.
 
     Whole numbers conform to ``float``; truth values are no numbers.
 
@@ -99,8 +99,8 @@ def conforms(value: object, hint: Any) -> bool:
     if is_typeddict(hint):
         hints = get_type_hints(hint, include_extras=True)
         return isinstance(value, dict) and all(
-            conforms(value[key], each) if key in value else get_origin(each) is NotRequired
-            for key, each in hints.items()
+            conforms(value[key], inner) if key in value else get_origin(inner) is NotRequired
+            for key, inner in hints.items()
         )
     if origin is NotRequired:
         return conforms(value, arguments[0])
@@ -120,13 +120,13 @@ def conforms(value: object, hint: Any) -> bool:
 
 
 def description(hint: Any) -> str:
-    """Return the legal values of a hint as text, such as ``a whole number``."""
+    """Describe the legal values of a type hint, such as ``a whole number``."""
     if get_origin(hint) in (Union, types.UnionType):
-        options = [each for each in get_args(hint) if each is not type(None)]
+        options = [member for member in get_args(hint) if member is not type(None)]
         if len(options) > 1 and all(
-            each is bool or get_origin(each) is Literal for each in options
+            option is bool or get_origin(option) is Literal for option in options
         ):
-            words = [word for each in options for word in get_args(each) or ("true", "false")]
+            words = [word for option in options for word in get_args(option) or ("true", "false")]
             return f"{', '.join(words[:-1])} or {words[-1]}"
         return " or ".join(map(description, options))
     if get_origin(hint) is Literal:
@@ -135,7 +135,7 @@ def description(hint: Any) -> str:
 
 
 def converted(name: str, value: Any, hint: Any, *, text: bool = False) -> Any:
-    """Return a value of YAML or text of the command line in the type of a hint.
+    """Convert a value of YAML, or text of the command line, to the type of a hint.
 
     YAML 1.1 reads 1e-5 as text, and on as true. With ``text``, the words true and false are truth
     values.
@@ -174,7 +174,7 @@ def converted(name: str, value: Any, hint: Any, *, text: bool = False) -> Any:
 def typed_values(
     where: str, what: str, hints: Mapping[str, Any], values: Mapping[Any, Any]
 ) -> dict[str, Any]:
-    """Return values of a YAML file with the types of fields; UserError for an unknown name.
+    """Convert values of a YAML file to the types of fields; UserError for an unknown name.
 
     Args:
         where: The file and line, for messages.
@@ -194,12 +194,12 @@ def typed_values(
 
 
 def is_numeric(value: Any) -> bool:
-    """Return whether a value is a number (and not a boolean)."""
+    """Whether a value is a number (and not a boolean)."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def shown_value(value: Any) -> str:
-    """Return a value of a table as text: four decimals, or thousands separated by commas."""
+    """Format a value of a table: four decimals, or thousands separated by commas."""
     if value is None:
         return ""
     if not is_numeric(value):
@@ -210,7 +210,7 @@ def shown_value(value: Any) -> str:
 
 
 def text_encoding(name: str) -> str:
-    """Return the standard name of a text encoding; UserError for one that Python does not know.
+    """Look up the standard name of a text encoding; UserError for one that Python does not know.
 
     >>> text_encoding("windows-1252")
     'cp1252'

@@ -190,7 +190,7 @@ def _settings(task: Any, head: Any) -> str:
 
 
 def requirements() -> str:
-    """Return the packages that the predictor imports, with the versions that this export used."""
+    """List the packages that the predictor imports, with the versions that this export used."""
     names = ("numpy", "onnxruntime", "tokenizers")
     return "".join(f"{name}=={importlib.metadata.version(name)}\n" for name in names)
 
@@ -207,7 +207,7 @@ def _license_text(source: Path) -> str:
 
 
 def package_files() -> dict[str, str]:
-    """Return the files of the package ``predictor``: the modules that predict, by file name.
+    """Read the modules of the package ``predictor``, by file name.
 
     They are copies of the toolkit's modules with relative imports.
     """
@@ -246,14 +246,14 @@ def _file_name(module: str) -> str:
 
 
 def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
-    """Return the examples with gold of the validation split of a run, or of other data."""
+    """Load the examples with gold of the validation split of a run, or of other data."""
     need = "--int8 measures the loss of score on its validation data"
     otherwise = "name validation data with --data validation=FILE"
-    found = run_data(task, source, need, data, otherwise)
-    examples = list(found.splits.get("validation", ()))
+    read_data = run_data(task, source, need, data, otherwise)
+    examples = list(read_data.splits.get("validation", ()))
     if not examples:
         raise UserError(
-            f"{found.name}: there is no validation split, on which --int8 measures the loss of "
+            f"{read_data.name}: there is no validation split, on which --int8 measures the loss of "
             "score: name it with --data validation=FILE."
         )
     _require_known_labels(task, examples)
@@ -262,20 +262,21 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
 
 def _require_known_labels(task: Task, examples: list[Any]) -> None:
     # As in training, words and spans may have some labels that the model lacks.
-    found = {label for example in examples for label in example.gold_labels() or ()}
+    gold = {label for example in examples for label in example.gold_labels() or ()}
     legal = {"O", *task.record.labels}
     kinds = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
-    unknown = {label for label in found if label not in legal and label.split("-")[-1] not in kinds}
+    unknown = {label for label in gold if label not in legal and label.split("-")[-1] not in kinds}
     if task.record.kind == "answers":
         wrong = False  # answers are no labels
     elif task.record.kind == "number":
         wrong = any(not isinstance(example.label, float | None) for example in examples)
     else:
-        wrong = bool(unknown) if not task.description.words else not found - unknown - {"O"}
+        wrong = bool(unknown) if not task.description.words else not gold - unknown - {"O"}
     if wrong:
         raise UserError(
             f"{examples[0].where}: the validation data have labels that the model lacks "
-            f"({abbreviated(sorted(unknown or found))}; it has {abbreviated(task.record.labels)}): "
+            f"({abbreviated(sorted(unknown or gold))}; it has "
+            f"{abbreviated(task.record.labels)}): "
             "name data of the same task with --data."
         )
 
@@ -322,7 +323,7 @@ def _export(task: Task, head: Any, fresh: Path) -> Exported:
         module = Logits(model, tuple(traced))
         of_tokens = task.description.words or isinstance(head, QuestionAnswerer)
         axes = ("batch", "sequence") if of_tokens else ("batch",)
-    others = {*fresh.iterdir()}
+    before = {*fresh.iterdir()}
     with packed_attention(head.encoder.model.config, "eager"):  # others guard against empty rows
         trace(module, kind, traced, fresh / GRAPH, axes)
     with export_errors(kind):
@@ -333,7 +334,7 @@ def _export(task: Task, head: Any, fresh: Path) -> Exported:
             f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
             f"from torch's (up to {scale:.3g}): use `finetune predict`."
         )
-    size = sum(path.stat().st_size for path in {*fresh.iterdir()} - others)  # perhaps with weights
+    size = sum(path.stat().st_size for path in {*fresh.iterdir()} - before)  # perhaps with weights
     lengths = [len(sequence.input_ids) for sequence in groups[-1]]
     line = (
         f"largest difference to torch: {difference:.1e} (logits up to {scale:.3g}; batches of "
@@ -360,7 +361,7 @@ def _batches(task: Task) -> list[list[Encoding]]:
 
 
 def traced_words(sequences: Sequence[Encoding]) -> Tensor:
-    """Return the first subword of each word [N, W]."""
+    """Compute the index of the first subword of each word [N, W]."""
     starts = [torch.tensor(sequence.word_starts[:-1]) for sequence in sequences]
     return nn.utils.rnn.pad_sequence(starts, batch_first=True)
 
@@ -385,7 +386,7 @@ class Logits(nn.Module):
         self.model, self.names = model, names
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return logits [N, C] or [N, L, C]."""
+        """Compute logits [N, C] or [N, L, C]."""
         output: Any = self.model(**dict(zip(self.names, inputs, strict=True)))
         if "start_logits" in output:
             return torch.stack([output.start_logits, output.end_logits], -1)
@@ -401,7 +402,7 @@ class SpanLogits(nn.Module):
         self.model, self.scorer, self.names = head.model, head.scorer, names
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return logits [N, W, K, C], or [N, W, W, C] of a biaffine scorer."""
+        """Compute logits [N, W, K, C], or [N, W, W, C] of a biaffine scorer."""
         named = dict(zip(self.names, inputs, strict=True))
         words = named.pop("words")  # [N, W]
         hidden: Tensor = self.model(**named).last_hidden_state  # [N, L, H]

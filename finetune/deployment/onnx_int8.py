@@ -94,11 +94,11 @@ def _products(model: Any) -> dict[str, list[Any]]:
     weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     nodes = [node for node in model.graph.node if node.op_type == "MatMul"]
     uses = Counter(name for node in model.graph.node for name in node.input)
-    found = defaultdict(list)
+    products = defaultdict(list)
     for node in nodes:
         if node.input[1] in weights and uses[node.input[1]] == 1:
-            found[node.input[0]].append(node)
-    return found
+            products[node.input[0]].append(node)
+    return products
 
 
 def _ranges(
@@ -115,18 +115,18 @@ def _ranges(
     path = folder / "probe.onnx"
     _save(probe, path)
     runner = OnnxModel(folder, graph=path.name)
-    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for windows in runner.encode(examples):
         inputs = runner.session.run(names, runner.feed(windows))
         for name, values in zip(names, inputs, strict=True):
             rows = values.reshape(-1, values.shape[-1])
             low, high = rows.min(0), rows.max(0)
-            if name in found:
-                low, high = np.minimum(low, found[name][0]), np.maximum(high, found[name][1])
-            found[name] = low, high
+            if name in ranges:
+                low, high = np.minimum(low, ranges[name][0]), np.maximum(high, ranges[name][1])
+            ranges[name] = low, high
     for name in (path.name, f"{path.name}.data"):
         (folder / name).unlink(missing_ok=True)
-    return found
+    return ranges
 
 
 def _divide_outliers(model: Any, ranges: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:

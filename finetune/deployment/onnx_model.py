@@ -41,7 +41,7 @@ TOKENS = 512
 
 
 def is_export(folder: str | Path) -> bool:
-    """Return whether a folder is one of ``finetune export``."""
+    """Whether a folder was written by ``finetune export``."""
     return (Path(folder) / SETTINGS).is_file()
 
 
@@ -67,26 +67,26 @@ class TextOutput:
         return (len(self.decoder.labels) or 1,)
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
-        """Return the sequences of each example: one, or several windows."""
+        """Tokenize each example: one sequence, or several windows."""
         how = self.settings["long_text"]
         return TextSequences(self.tokenizer, self.length, how, self.overlap).encode(examples)[0]
 
     def blank(self, example: Any) -> Prediction | None:
-        """Return the prediction for an example that no sequence is made of; None for others."""
-        found: Prediction | None = self.decoder.of_blank(example)
-        return found
+        """Make the prediction for an example without sequences; None for others."""
+        prediction: Prediction | None = self.decoder.of_blank(example)
+        return prediction
 
     def rows(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> np.ndarray:
-        """Return the logits of a batch that count."""
+        """Select the logits of a batch that count."""
         return logits
 
     def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
-        """Return one value of each sequence from the logits that count."""
-        found: Sequence[Any] = self.decoder.windows(logits)
-        return found
+        """Compute one value of each sequence from the logits that count."""
+        windows: Sequence[Any] = self.decoder.windows(logits)
+        return windows
 
     def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Prediction:
-        """Return the prediction for an example from the values of its sequences."""
+        """Make the prediction for an example from the values of its sequences."""
         prediction: Prediction = self.decoder.finish(example, outputs)
         return prediction
 
@@ -95,17 +95,17 @@ class _PartsOutput(TextOutput):
     """Base of the outputs whose logits are of parts of each sequence."""
 
     def blank(self, example: Any) -> Prediction | None:
-        """Return None: every example has sequences."""
+        """None: every example has sequences."""
         return None
 
     def index(self, sequence: Encoding) -> Any:
-        """Return the index of the logits of a sequence that count."""
+        """The index of the logits of a sequence that count."""
         raise NotImplementedError
 
     def rows(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> np.ndarray:
-        """Return the logits of a batch that count, of one sequence after another."""
+        """Select the logits of a batch that count, of one sequence after another."""
         pairs = zip(logits, sequences, strict=True)
-        return np.concatenate([own[self.index(sequence)] for own, sequence in pairs])
+        return np.concatenate([rows[self.index(sequence)] for rows, sequence in pairs])
 
 
 class AnswerOutput(_PartsOutput):
@@ -114,15 +114,15 @@ class AnswerOutput(_PartsOutput):
     decoder_class = AnswerDecoder
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
-        """Return the sequences of each question, with windows of its context."""
+        """Tokenize each question, with windows of its context."""
         return encode_questions(examples, self.tokenizer, self.length, self.overlap)[0]
 
     def index(self, sequence: Encoding) -> Any:
-        """Return the tokens."""
+        """The tokens."""
         return np.arange(len(sequence.input_ids))
 
     def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
-        """Return the best answers of each sequence."""
+        """Find the best answers of each sequence."""
         places, first = [], 0  # of the first token, and of the context
         for sequence in sequences:
             begin, end = sequence.word_starts
@@ -131,7 +131,7 @@ class AnswerOutput(_PartsOutput):
         return list(self.decoder.windows(logits, places))
 
     def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Prediction:
-        """Return the best answer of all sequences."""
+        """Choose the best answer of all sequences."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
         prediction: Prediction = self.decoder.finish(example, outputs, tokens)
         return prediction
@@ -145,22 +145,22 @@ class TagOutput(_PartsOutput):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        given = self.settings["transitions"]
-        self.transitions = None if given is None else tuple(map(_unfolded, given))
+        transitions = self.settings["transitions"]
+        self.transitions = None if transitions is None else tuple(map(_unfolded, transitions))
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
-        """Return the windows of each sentence."""
+        """Tokenize each sentence into windows."""
         return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=True)[0]
 
     def index(self, sequence: Encoding) -> Any:
-        """Return the first subword of each word, or all subwords."""
+        """The first subword of each word, or all subwords."""
         starts = sequence.word_starts
         if self.decoder.all_subwords:
             return np.arange(starts[0], starts[-1])
         return np.array(starts[:-1], dtype=int)
 
     def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
-        """Return the log-probabilities of the words of each sequence, or a chain."""
+        """Compute the log-probabilities of the words of each sequence, or a chain."""
         num_words = [sequence.num_words for sequence in sequences]
         lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
         return list(self.decoder.windows(logits, num_words, lengths, self.transitions))
@@ -179,17 +179,17 @@ class SpanOutput(_PartsOutput):
         return number, len(self.decoder.labels) + 1
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
-        """Return the windows of each sentence."""
+        """Tokenize each sentence into windows."""
         return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=False)[0]
 
     def index(self, sequence: Encoding) -> Any:
-        """Return the first word of each candidate, and its width or last word."""
+        """The first word of each candidate, and its width or last word."""
         spans = candidates(sequence.num_words, self.decoder.max_width)
         first, end = spans[:, 0], spans[:, 1]
         return first, (end - first if self.settings["by_width"] else end) - 1
 
     def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
-        """Return the probabilities of the candidates of each sequence."""
+        """Compute the probabilities of the candidates of each sequence."""
         return list(self.decoder.windows(logits, [sequence.num_words for sequence in sequences]))
 
 
@@ -246,7 +246,7 @@ class OnnxModel:
         self.inputs = [entry.name for entry in self.session.get_inputs()]
         classes = [entry.shape[-1:] for entry in self.session.get_outputs() if entry.name == LOGITS]
         legal = self.output.num_classes  # a graph may leave the number open
-        known = all(isinstance(size, str) or size in legal for own in classes for size in own)
+        known = all(isinstance(size, str) or size in legal for shape in classes for size in shape)
         if not (classes and known and {*self.inputs} <= INPUTS):
             raise UserError(
                 f"{folder / graph}: is not the graph that was exported with {SETTINGS} (inputs "
@@ -268,7 +268,7 @@ class OnnxModel:
     reads_rows = False
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
-        """Return an input as an example; raise UserError if that is impossible."""
+        """Convert an input to an example; UserError if that is impossible."""
         words, pairs = self.reads_words, self.settings["pairs"]
         return as_example(index, item, words=words, pairs=pairs, where=where)
 
@@ -306,43 +306,43 @@ class OnnxModel:
         encoded = self.encode(examples)
         sequences = [(row, own) for row, windows in enumerate(encoded) for own in windows]
         sequences.sort(key=lambda item: len(item[1].input_ids))
-        found: list[list[WindowOutput]] = [[] for _ in examples]
+        values_of_examples: list[list[WindowOutput]] = [[] for _ in examples]
         for group in _grouped(sequences):
             windows = [window for _, window in group]
             values = self.output.values(self.logits(windows), windows)
             for (row, window), value in zip(group, values, strict=True):
-                found[row].append(WindowOutput(row, window.part, value))
-        for outputs in found:
+                values_of_examples[row].append(WindowOutput(row, window.part, value))
+        for outputs in values_of_examples:
             outputs.sort(key=attrgetter("part"))
-        pairs = zip(examples, found, strict=True)
+        pairs = zip(examples, values_of_examples, strict=True)
         return [self.output.finish(example, outputs) for example, outputs in pairs]
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
-        """Return the sequences of each example: one, or several windows."""
+        """Tokenize each example: one sequence, or several windows."""
         return self.output.encode(examples)
 
     def feed(self, sequences: Sequence[Encoding]) -> dict[str, np.ndarray]:
-        """Return the inputs of the graph for a batch: [N, L] or, of words, [N, W]; all int64."""
+        """Make the inputs of the graph for a batch: [N, L] or, of words, [N, W]; all int64."""
         ids = [sequence.input_ids for sequence in sequences]
         starts = [np.array(sequence.word_starts, dtype=np.int64) for sequence in sequences]
         every: dict[str, tuple[Sequence[Any], int]] = {
             "input_ids": (ids, self.settings["pad_id"]),
             "attention_mask": ([[1] * len(row) for row in ids], 0),
             "token_type_ids": ([sequence.segment_ids or [] for sequence in sequences], 0),
-            "words": ([own[:-1] for own in starts], 0),
+            "words": ([positions[:-1] for positions in starts], 0),
         }
         width = max(map(len, ids))
         widths = {"words": max(1, *map(len, every["words"][0]))}
-        found = {}
+        arrays = {}
         for name in self.inputs:
             rows, fill = every[name]
-            found[name] = np.full((len(rows), widths.get(name, width)), fill, dtype=np.int64)
-            for target, row in zip(found[name], rows, strict=True):
+            arrays[name] = np.full((len(rows), widths.get(name, width)), fill, dtype=np.int64)
+            for target, row in zip(arrays[name], rows, strict=True):
                 target[: len(row)] = row
-        return found
+        return arrays
 
     def logits(self, sequences: Sequence[Encoding]) -> np.ndarray:
-        """Return the logits of a batch: [N, C]; of words, subwords, tokens or spans [..., C]."""
+        """Compute the logits of a batch: [N, C]; of words, subwords, tokens or spans [..., C]."""
         (logits,) = self.session.run([LOGITS], self.feed(sequences))
         return self.output.rows(logits, sequences)
 
@@ -351,7 +351,7 @@ load = OnnxModel
 
 
 def folded(values: np.ndarray) -> list[Any]:
-    """Return log scores as JSON values, with None for -inf, which JSON lacks."""
+    """Convert log scores to JSON values, with None for -inf, which JSON lacks."""
     if values.ndim > 1:
         return [folded(row) for row in values]
     return [None if np.isneginf(value) else float(value) for value in values]

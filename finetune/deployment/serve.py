@@ -76,7 +76,7 @@ class Serve(Command):
 
 
 def named_runs(runs: Sequence[str]) -> dict[str, str]:
-    """Return the folders of models by their names in addresses."""
+    """Parse the folders of models, by their names in addresses."""
     folders: dict[str, str] = {}
     if not runs:
         raise UserError("serve needs at least one folder of a run.")

@@ -137,8 +137,8 @@ class ServedModel:
         size = texts * max(1, len(values.get("choices", ()))) + sum(len(text) + 1 for text in lists)
         if size > self.limits.max_characters:
             raise _too_large(f"{where}: characters", size, self.limits.max_characters)
-        given: list[Any] = list(values.values())
-        inputs = values if reader.reads_rows else given[0] if len(given) == 1 else given
+        fields: list[Any] = list(values.values())
+        inputs = values if reader.reads_rows else fields[0] if len(fields) == 1 else fields
         return cast("Example", reader.example(0, inputs, where))
 
     async def work(self) -> None:

@@ -79,7 +79,7 @@ class _Recorded(NamedTuple):
 
 
 def unsupported_reason(encoder: Encoder) -> str:
-    """Return why the attention of an encoder cannot be analyzed; empty if it can."""
+    """The reason why the attention of an encoder cannot be analyzed; empty if it can."""
     model_type = encoder.model.config.model_type
     if model_type in BLOCKS and family_of(encoder.model) is not None:
         return ""
@@ -117,7 +117,7 @@ def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
                 hooks.callback(module.register_forward_hook(hook).remove)
         with packed_attention(model.config, NAME):
             model(**encoder.packed_inputs(batch), record=recorded)
-    return [_analysis(block, *each) for each in zip(recorded, projected, normalized, strict=True)]
+    return [_analysis(block, *layer) for layer in zip(recorded, projected, normalized, strict=True)]
 
 
 def _modules(model: nn.Module, block: Block) -> Iterator[tuple[nn.Module, nn.Module]]:

@@ -281,7 +281,7 @@ class Wsd(EncodingOption, Command):
 
 
 def open_embedder(command: Any, layers: str, **options: Any) -> Embedder:
-    """Return the encoder of a command with its pooling, lengths and batches."""
+    """Load the encoder of a command with its pooling, lengths and batches."""
     from finetune.inference.embed import Embedder
 
     options |= {"layers": layer_numbers(layers), "pooling": command.pooling}
@@ -298,7 +298,7 @@ def write_pages(outputs: Sequence[str], page: Callable[[], str], figures: str) -
 
 
 def layer_numbers(value: str) -> str | tuple[int, ...]:
-    """Return the numbers in a list of layers, or the value itself."""
+    """Parse a list of layer numbers; other values stay unchanged."""
     try:
         return tuple(int(number) for number in value.split(","))
     except ValueError:

@@ -82,7 +82,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         return head
 
     def forward(self, batch: Batch) -> SentenceOutput | MaskedScores:  # type: ignore[override]
-        """Return the vectors of texts, or the scores of the targets of pairs."""
+        """Compute the vectors of texts, or the scores of the targets of pairs."""
         if "token" not in batch.targets:
             vectors = self.vectors(batch)
             return SentenceOutput(vectors, vectors.new_empty(0, 3 * self.encoder.width + 1))
@@ -104,7 +104,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         return self._scores_of(self._chosen_logits, states.index_select(0, rows), token)
 
     def vectors(self, batch: Batch) -> Tensor:
-        """Return the vector of each sequence [N, H]."""
+        """Compute the vector of each sequence [N, H]."""
         vectors = pooled_tokens(self.encoder(batch), batch, self.pooling)
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 

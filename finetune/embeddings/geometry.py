@@ -114,8 +114,8 @@ class GeometryMeasure:
         return self._expected.count
 
     def result(self) -> list[LayerGeometry]:
-        """Return the geometry of each layer."""
-        by_word = [each.value for _, each in sorted(self._by_word.items()) if each.count > 1]
+        """Compute the geometry of each layer."""
+        by_word = [mean.value for _, mean in sorted(self._by_word.items()) if mean.count > 1]
         layers = []
         for index, parts in enumerate(self._expected.contributions):
             largest = np.argsort(-parts, kind="stable")[: TOP_DIMENSIONS[-1]]
@@ -211,9 +211,9 @@ def measure_geometry(
         shown.start("geometry", len(sample), unit="text")
 
         def vectors() -> Iterator[Array]:
-            for number, each in enumerate(embedder.encode(fitted), 1):
+            for number, embedding in enumerate(embedder.encode(fitted), 1):
                 shown.update(number)
-                yield each.vectors
+                yield embedding.vectors
 
         standardizer = Standardizer.fit(vectors())
         words = _frequent_words(measured, seed)
@@ -271,7 +271,7 @@ def _attention(
         tokens = [decode([id]) for id in _encoding(embedder, text).input_ids]
         weights, norms = (
             [table.cpu().numpy().astype(float).round(5).tolist() for table in tables]
-            for tables in ([each.weights for each in blocks], [each.norms for each in blocks])
+            for tables in ([block.weights for block in blocks], [block.norms for block in blocks])
         )
         analyzed.append(SentenceAttention(text, tokens, weights, norms))
     means = np.mean(mixing, axis=0).tolist() if mixing else []
@@ -288,21 +288,21 @@ def _blocks(embedder: Embedder, text: str) -> list[BlockAnalysis]:
 
 
 def page(geometry: Geometry, model: str, data: str) -> str:
-    """Return the geometry of an encoder as HTML."""
+    """Write the geometry of an encoder as HTML."""
     raw, attention = geometry.raw, geometry.attention
     cosines = {
-        "raw": [(each.layer, each.expected_cosine) for each in raw],
-        "standardized": [(each.layer, each.expected_cosine) for each in geometry.standardized],
+        "raw": [(row.layer, row.expected_cosine) for row in raw],
+        "standardized": [(row.layer, row.expected_cosine) for row in geometry.standardized],
     }
     shares = {
-        f"top {number}": [(each.layer, each.shares[number]) for each in raw if each.shares]
+        f"top {number}": [(row.layer, row.shares[number]) for row in raw if row.shares]
         for number in TOP_DIMENSIONS
     }
     similarity = {
         "self-similarity": [
-            (each.layer, each.self_similarity) for each in raw if each.self_similarity is not None
+            (row.layer, row.self_similarity) for row in raw if row.self_similarity is not None
         ],
-        "within a text": [(each.layer, each.intra_sentence) for each in raw],
+        "within a text": [(row.layer, row.intra_sentence) for row in raw],
     }
     mixing = {"mixing ratio": list(enumerate(attention.mixing, 1))}
     charts = [
@@ -320,12 +320,12 @@ def page(geometry: Geometry, model: str, data: str) -> str:
         num_layers = len(sentence.norms)
         shown = sorted({1, (num_layers + 1) // 2, num_layers})
         tables = [
-            _attention_table(f"{name} of layer {layer}", sentence.tokens, by_layer[layer - 1])
+            _attention_table(f"{name} of layer {row}", sentence.tokens, by_layer[row - 1])
             for name, by_layer in (
                 ("Lengths of contributions", sentence.norms),
                 ("Attention weights", sentence.weights),
             )
-            for layer in shown
+            for row in shown
         ]
         note = "Each row reads from the columns, in fractions of the row."
         sections.append(Section(sentence.text, [note], tables=tables))

@@ -129,7 +129,7 @@ def find_occurrences(
     limit: int = 300,
     seed: int = 1,
 ) -> Occurrences:
-    """Return at most ``limit`` occurrences of each word, drawn at random, in the order of the data.
+    """Sample at most ``limit`` occurrences of each word, in the order of the data.
 
     Memory does not grow with the number of texts. A text or sentence that occurs again counts once.
     The label of an occurrence is the label of its text, or its sense (targets match by their lemma,
@@ -206,7 +206,7 @@ def _find(
     lengths = sorted({len(form) for form in forms}, reverse=True)
     for start in range(len(units)):
         candidates = (tuple(units[start : start + length]) for length in lengths)
-        form = next((each for each in candidates if each in forms), None)
+        form = next((candidate for candidate in candidates if candidate in forms), None)
         if form is not None:
             end = start + len(form)
             label = _label(example, start, end)
@@ -245,21 +245,21 @@ def _occurrence(
 
 
 def sample_occurrences(command: Map) -> Sequence[Occurrence]:
-    """Return the occurrences of the command's words, and say how many there are."""
-    found = find_occurrences(
+    """Sample the occurrences of the command's words, and print their number."""
+    occurrences = find_occurrences(
         read_examples(command.file, **command.reading),
         parse_words(command.word),
         match_case=command.match_case,
         limit=command.most,
         seed=command.seed,
     )
-    for word, number in found.found.items():
+    for word, number in occurrences.found.items():
         sampled = f", {command.most:,} drawn at random (--most)" if number > command.most else ""
-        texts = quantity(found.num_texts, "text")
+        texts = quantity(occurrences.num_texts, "text")
         show(f"{word}: {quantity(number, 'occurrence')} in {texts}{sampled}", error=True)
-    if found.num_repeated:
-        show(f"repeated contexts left out: {found.num_repeated:,}", error=True)
-    if missing := sum(each.label is None for each in found.sample):
-        total = len(found.sample)
+    if occurrences.num_repeated:
+        show(f"repeated contexts left out: {occurrences.num_repeated:,}", error=True)
+    if missing := sum(occurrence.label is None for occurrence in occurrences.sample):
+        total = len(occurrences.sample)
         show(f"occurrences without a label: {missing:,} of {total:,}", error=True)
-    return found.sample
+    return occurrences.sample

@@ -85,13 +85,13 @@ class Ranker:
             self.vectors = self._vectors(self.head, self.candidates, self.head.text_vectors)
 
     def rank(self, query: str, count: int = 10) -> list[Ranked]:
-        """Return the best candidates for a query, best first; equal ones in their order."""
+        """Rank the best candidates for a query, best first; ties keep their order."""
         scores = self.scores(query)
         best = torch.sort(scores, descending=True, stable=True).indices[:count].tolist()
         return [Ranked(index, self.candidates[index], float(scores[index])) for index in best]
 
     def scores(self, query: str) -> Tensor:
-        """Return the score of each candidate for a query."""
+        """Compute the score of each candidate for a query."""
         if not self.candidates:
             return torch.zeros(0)
         if self.head is None:
@@ -107,8 +107,8 @@ class Ranker:
         examples = [TextExample(index, query, text) for index, text in enumerate(self.candidates)]
         predicted: Any = predict(task, self.predictor.model, examples, self.predictor.accelerator)
         if task.record.kind == "number":
-            return torch.tensor([each.label for each in predicted])
-        return torch.tensor([each.scores[self.label] for each in predicted])
+            return torch.tensor([prediction.label for prediction in predicted])
+        return torch.tensor([prediction.scores[self.label] for prediction in predicted])
 
     def _vectors(
         self,

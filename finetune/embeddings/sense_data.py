@@ -81,7 +81,7 @@ def read_sense_file(source: str | Path, encoding: str = UTF_8) -> Iterator[Token
 def marked_sentence(
     text: str, known: Callable[[str, str], bool], where: str = "--text"
 ) -> TokenExample:
-    """Return a sentence typed by hand, with the words between asterisks as targets.
+    """Parse a sentence whose targets stand between asterisks.
 
     Each lemma and part of speech that ``known`` accepts gives one ``SenseTarget``. ``*went=go*``
     gives the lemma.
@@ -151,11 +151,11 @@ def _examples(table: Table) -> Iterator[TokenExample]:
 def _targets(
     record: Record, index: int, num_words: int, document: str | None
 ) -> Iterator[SenseTarget]:
-    found = record.values.get("targets")
-    if not isinstance(found, list | tuple):
-        raise DataError(f"{record.where}: targets must be a list, not {found!r:.60}: [{_TARGET}].")
+    items = record.values.get("targets")
+    if not isinstance(items, list | tuple):
+        raise DataError(f"{record.where}: targets must be a list, not {items!r:.60}: [{_TARGET}].")
     name = record.key if record.key is not None else index
-    for number, item in enumerate(found):
+    for number, item in enumerate(items):
         values = item if isinstance(item, dict) else {}
         start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
         if not (

@@ -88,7 +88,7 @@ class SensePrediction(NamedTuple):
     scores: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a line of a prediction file, with the gold of the target if it has some."""
+        """Convert the prediction to a row of a file, with the gold of the target if it has some."""
         target, best = self.target, dict(list(self.scores.items())[:10])
         record = {
             "id": target.key,
@@ -104,13 +104,14 @@ class SensePrediction(NamedTuple):
 
 
 def sense_scores(predictions: Iterable[SensePrediction]) -> dict[str, float]:
-    """Return precision, recall and F1 of the targets with gold; nothing without gold.
+    """Compute precision, recall and F1 of the targets with gold; empty without gold.
 
     They are defined as in the scorer of Raganato, Camacho-Collados & Navigli 2017.
     """
-    known = [each for each in predictions if each.target.senses]
-    predicted = [() if each.sense is None else (each.sense,) for each in known]
-    return scores_of("senses", [each.target.senses for each in known], predicted) if known else {}
+    known = [prediction for prediction in predictions if prediction.target.senses]
+    predicted = [() if prediction.sense is None else (prediction.sense,) for prediction in known]
+    gold = [prediction.target.senses for prediction in known]
+    return scores_of("senses", gold, predicted) if known else {}
 
 
 @dataclass(eq=False)
@@ -187,16 +188,16 @@ class WordSenses:
     def predict(
         self, examples: Sequence[TokenExample], *, reporter: Reporter | None = None
     ) -> list[SensePrediction]:
-        """Return the prediction for each target of sentences, in order."""
+        """Predict the sense of each target of sentences, in order."""
         cosines = self._all_cosines(examples, reporter or Reporter(quiet=True), "predict")
         return [self.decide(target, by_sense) for target, by_sense in cosines]
 
     def first_senses(self, targets: Iterable[SenseTarget]) -> list[SensePrediction]:
-        """Return the first sense of each target, the baseline."""
+        """Predict the first sense of each target (the baseline)."""
         return [self.decide(target, {}) for target in targets]
 
     def candidates(self, target: SenseTarget) -> list[str]:
-        """Return the senses of a lemma, the first sense first.
+        """List the senses of a lemma, in the order of the inventory.
 
         Senses of the inventory keep its order; other senses of the training data follow by
         frequency.
@@ -209,7 +210,7 @@ class WordSenses:
     def cosines(
         self, target: SenseTarget, vector: Array | None, glosses: Mapping[str, Array]
     ) -> dict[str, float]:
-        """Return the cosine of a target's vector [H] with each candidate that has a vector.
+        """Compute the cosine of a target's vector [H] with each candidate that has a vector.
 
         Glosses alone do not decide: without annotated uses of a candidate, there are no cosines.
         """
@@ -270,12 +271,12 @@ class WordSenses:
         embeddings = self.embedder.encode(examples)
         with reporter as progress:
             progress.start(title, len(examples), unit="sentence")
-            for done, (example, each) in enumerate(zip(examples, embeddings, strict=True), 1):
+            for done, (example, embedding) in enumerate(zip(examples, embeddings, strict=True), 1):
                 for target in example.targets:
                     words = list(example.words[target.start : target.end])
                     (subwords,) = self.embedder.tokenizer.raw_word_subwords([words])
                     rows = [target.start + n for n, ids in enumerate(subwords) if ids]
-                    yield target, each.vectors[rows].mean(axis=0) if rows else None
+                    yield target, embedding.vectors[rows].mean(axis=0) if rows else None
                 progress.update(done)
 
     def save(self, folder: Path) -> None:
@@ -365,14 +366,14 @@ def fit_senses(command: Wsd) -> None:
             if split == "train":
                 continue
             predictions = senses.predict(examples, reporter=reporter)
-            first = senses.first_senses(each.target for each in predictions)
+            first = senses.first_senses(prediction.target for prediction in predictions)
             for name, rows in (("predictions", predictions), ("first_sense", first)):
                 write_records(folder / f"{name}.{split}.jsonl", map(SensePrediction.to_dict, rows))
             metrics[split] = sense_scores(predictions) | {
                 **{f"first_sense_{name}": value for name, value in sense_scores(first).items()},
                 "targets": len(predictions),
-                "backed_off": sum(not each.scores for each in predictions),
-                "unanswered": sum(each.sense is None for each in predictions),
+                "backed_off": sum(not prediction.scores for prediction in predictions),
+                "unanswered": sum(prediction.sense is None for prediction in predictions),
             }
         senses.save(folder)
         config = {"task": "wsd", "data": command.data, **asdict(senses.settings)}

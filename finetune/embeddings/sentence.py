@@ -76,13 +76,13 @@ class SentenceRecord(TaskRecord):
 def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> DataError:
     kind = "texts" if rows[0].pair is None else "pairs"
     labels = [row.label for row in rows if row.label is not None]
-    found = "without labels"
+    labeling = "without labels"
     if labels:
         names = abbreviated(sorted({*map(str, labels)}), 4)
-        found = "with numbers" if isinstance(labels[0], float) else f"labeled {names}"
+        labeling = "with numbers" if isinstance(labels[0], float) else f"labeled {names}"
     return DataError(
         f"{rows[0].where}: --objective {objective} needs {OBJECTIVES[objective].needs}; {split} "
-        f"has {kind} {found}: choose another objective, or name the columns with --columns."
+        f"has {kind} {labeling}: choose another objective, or name the columns with --columns."
     )
 
 
@@ -138,7 +138,7 @@ class SentenceTask(Task):
 
     @classmethod
     def derive(cls, config: SentenceConfig, data: Dataset) -> dict[str, Any]:
-        """Return labels, pooling and the kind of validation gold."""
+        """Infer labels, pooling and the type of validation gold."""
         objective, train = OBJECTIVES[config.objective], data.splits["train"]
         names = {example.label for example in train} if objective.gold is str else ()
         standard = [name for name in NLI_LABELS if name in names]
@@ -182,19 +182,19 @@ class SentenceTask(Task):
     def sequences_of_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
     ) -> Encodings:
-        """Return the views or the masked pairs of an epoch, if the objective has any."""
-        own = super().sequences_of_epoch(sequences, seed, epoch, rows)
-        return self._objective.sequences_of_epoch(own, seed, epoch)
+        """Make the views or the masked pairs of an epoch, if the objective has any."""
+        plain = super().sequences_of_epoch(sequences, seed, epoch, rows)
+        return self._objective.sequences_of_epoch(plain, seed, epoch)
 
     def added_ids(self) -> Sequence[int]:
-        """Return the ids of subwords that the objective adds."""
+        """The ids of subwords that the objective adds."""
         return self._objective.added_ids()
 
     # --- Sequences --------------------------------------------------------------------------------
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         texts = [[t for t in (e.text, e.pair, e.negative) if t is not None] for e in examples]
-        flat = [text for own in texts for text in own]
+        flat = [text for pair in texts for text in pair]
         subwords = iter(self.tokenizer.first_subwords(flat, self.record.max_length))
         objective = self._objective
         before, after = objective.around()
@@ -204,8 +204,8 @@ class SentenceTask(Task):
                 f"--max-length {self.record.max_length} leaves no room for text: raise it."
             )
         num_cut, result = 0, []
-        for example, own in zip(examples, texts, strict=True):
-            rows = list(islice(subwords, len(own)))
+        for example, pair in zip(examples, texts, strict=True):
+            rows = list(islice(subwords, len(pair)))
             num_cut += any(len(ids) > room for ids in rows)
             label, cut = objective.label(example), enumerate(ids[:room] for ids in rows)
             result.append([objective.encoding(example.id, n, ids, label) for n, ids in cut])
@@ -240,13 +240,13 @@ class SentenceTask(Task):
         return load(trained=False, **settings, **starting_model(self))
 
     def loss(self, scores: MaskedScores, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the summed cross entropy of the masked subwords, and their number (cmlm)."""
+        """Compute the summed cross entropy of the masked subwords, and their number (cmlm)."""
         return scores.loss.sum(), torch.ones_like(scores.loss).sum()
 
     # --- Predictions ------------------------------------------------------------------------------
 
     def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
-        """Return the vector of each sequence, with the weights of the classifier."""
+        """Compute the vector of each sequence, with the weights of the classifier."""
         vectors, weights = logits.vectors.cpu().numpy(), logits.classifier.cpu().double().numpy()
         return [
             WindowOutput(example, number, (vector, weights))
@@ -254,7 +254,7 @@ class SentenceTask(Task):
         ]
 
     def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> SentencePrediction:
-        """Return the vectors, and for a pair its label or its cosine."""
+        """Make the prediction: the vectors, and for a pair its label or its cosine."""
         vectors = np.stack([output.values[0] for output in outputs[:2]])
         if example.pair is None:
             return SentencePrediction(example.id, vectors)
@@ -276,8 +276,8 @@ class SentenceTask(Task):
         expected: list[Any] = [example.label for example in gold]
         labels: list[Any] = [prediction.label for prediction in predicted]
         if isinstance(expected[0], float):
-            found = score(TYPES["number"].of_values(expected, labels))
-            return {f"{name}_all": found[name] for name in ("spearman", "pearson")}
+            scores = score(TYPES["number"].of_values(expected, labels))
+            return {f"{name}_all": scores[name] for name in ("spearman", "pearson")}
         if expected[0] is not None:
             return score(TYPES["label"].of_values(expected, labels, labels=self.record.labels))
         if self.record.measure != "ranking":
@@ -308,16 +308,16 @@ def ranking_scores(
     numbers: dict[str, int] = {}
     for answer in answers:
         numbers.setdefault(answer, len(numbers))
-    own = np.array([numbers[answer] for answer in answers])
-    first = np.unique(own, return_index=True)[1]
+    answer_rows = np.array([numbers[answer] for answer in answers])
+    first = np.unique(answer_rows, return_index=True)[1]
     by_text: dict[str, set[int]] = {}
-    for text, number in zip(texts, own, strict=True):
+    for text, number in zip(texts, answer_rows, strict=True):
         by_text.setdefault(text, set()).add(int(number))
-    ranks = np.empty(len(own))
-    for start in range(0, len(own), ROWS):
+    ranks = np.empty(len(answer_rows))
+    for start in range(0, len(answer_rows), ROWS):
         cosines = unit[0][start : start + ROWS] @ unit[1][first].T
         for row, scores in enumerate(cosines, start):
-            rivals = scores >= scores[own[row]]
+            rivals = scores >= scores[answer_rows[row]]
             rivals[sorted(by_text[texts[row]])] = False
             ranks[row] = 1 + rivals.sum()
     return {

@@ -78,7 +78,7 @@ class Objective:
 
     @staticmethod
     def select(rows: Sequence[TextExample]) -> Iterable[TextExample]:
-        """Return the examples of train that it learns from."""
+        """Select the training examples that the objective learns from."""
         raise NotImplementedError
 
     def __init__(self, record: Any, tokenizer: SubwordTokenizer) -> None:
@@ -91,11 +91,11 @@ class Objective:
         return chosen or self.default_temperature
 
     def around(self) -> tuple[list[int], list[int]]:
-        """Return the subwords before and after a text."""
+        """The subwords before and after a text."""
         return list(self.tokenizer.single.prefix), list(self.tokenizer.single.suffix)
 
     def encoding(self, example: int, number: int, ids: list[int], label: float) -> Encoding:
-        """Return a text as a sequence."""
+        """Tokenize a text."""
         before, after = self.around()
         input_ids = [*before, *ids, *after]
         segments = None
@@ -106,15 +106,15 @@ class Objective:
         return Encoding(example, input_ids, segments, [], number, target)
 
     def label(self, example: TextExample) -> float:
-        """Return the gold of a pair as a number; 0 without one."""
+        """Convert the gold of a pair to a number; 0 without one."""
         return float(example.label) if isinstance(example.label, float) else 0.0
 
     def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
-        """Return training sequences as the model reads them in an epoch."""
+        """Make the training sequences of an epoch."""
         return sequences
 
     def added_ids(self) -> Sequence[int]:
-        """Return the ids that ``sequences_of_epoch`` adds to the texts."""
+        """The ids that ``sequences_of_epoch`` adds to the texts."""
         return []
 
     @property
@@ -128,7 +128,7 @@ class Objective:
         return SentenceEncoder.from_pretrained(name, trained=trained, labels=labels, **options)
 
     def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
-        """Return the loss over all texts of an optimizer batch, and the number to divide it by."""
+        """Compute the loss over all texts of an optimizer batch, and the number to divide it by."""
         raise NotImplementedError
 
     def _loss_of_batch(self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences) -> Loss:
@@ -157,11 +157,11 @@ class _FromTexts(Objective):
     select = staticmethod(distinct_texts)
 
     def other(self, view: Encoding, key: str) -> Encoding:
-        """Return the second view of a text; ``key`` seeds what is random in it."""
+        """Make the second view of a text; ``key`` is its random seed."""
         return view
 
     def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
-        """Return two views of each text."""
+        """Make two views of each text."""
         views = []
         for view in sequences:
             views += [view, self.other(replace(view, part=1), f"{seed}/{epoch}/{view.example}")]
@@ -188,7 +188,7 @@ class Mirror(_FromTexts):
     default_temperature = 0.04
 
     def added_ids(self) -> Sequence[int]:
-        """Return the mask token."""
+        """The mask token."""
         return [self.tokenizer.tokenizer.mask_token_id]
 
     def other(self, view: Encoding, key: str) -> Encoding:
@@ -221,15 +221,15 @@ class Prompt(SimCSE):
     @cached_property
     def _templates(self) -> list[tuple[list[int], list[int]]]:
         prefix, suffix = super().around()
-        mask, found = self.tokenizer.tokenizer.mask_token, []
+        mask, templates = self.tokenizer.tokenizer.mask_token, []
         for template in self.record.config.templates or TEMPLATES:
             written = template.replace("{mask}", mask)
             before, after = self.tokenizer.text_subwords(written.split("{text}"))
-            found.append((prefix + before, after + suffix))
-        return found
+            templates.append((prefix + before, after + suffix))
+        return templates
 
     def around(self) -> tuple[list[int], list[int]]:
-        """Return the subwords before and after a text in the first template."""
+        """The subwords before and after a text in the first template."""
         return self._templates[0]
 
     def _mask_position(self, number: int, length: int) -> list[int]:
@@ -239,16 +239,16 @@ class Prompt(SimCSE):
         return [at, at + 1]
 
     def encoding(self, example: int, number: int, ids: list[int], label: float) -> Encoding:
-        """Return a text in the first template."""
-        made = super().encoding(example, number, ids, label)
-        return replace(made, word_starts=self._mask_position(0, len(ids)))
+        """Tokenize a text in the first template."""
+        encoding = super().encoding(example, number, ids, label)
+        return replace(encoding, word_starts=self._mask_position(0, len(ids)))
 
     def added_ids(self) -> Sequence[int]:
-        """Return the subwords of both templates."""
+        """The subwords of both templates."""
         return [id for template in self._templates for part in template for id in part]
 
     def other(self, view: Encoding, key: str) -> Encoding:
-        """Return the text in the second template."""
+        """Tokenize the text in the second template."""
         before, after = self._templates[0]
         ids = view.input_ids[len(before) : len(view.input_ids) - len(after)]
         before, after = self._templates[1]
@@ -290,14 +290,14 @@ class Softmax(Objective):
     select = staticmethod(labeled_pairs)
 
     def label(self, example: TextExample) -> float:
-        """Return the class of a pair."""
+        """The class of a pair."""
         labels = self.record.labels  # without those that only test has
         if isinstance(example.label, str):
             return labels.id(example.label) if example.label in labels else IGNORED
         return super().label(example)
 
     def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
-        """Return the cross entropy of the classes."""
+        """Compute the cross entropy of the classes."""
         return softmax_loss(sides.u, sides.v, head.classifier_weights(), sides.label)
 
 
@@ -309,7 +309,7 @@ class Cosine(Objective):
     select = staticmethod(scaled_pairs)
 
     def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
-        """Return the squared error of the cosines."""
+        """Compute the squared error of the cosines."""
         return cosine_loss(sides.u, sides.v, sides.label)
 
 
@@ -323,7 +323,7 @@ class ConditionalLM(Objective):
     batch_loss = None
 
     def added_ids(self) -> Sequence[int]:
-        """Return all ids: any subword can be drawn as a random one."""
+        """All ids: any subword can be drawn as a random one."""
         return range(len(self.tokenizer.tokenizer))
 
     def load(self, name: str, *, trained: bool, **options: Any) -> Any:
@@ -331,7 +331,7 @@ class ConditionalLM(Objective):
         return ConditionalMaskedLM.from_pretrained(name, new_head=not trained, **options)
 
     def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
-        """Return each pair as one sequence, its second text with masks.
+        """Join each pair into one sequence, with masks in its second text.
 
         The second text is cut so that the vectors of the first one fit behind it, where padding
         keeps their places.
@@ -370,8 +370,8 @@ def two_view_loss(views: tuple[Tensor, Tensor], identity: Tensor, temperature: f
     unit = F.normalize(torch.cat(views), dim=-1)
     scores = unit @ unit.T / temperature
     same = identity[:, None] == identity
-    own = torch.eye(size, dtype=torch.bool, device=same.device)
-    excluded = torch.cat([torch.cat([same, same & ~own], 1), torch.cat([same & ~own, same], 1)])
+    eye = torch.eye(size, dtype=torch.bool, device=same.device)
+    excluded = torch.cat([torch.cat([same, same & ~eye], 1), torch.cat([same & ~eye, same], 1)])
     target = torch.arange(2 * size, device=scores.device).roll(size)
     return _contrast(scores.masked_fill(excluded, -torch.inf), target)
 
@@ -414,12 +414,12 @@ def _contrast(scores: Tensor, target: Tensor) -> Loss:
 
 
 def softmax_loss(u: Tensor, v: Tensor, classifier: Tensor, label: Tensor) -> Loss:
-    """Return the cross entropy of ``pair_logits`` (Reimers & Gurevych, 2019)."""
+    """Compute the cross entropy of ``pair_logits`` (Reimers & Gurevych, 2019)."""
     return _contrast(pair_logits(u, v, classifier), label)
 
 
 def pair_logits(u: Tensor, v: Tensor, classifier: Tensor) -> Tensor:
-    """Return W [u; v; |u - v|] + b: [N, C] for weights [C, 3 H + 1] with the bias last."""
+    """Compute W [u; v; |u - v|] + b: [N, C] for weights [C, 3 H + 1] with the bias last."""
     return F.linear(torch.cat([u, v, (u - v).abs()], dim=1), classifier[:, :-1], classifier[:, -1])
 
 

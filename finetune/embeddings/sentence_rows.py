@@ -87,8 +87,8 @@ def positive_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
     used: Counter[str] = Counter()
     for row in pairs:
         if positive is not None and row.label == positive:
-            own = negatives.get(row.text)
-            negative = own[used[row.text] % len(own)] if own else row.negative
+            hard = negatives.get(row.text)
+            negative = hard[used[row.text] % len(hard)] if hard else row.negative
             used[row.text] += 1
             yield replace(row, label=None, negative=negative)
 
@@ -111,7 +111,7 @@ def scaled_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
 
 
 def with_half(example: TextExample) -> TextExample:
-    """Return a text paired with half of its words (or characters, of one word), in their order.
+    """Pair a text with half of its words, in order (or of its characters, if it is one word).
 
     The words follow from the text alone, so that the score of all runs is on the same pairs.
     """

@@ -63,7 +63,7 @@ def compare_pairs(
     window: int | None = None,
     reporter: Reporter | None = None,
 ) -> list[Cosines]:
-    """Return the cosines of all pairs, raw and, with a standardizer, standardized.
+    """Compute the cosines of all pairs, raw and, with a standardizer, standardized.
 
     Args:
         embedder: Its ``unit`` is ``"text"``, or ``"word"`` to compare the words that the pairs
@@ -155,7 +155,7 @@ def _with_context(
 def correlations(
     gold: Sequence[float], predicted: Sequence[float], *, num_resamples: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Return Spearman's and Pearson's correlation with gold, with 95 % bootstrap intervals."""
+    """Compute Spearman's and Pearson's correlation with gold, with 95 % bootstrap intervals."""
     pairs, scores = TYPES["number"].of_values(gold, predicted), {}
     for name in ("spearman", "pearson"):
         metric, ranks = TYPES["number"].metrics[name], name == "spearman"
@@ -189,9 +189,9 @@ def compare(command: Similarity) -> None:
         _write(command.out, data, cosines[-1])
     if data.gold is not None and len(data.gold) >= LEAST_PAIRS:
         return _print_scores(command, data, cosines, data.gold)
-    names = ["cosine"] if len(cosines) == 1 else [each.name for each in cosines]
+    names = ["cosine"] if len(cosines) == 1 else [measured.name for measured in cosines]
     rows = [
-        (*(float(each.values[n]) for each in cosines), _shown(pair, 0), _shown(pair, 1))
+        (*(float(measured.values[n]) for measured in cosines), _shown(pair, 0), _shown(pair, 1))
         for n, pair in enumerate(data.pairs)
     ]
     print_tables(command.format, ("", (*names, "first", "second"), rows))
@@ -212,13 +212,13 @@ def _standardizer(command: Similarity, embedder: Embedder) -> Standardizer | Non
         return None
     sources = text_sources(command.standardize, command.encoding)
     lines = (line for source in sources for line in source.lines())
-    found = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
+    fitted = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
     show(
-        f"standardized over {quantity(found.count, embedder.unit)} of {command.standardize}"
-        + (f"; constant dimensions: {found.num_constant}" if found.num_constant else ""),
+        f"standardized over {quantity(fitted.count, embedder.unit)} of {command.standardize}"
+        + (f"; constant dimensions: {fitted.num_constant}" if fitted.num_constant else ""),
         error=True,
     )
-    return found
+    return fitted
 
 
 def _write(path: str, data: SimilarityData, cosines: Cosines) -> None:
@@ -243,15 +243,15 @@ def _print_scores(
         f"{command.resamples:,} resamples, seed {command.seed}"
     )
     rows: list[dict[str, Any]] = []
-    for each in cosines:
+    for measured in cosines:
         resampling = {"num_resamples": command.resamples, "seed": command.seed}
-        row: dict[str, Any] = {"vectors": each.name}
-        for name, score in correlations(gold, each.values.tolist(), **resampling).items():
+        row: dict[str, Any] = {"vectors": measured.name}
+        for name, score in correlations(gold, measured.values.tolist(), **resampling).items():
             if command.format == "table":
                 row[name] = f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})"
             else:
                 row |= {name: score.value, f"{name} low": score.low, f"{name} high": score.high}
-        rows.append(row | {"expected cosine": each.expected})
+        rows.append(row | {"expected cosine": measured.expected})
     print_tables(command.format, ("", list(rows[0]), [list(row.values()) for row in rows]))
 
 

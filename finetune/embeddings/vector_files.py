@@ -97,7 +97,7 @@ def write_vectors(
 
 
 def check_suffix(path: Path) -> str:
-    """Return the suffix of a file of vectors; UserError if it names no format."""
+    """Check the suffix of a file of vectors; UserError if it names no format."""
     return require_suffix(path, (".npy", ".parquet"))
 
 

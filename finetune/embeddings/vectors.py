@@ -24,7 +24,7 @@ CONSTANT = 1e-7
 
 
 def unit_vectors(vectors: npt.ArrayLike) -> Array:
-    """Return vectors [..., H] scaled to length 1; zero vectors stay zero."""
+    """Scale vectors [..., H] to length 1; zero vectors stay zero."""
     values = np.asarray(vectors, dtype=np.float64)
     lengths = np.linalg.norm(values, axis=-1, keepdims=True)
     result: Array = np.divide(values, lengths, out=np.zeros_like(values), where=lengths > 0)
@@ -32,7 +32,7 @@ def unit_vectors(vectors: npt.ArrayLike) -> Array:
 
 
 def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Array:
-    """Return the cosines of vectors [..., H] -> [...]; a zero vector has the cosine 0."""
+    """Compute the cosines of vectors [..., H] -> [...]; a zero vector has the cosine 0."""
     result: Array = (unit_vectors(first) * unit_vectors(second)).sum(axis=-1)
     return result.clip(-1.0, 1.0)
 
@@ -116,7 +116,7 @@ class Standardizer:
         return cls(mean, deviation, count, dict(settings or {}))
 
     def __call__(self, vectors: npt.ArrayLike) -> Array:
-        """Return z = (x - mean) / deviation (equation 11.12) of vectors [..., *shape].
+        """Compute z = (x - mean) / deviation (equation 11.12) of vectors [..., *shape].
 
         Dimensions that are constant in the corpus have no scale; they become 0.
         """

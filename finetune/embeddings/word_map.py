@@ -102,7 +102,7 @@ def make_word_map(
         vectors = unit_vectors(np.stack(rows).transpose(1, 0, 2))  # [L', occurrences, H]
         progress.start("projecting", len(vectors), unit="layer")
         points = project_layers(vectors, method=method, seed=seed, done=progress.update)
-    words, labels = [each.word for each in occurrences], [each.label for each in occurrences]
+    words, labels = [use.word for use in occurrences], [use.label for use in occurrences]
     scores = [
         layer_scores(layer, each, projected, words, labels)
         for layer, each, projected in zip(embedder.layers, vectors, points, strict=True)
@@ -117,7 +117,7 @@ def project_layers(
     seed: int = 1,
     done: Callable[[int], None] = lambda number: None,
 ) -> Array:
-    """Return points in the plane for the vectors of each layer.
+    """Project the vectors of each layer to the plane.
 
     The layers are computed from the last to the first. Each starts from the points of the layer
     above, and is then rotated, reflected, scaled and moved onto them (Procrustes), so that a point
@@ -202,8 +202,8 @@ def layer_scores(
     purity = trusted = None
     if rows := labeled_rows(words, labels):
         word, label = (np.array([str(names[row]) for row in rows]) for names in (words, labels))
-        others = (word[:, None] == word) & ~np.eye(len(rows), dtype=bool)
-        cosines = np.where(others, vectors[rows] @ vectors[rows].T, -np.inf)
+        same_word = (word[:, None] == word) & ~np.eye(len(rows), dtype=bool)
+        cosines = np.where(same_word, vectors[rows] @ vectors[rows].T, -np.inf)
         nearest = cosines >= cosines.max(axis=1, keepdims=True) - _TIE
         right = nearest & (label[:, None] == label)
         purity = float((right.sum(axis=1) / nearest.sum(axis=1)).mean())
@@ -213,7 +213,7 @@ def layer_scores(
 
 
 def labeled_rows(words: Sequence[str], labels: Sequence[str | None]) -> list[int]:
-    """Return the occurrences with labels to score.
+    """Select the occurrences with labels to score.
 
     Each label occurs at least twice with its word, and the word has another such label.
     """
@@ -225,7 +225,7 @@ def labeled_rows(words: Sequence[str], labels: Sequence[str | None]) -> list[int
 
 
 def majority(words: Sequence[str], labels: Sequence[str | None]) -> float | None:
-    """Return the fraction of scored occurrences with the main label of their word."""
+    """Compute the fraction of scored occurrences with the main label of their word."""
     rows = labeled_rows(words, labels)
     main: Counter[str] = Counter()
     for (word, _), count in Counter((words[row], labels[row]) for row in rows).items():
@@ -234,7 +234,7 @@ def majority(words: Sequence[str], labels: Sequence[str | None]) -> float | None
 
 
 def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
-    """Return the page of a map as HTML."""
+    """Write the page of an embedding plot as HTML."""
     occurrences = word_map.occurrences
     notes = ["Trustworthiness says how well the map keeps the 5 nearest neighbors (1 is best)."]
     if word_map.majority is not None:
@@ -245,7 +245,7 @@ def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
         )
     if method == "tsne":
         notes.append("t-SNE keeps neighborhoods only: sizes and distances of groups mean nothing.")
-    texts = [[each.id, each.label or "", each.shown] for each in occurrences]
+    texts = [[use.id, use.label or "", use.shown] for use in occurrences]
     charts = [
         chart(f"Layer {scores.layer}", dots=_groups(occurrences, points))
         for scores, points in zip(word_map.scores, word_map.points, strict=True)
@@ -256,7 +256,7 @@ def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
     ]
     return page_of(
         "word map",
-        ", ".join(dict.fromkeys(each.word for each in occurrences)),
+        ", ".join(dict.fromkeys(use.word for use in occurrences)),
         sections,
         about=f"{len(occurrences):,} occurrences, encoded by {model}, projected by {method} with "
         f"seed {seed}. Each point is one occurrence; near points have similar vectors.",
@@ -265,14 +265,14 @@ def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
 
 
 def _groups(occurrences: Sequence[Occurrence], points: Array) -> list[tuple[str, Dots]]:
-    several = len({each.word for each in occurrences}) > 1
-    names = [" · ".join([each.word] * several + [each.label or "no label"]) for each in occurrences]
+    several = len({use.word for use in occurrences}) > 1
+    names = [" · ".join([use.word] * several + [use.label or "no label"]) for use in occurrences]
     order = [name for name, _ in Counter(names).most_common()]
     if len(order) > NUM_COLORS:
         order = [*order[: NUM_COLORS - 1], "other labels"]
     groups: dict[str, list[tuple[float, float, str]]] = {name: [] for name in order}
-    for each, name, (x, y) in zip(occurrences, names, points.tolist(), strict=True):
-        groups.get(name, groups[order[-1]]).append((x, y, f"{name}: {each.shown}"))
+    for occurrence, name, (x, y) in zip(occurrences, names, points.tolist(), strict=True):
+        groups.get(name, groups[order[-1]]).append((x, y, f"{name}: {occurrence.shown}"))
     return list(groups.items())
 
 
@@ -281,7 +281,7 @@ def _table(word_map: WordMap) -> tuple[list[str], list[list[Any]]]:
     known = {
         key: title for key, title in titles.items() if getattr(word_map.scores[0], key) is not None
     }
-    return [*known.values()], [[getattr(each, key) for key in known] for each in word_map.scores]
+    return [*known.values()], [[getattr(score, key) for key in known] for score in word_map.scores]
 
 
 def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
@@ -294,11 +294,11 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
         "model": command.model,
         **settings,
         "layers": list(embedder.layers),
-        "scores": [asdict(each) for each in word_map.scores],
+        "scores": [asdict(score) for score in word_map.scores],
         "occurrences": [
-            {name: getattr(each, name) for name in fields}
-            | {"text": each.shown, "points": word_map.points[:, number].round(4).tolist()}
-            for number, each in enumerate(occurrences)
+            {name: getattr(occurrence, name) for name in fields}
+            | {"text": occurrence.shown, "points": word_map.points[:, number].round(4).tolist()}
+            for number, occurrence in enumerate(occurrences)
         ],
     }
     text = json.dumps(figures, ensure_ascii=False)

@@ -32,7 +32,7 @@ _MARKER = re.compile(r"\((?:a|p|ip)\)")
 
 
 def sense_key(text: str) -> str | None:
-    """Return a sense key without the syntactic markers of adjectives; None for any other text.
+    """Remove the syntactic markers of adjectives from a sense key; None for any other text.
 
     Corpora have markers such as ``asleep(p)`` in heads; WordNet's index has no markers.
     """
@@ -41,12 +41,12 @@ def sense_key(text: str) -> str | None:
 
 
 def pos_of(key: str) -> str:
-    """Return the part of speech of a sense key."""
+    """The part of speech of a sense key."""
     return POS_OF_TYPE[key.partition("%")[2][0]]
 
 
 def base_forms(word: str, pos: str) -> list[str]:
-    """Return the possible base forms of an inflected word, the word itself first.
+    """List the possible base forms of an inflected word, the word itself first.
 
     The rules come from morphy(7WN), without its lists of exceptions.
 
@@ -80,14 +80,14 @@ class Inventory:
         return key in self.offsets
 
     def definitions(self, keys: Collection[str]) -> dict[str, str]:
-        """Return the definitions of the listed senses; empty without the data files."""
+        """Read the definitions of the listed senses; empty without the data files."""
         listed = [
             key for key in keys if key in self and (self.folder / DATA_FILES[pos_of(key)]).is_file()
         ]
         return {key: text.split(" - ", 2)[2] for key, text in self.glosses(listed).items()}
 
     def glosses(self, keys: Collection[str]) -> dict[str, str]:
-        """Return a text for each sense: its lemma, all lemmas of its synset, and its definition.
+        """Make a text for each sense: its lemma, all lemmas of its synset, and its definition.
 
         LMMS (Loureiro & Jorge 2019) embeds this text, with usage examples.
 
@@ -97,7 +97,7 @@ class Inventory:
         by_file: defaultdict[str, list[str]] = defaultdict(list)
         for key in keys:
             by_file[DATA_FILES[pos_of(key)]].append(key)
-        found = {}
+        glosses = {}
         for name, of_file in sorted(by_file.items()):
             path = self.folder / name
             if not path.is_file():
@@ -109,8 +109,8 @@ class Inventory:
                 for key in sorted(of_file, key=self.offsets.__getitem__):
                     file.seek(self.offsets[key])
                     line = file.readline().decode("utf-8", errors="replace")
-                    found[key] = _gloss(line, key, self.offsets[key], str(path))
-        return found
+                    glosses[key] = _gloss(line, key, self.offsets[key], str(path))
+        return glosses
 
 
 def read_inventory(folder: str | Path) -> Inventory:
@@ -141,7 +141,7 @@ def read_inventory(folder: str | Path) -> Inventory:
         offsets[key] = int(fields[1])
     if not offsets:
         raise DataError(f"{path}: it lists no sense: copy WordNet's file there.")
-    senses = {lemma: tuple(key for _, key in sorted(found)) for lemma, found in numbered.items()}
+    senses = {lemma: tuple(key for _, key in sorted(pairs)) for lemma, pairs in numbered.items()}
     return Inventory(folder, senses, offsets)
 
 

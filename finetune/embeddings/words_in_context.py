@@ -100,7 +100,7 @@ class Threshold:
         return cls(value, names[1], names[0])
 
     def predict(self, index: int, cosine: float) -> TextPrediction:
-        """Return the prediction for a pair."""
+        """Predict the label of a pair."""
         return TextPrediction(index, self.above if cosine >= self.value else self.below)
 
 
@@ -133,7 +133,7 @@ class WordInContext:
         standardizer = None
         if settings.standardize:
             texts = (text for pair in labeled for text in (pair.text, pair.pair or ""))
-            vectors = (each.vectors for each in embedder.encode(texts))
+            vectors = (embedding.vectors for embedding in embedder.encode(texts))
             standardizer = Standardizer.fit(vectors, embedder.settings)
         cosines = _cosines(embedder, labeled, standardizer, reporter)
         threshold = Threshold.fit(cosines, [_label(pair) for pair in labeled])
@@ -142,7 +142,7 @@ class WordInContext:
     def predict(
         self, pairs: Sequence[TextExample], *, reporter: Reporter | None = None
     ) -> list[tuple[TextPrediction, float]]:
-        """Return the prediction and the cosine of each pair."""
+        """Predict the label of each pair, with the cosine."""
         cosines = _cosines(self.embedder, pairs, self.standardizer, reporter).tolist()
         return [(self.threshold.predict(i, cosine), cosine) for i, cosine in enumerate(cosines)]
 
@@ -195,8 +195,8 @@ def _cosines(
                 f"{pair.where}: no column names the word of each text: write index and "
                 "index_pair (words between blanks, from 0), or start, end, start_pair, end_pair."
             )
-    found = compare_pairs(embedder, pairs, standardizer=standardizer, reporter=reporter)
-    return np.asarray(found[-1].values, dtype=np.float64)
+    compared = compare_pairs(embedder, pairs, standardizer=standardizer, reporter=reporter)
+    return np.asarray(compared[-1].values, dtype=np.float64)
 
 
 def fit_threshold(command: Similarity) -> None:

@@ -72,7 +72,7 @@ class MaskedTask(Task):
 
     @classmethod
     def derive(cls, config: PretrainConfig, data: Dataset) -> dict[str, Any]:
-        """Return fields of the record: there are no labels."""
+        """Derive no labels: there are none."""
         return {"labels": LabelSet(()), "pairs": False}
 
     def __post_init__(self) -> None:
@@ -101,12 +101,12 @@ class MaskedTask(Task):
         if folder is not None:
             return model.from_pretrained(str(folder), new_head=False, **options)
         if config.config is not None:
-            made = new_config(config.config, self.tokenizer.tokenizer)
-            return model.from_config(made, **options)
+            encoder_config = new_config(config.config, self.tokenizer.tokenizer)
+            return model.from_config(encoder_config, **options)
         return model.from_pretrained(**options, **starting_model(self))
 
     def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropy of the chosen positions, and their number."""
+        """Compute the summed cross entropy of the chosen positions, and their number."""
         return scores.loss.sum(), torch.ones_like(scores.loss).sum()
 
 
@@ -118,9 +118,9 @@ class MaskFilling(MaskedTask):
         self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
     ) -> Encoded:
         """Encode texts with the mask of this tokenizer, and find their masks."""
-        own, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
+        mask, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
         examples = [
-            replace(example, text=MASKS.sub(lambda _: own, example.text)) for example in examples
+            replace(example, text=MASKS.sub(lambda _: mask, example.text)) for example in examples
         ]
         encoded = super().encode(examples, gather)
         ids = encoded.sequences.ids
@@ -133,7 +133,7 @@ class MaskFilling(MaskedTask):
         ):
             if not any(len(row) for row in rows[start:end]):
                 raise UserError(
-                    f"{example.where}: {example.text!r:.60} has no {own}: write it in place of "
+                    f"{example.where}: {example.text!r:.60} has no {mask}: write it in place of "
                     "the subwords to predict."
                 )
         targets = {"position": Ragged.of(rows)}
@@ -141,10 +141,10 @@ class MaskFilling(MaskedTask):
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         room = self.record.max_length - self.tokenizer.single.num_special
-        texts = [each.text.split("\n") for each in examples]
-        lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))
+        texts = [sample.text.split("\n") for sample in examples]
+        lines = iter(self.tokenizer.subwords_with_words([x for text in texts for x in text]))
         separator = [self.tokenizer.tokenizer.sep_token_id]
-        found, num_cut = [], 0
+        rows, num_cut = [], 0
         for example, own in zip(examples, texts, strict=True):
             words: list[list[int]] = []
             for line in own:
@@ -155,11 +155,11 @@ class MaskFilling(MaskedTask):
             num_cut += sum(len(word) > room for word in words)
             words = [word[:room] for word in words]
             parts = windows([len(word) for word in words], room, 0)
-            found.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
-        return found, num_cut
+            rows.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
+        return rows, num_cut
 
     def decode(self, scores: Any, batch: Batch) -> list[WindowOutput]:
-        """Return the best subwords of each mask and their probabilities [M, 2, ``NUM_BEST``]."""
+        """Decode the best subwords of each mask and their probabilities [M, 2, ``NUM_BEST``]."""
         best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
         values = torch.stack([best.indices.double(), best.values], 1)
         return outputs_of(values, batch)
@@ -173,17 +173,17 @@ class MaskFilling(MaskedTask):
 
 
 def begins_of(sequences: Encodings) -> torch.Tensor:
-    """Return the row of the first token of each sequence [N], in the packed row."""
+    """Compute the row of the first token of each sequence [N], in the packed row."""
     return torch.from_numpy(sequences.ids.offsets[:-1].astype(np.int64))
 
 
 def outputs_of(values: torch.Tensor, batch: Batch) -> list[WindowOutput]:
-    """Return the values of all targets [M, ...] by sequence."""
+    """Split the values of all targets [M, ...] by sequence."""
     ends = batch.targets["number"].cumsum(0).tolist()
     return batch.window_outputs(np.split(values.numpy(), ends[:-1]))
 
 
 def joined_values(outputs: Sequence[WindowOutput]) -> Array:
-    """Return the values of all windows in order."""
+    """Concatenate the values of all windows."""
     values: Array = np.concatenate([output.values for output in outputs])
     return values

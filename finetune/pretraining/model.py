@@ -71,7 +71,7 @@ class SpanBoundaryHead(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, left: Tensor, right: Tensor, offset: Tensor) -> Tensor:
-        """Return s_i [B, E] from z_{s-1} and z_{e+1} [B, H] and ``offset``, i - s [B]."""
+        """Compute s_i [B, E] from z_{s-1} and z_{e+1} [B, H] and ``offset``, i - s [B]."""
         vectors: Tensor = self.layers(torch.cat([left, right, self.position(offset)], -1))
         return vectors
 
@@ -129,7 +129,7 @@ class PretrainingModel(MaskedLanguageModel):
         return cls(model, batching, boundary=boundary)
 
     def forward(self, batch: Batch) -> PretrainingScores | Tensor:  # type: ignore[override]
-        """Return the scores of the targets of a batch, or logits if the targets have no tokens."""
+        """Compute the scores of the targets of a batch, or logits if the targets have no tokens."""
         targets = batch.targets
         if "token" not in targets:
             return self.logits(batch)
@@ -141,8 +141,8 @@ class PretrainingModel(MaskedLanguageModel):
         if self.boundary is not None:
             beside = (states.index_select(0, targets[side]) for side in ("left", "right"))
             vectors = self.boundary(*beside, targets["offset"])
-            own = token.index_select(0, targets["boundary"])
-            boundary = self._scores_of(self._boundary_logits, vectors, own).loss
+            at_boundary = token.index_select(0, targets["boundary"])
+            boundary = self._scores_of(self._boundary_logits, vectors, at_boundary).loss
         following = states.new_zeros(0, 2)
         if self.predicts_next:
             first = batch.cu_seqlens[:-1]

@@ -193,7 +193,7 @@ class TextScorer:
             sequences.append(Encoding(number, *self.tokenizer.build(ids)))
         batch = pack(sequences)
         positions = [
-            len(self.tokenizer.single.prefix) + each.target - each.start for each in copies
+            len(self.tokenizer.single.prefix) + masked.target - masked.start for masked in copies
         ]
         targets = {
             "position": batch.cu_seqlens[:-1] + torch.tensor(positions),
@@ -203,18 +203,18 @@ class TextScorer:
 
 
 def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:
-    """Return sums over texts, pseudo-perplexity (of a subword), bits per word and per character.
+    """Compute sums over texts, pseudo-perplexity per subword, and bits per word and character.
 
     Bits per character compare models of different vocabularies, perplexities do not.
     """
     sums = {
         "texts": len(scores),
-        "subwords": sum(len(each.subwords) for each in scores),
-        "words": sum(len(split_words(each.text)[0]) for each in scores),
-        "characters": sum(len(each.text) for each in scores),
-        "unknown": sum(each.num_unknown for each in scores),
+        "subwords": sum(len(score.subwords) for score in scores),
+        "words": sum(len(split_words(score.text)[0]) for score in scores),
+        "characters": sum(len(score.text) for score in scores),
+        "unknown": sum(score.num_unknown for score in scores),
     }
-    log_likelihood = sum((each.log_likelihood for each in scores), 0.0)
+    log_likelihood = sum((score.log_likelihood for score in scores), 0.0)
     bits = -log_likelihood / math.log(2)
     return sums | {
         "log_likelihood": log_likelihood,
@@ -247,7 +247,7 @@ def score_texts(command: Perplexity) -> None:
         show(f"texts read in several windows: {limit}", error=True)
     measures = corpus_measures(scores)
     if right := [line["label"] == "first" for line in lines if "label" in line]:
-        counts = Counts(np.array([(float(each), 1.0) for each in right]), mean)
+        counts = Counts(np.array([(float(is_right), 1.0) for is_right in right]), mean)
         options: dict[str, Any] = {"num_resamples": command.resamples, "seed": command.seed}
         accuracy = estimate([counts], limits=(0.0, 1.0), **options)
         names = ("accuracy", "accuracy_low", "accuracy_high")
@@ -271,8 +271,8 @@ def _rows(command: Perplexity) -> Iterable[TextExample]:
 
 def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:
     line: dict[str, Any] = {"id": row.id if row.key is None else row.key}
-    likelihoods = [round(each.log_likelihood, 6) for each in scores]
-    numbers = [len(each.subwords) for each in scores]
+    likelihoods = [round(score.log_likelihood, 6) for score in scores]
+    numbers = [len(score.subwords) for score in scores]
     if row.pair is None:
         line |= {"text": row.text, "log_likelihood": likelihoods[0], "num_subwords": numbers[0]}
         return line | {"num_words": len(split_words(row.text)[0]), "num_characters": len(row.text)}
@@ -286,7 +286,7 @@ def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:
 
 def _print(command: Perplexity, measures: dict[str, float], shown: Sequence[TextScore]) -> None:
     command.note(f"--method {command.method}")
-    texts = [(each.text, each.log_likelihood, each.perplexity) for each in shown]
+    texts = [(score.text, score.log_likelihood, score.perplexity) for score in shown]
     tables: list[Any] = [("texts", ("text", "log-likelihood", "pseudo-perplexity"), texts)]
     rows = [(name.replace("_", " "), value) for name, value in measures.items()]
     print_tables(

@@ -31,7 +31,7 @@ PAIRS = 1
 
 
 def follows(seed: int | None, epoch: int, sequence: int) -> bool:
-    """Return whether the second text of a pair follows the first, if it has several lines."""
+    """Whether the second text of a pair follows the first, if the document has several lines."""
     return bool(keyed_generator(seed, epoch, sequence, PAIRS).random() < 0.5)
 
 
@@ -42,7 +42,8 @@ class _Part(NamedTuple):
     starts: Array
 
     def cut(self, limit: int) -> _Part:
-        """Return the first words, of at most ``limit`` subwords; of a longer word its begin."""
+        """Cut a text to its first words with at most ``limit`` subwords; a longer word is cut
+        too."""
         if len(self.ids) <= limit:
             return self
         last = int(np.searchsorted(self.starts, limit, side="right")) - 1
@@ -64,7 +65,7 @@ class _Blocks:
         return int(self.lines.offsets[block + 1] - self.lines.offsets[block]) - 1
 
     def part(self, block: int, first: int, last: int) -> _Part:
-        """Return lines ``first .. last - 1`` of a block."""
+        """Cut lines ``first .. last - 1`` from a block."""
         begin, end = (int(self.lines.values[self.lines.offsets[block] + i]) for i in (first, last))
         offset = int(self.starts.offsets[block])
         starts = self.starts.values[offset + begin : offset + end + 1].astype(np.int64)
@@ -76,8 +77,8 @@ class _Blocks:
         """Yield the lines of a document from a line on, through its next blocks."""
         document = self.document[block]
         while block < len(self.document) and self.document[block] == document:
-            for each in range(line, self.num_lines(block)):
-                yield self.part(block, each, each + 1)
+            for number in range(line, self.num_lines(block)):
+                yield self.part(block, number, number + 1)
             block, line = block + 1, 0
 
 
@@ -101,18 +102,18 @@ class SentencePairs:
     def apply(
         self, blocks: Encodings, rows: Array, seed: int | None = None, epoch: int = 0
     ) -> Encodings:
-        """Return pairs that begin with the blocks at ``rows``, with segment ids 0 and 1.
+        """Pair the blocks at ``rows`` with following or random texts, with token type ids 0 and 1.
 
         Without a seed, the pairs are for scoring, not for an epoch. The target ``next`` is 0 if the
         second text follows the first, and 1 if it is random, as in transformers.
         """
-        made, own = _Blocks(blocks), blocks.take(rows)
+        pairs, own = _Blocks(blocks), blocks.take(rows)
         assert own.targets is not None
         ids, words, segments, labels = [], [], [], []
         for row, example in zip(rows.tolist(), own.example.tolist(), strict=True):
             generator = keyed_generator(seed, epoch, example, PAIRS + 1)
-            adjacent = follows(seed, epoch, example) and made.num_lines(row) > 1
-            first, second = self._pair(made, row, adjacent, generator)
+            adjacent = follows(seed, epoch, example) and pairs.num_lines(row) > 1
+            first, second = self._pair(pairs, row, adjacent, generator)
             labels.append([int(not adjacent)])
             prefix, middle = self.template.prefix, self.template.middle
             begin = len(prefix) + len(first.ids)
@@ -124,7 +125,7 @@ class SentencePairs:
             words.append(np.concatenate(starts))  # the tokens between the texts are a word
         targets = {name: own.targets[name] for name in BLOCK} | {"next": Ragged.of(labels)}
         return Encodings(
-            Ragged.of([each.astype(np.int64) for each in ids]),
+            Ragged.of([array.astype(np.int64) for array in ids]),
             np.concatenate(segments).astype(np.uint8),
             Ragged.of(words),
             own.example,
@@ -142,38 +143,38 @@ class SentencePairs:
             return first, blocks.part(row, split, number).cut(self.room - len(first.ids))
         free = self.room - len(first.ids)
         block, line = self._random_line(blocks, row, free, generator)
-        found: list[_Part] = []
+        texts: list[_Part] = []
         for part in blocks.lines_from(block, line):
             if len(part.ids) > free:
                 break
-            found.append(part)
+            texts.append(part)
             free -= len(part.ids)
-        if not found:
+        if not texts:
             second = blocks.part(block, line, line + 1)
             first = first.cut(max(self.room // 2, self.room - len(second.ids)))
             return first, second.cut(self.room - len(first.ids))
-        ends = np.cumsum([0, *(len(part.ids) for part in found)])
-        starts = [part.starts[:-1] + end for part, end in zip(found, ends[:-1], strict=True)]
-        ids = np.concatenate([part.ids for part in found])
+        ends = np.cumsum([0, *(len(part.ids) for part in texts)])
+        starts = [part.starts[:-1] + end for part, end in zip(texts, ends[:-1], strict=True)]
+        ids = np.concatenate([part.ids for part in texts])
         return first, _Part(ids, np.concatenate([*starts, ends[-1:]]))
 
     def _random_line(
         self, blocks: _Blocks, row: int, free: int, generator: np.random.Generator
     ) -> tuple[int, int]:
-        own = blocks.document[row]
+        document = blocks.document[row]
         for _ in range(TRIES):
             block = int(generator.integers(len(blocks.document)))
             line = int(generator.integers(blocks.num_lines(block)))
-            if blocks.document[block] != own:
+            if blocks.document[block] != document:
                 if len(blocks.part(block, line, line + 1).ids) <= free:
                     return block, line
-        others = (blocks.document != own).nonzero()[0]
-        block = int(others[generator.integers(len(others))])
+        other_blocks = (blocks.document != document).nonzero()[0]
+        block = int(other_blocks[generator.integers(len(other_blocks))])
         return block, int(generator.integers(blocks.num_lines(block)))
 
 
 def pair_notes(data: Dataset, seed: int) -> list[str]:
-    """Return notes on the pairs of each split; for train, on the pairs of the first epoch.
+    """Describe the pairs of each split; for train, those of the first epoch.
 
     Raises UserError if there is no other document to draw the second text of a pair from, or if no
     text of train can follow another.

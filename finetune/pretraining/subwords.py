@@ -59,7 +59,7 @@ def _boundary_losses(tables: Tables) -> np.ndarray:
 
 
 def _summed(losses: Sequence[Sequence[float]]) -> np.ndarray:
-    return np.array([(math.fsum(each), len(each)) for each in losses], dtype=float)
+    return np.array([(math.fsum(loss), len(loss)) for loss in losses], dtype=float)
 
 
 def _next_sentence_counts(tables: Tables) -> np.ndarray:
@@ -69,8 +69,8 @@ def _next_sentence_counts(tables: Tables) -> np.ndarray:
 
 
 def _perplexity(sums: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.exp(mean(sums))
-    return found
+    perplexity: np.ndarray = np.exp(mean(sums))
+    return perplexity
 
 
 def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[Any]:
@@ -111,7 +111,7 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
     if all(map(len, counts)):
         names = (bucket(number, COUNTS) for number in chain.from_iterable(counts))
         groups["in training text"] = names, buckets(COUNTS)
-    return {name: right_by_group(tables.items, *each, "subwords") for name, each in groups.items()}
+    return {name: right_by_group(tables.items, *args, "subwords") for name, args in groups.items()}
 
 
 SUBWORDS = PredictionType(

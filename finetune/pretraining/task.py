@@ -63,7 +63,7 @@ class SpanBoundary:
 
     @staticmethod
     def targets(targets: Targets, begins: Tensor) -> dict[str, Tensor]:
-        """Return the targets of the head, from places in a sequence that begins at ``begins`` [M].
+        """Compute the targets of the head from positions in sequences that begin at ``begins`` [M].
 
         ``left`` and ``right`` are the subwords beside the span of each target, -1 if there are
         none.
@@ -74,16 +74,16 @@ class SpanBoundary:
         return {"boundary": chosen, "offset": offset[chosen], **beside}
 
     def losses(self, scores: PretrainingScores, targets: Targets) -> Tensor:
-        """Return the loss of each target in a span."""
+        """Compute the loss of each target in a span."""
         return scores.boundary
 
     def columns(self, scores: PretrainingScores, targets: Targets) -> list[Tensor]:
-        """Return the loss of each chosen position [M]; NaN outside of spans."""
+        """Compute the loss of each chosen position [M]; NaN outside of spans."""
         none = torch.full_like(scores.loss, torch.nan)
         return [none.index_copy(0, targets["boundary"], scores.boundary)]
 
     def fields(self, values: Array) -> dict[str, Any]:
-        """Return the losses of a prediction."""
+        """The losses of a prediction."""
         losses = values[:, 0]
         return {"boundary_losses": tuple(losses[losses == losses].tolist())}
 
@@ -95,17 +95,17 @@ class NextSentence:
     width: ClassVar[int] = 2
 
     def losses(self, scores: PretrainingScores, targets: Targets) -> Tensor:
-        """Return the loss of each pair."""
+        """Compute the loss of each pair."""
         return cross_entropy(scores.next, targets["next"], reduction="none")
 
     def columns(self, scores: PretrainingScores, targets: Targets) -> list[Tensor]:
-        """Return for each chosen position 1 if the second text is random, and the probability that
+        """Compute for each chosen position 1 if the second text is random, and the probability that
         it follows."""
         of_pairs = targets["next"], scores.next.softmax(-1)[:, 0]
-        return [each.repeat_interleave(targets["number"]) for each in of_pairs]
+        return [value.repeat_interleave(targets["number"]) for value in of_pairs]
 
     def fields(self, values: Array) -> dict[str, Any]:
-        """Return whether the second text follows, and the probability."""
+        """Whether the second text follows, and the probability."""
         if not len(values):
             return {}
         return {"follows": not values[0, 0], "follows_score": float(values[0, 1])}
@@ -142,9 +142,9 @@ class PretrainingTask(MaskedTask):
 
     def _separator(self, size: int) -> Array:
         single = self.tokenizer.single  # sep_token_id is also between two texts
-        found = np.zeros(size, dtype=bool)
-        found[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
-        return found
+        is_separator = np.zeros(size, dtype=bool)
+        is_separator[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
+        return is_separator
 
     @property
     def _masking_of_scores(self) -> Masking:
@@ -170,12 +170,12 @@ class PretrainingTask(MaskedTask):
     def sequences_of_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
     ) -> Encodings:
-        """Return sequences with the masks of an epoch."""
-        own = super().sequences_of_epoch(sequences, seed, epoch, rows)
-        return self._masking.apply(own, seed, epoch)
+        """Mask the sequences for an epoch."""
+        plain = super().sequences_of_epoch(sequences, seed, epoch, rows)
+        return self._masking.apply(plain, seed, epoch)
 
     def added_ids(self) -> Sequence[int]:
-        """Return all ids: any subword can be drawn as a random one."""
+        """All ids: any subword can be drawn as a random one."""
         return range(len(self.tokenizer.tokenizer))
 
     @property
@@ -184,13 +184,13 @@ class PretrainingTask(MaskedTask):
         return self._loss_counts if self._objectives else None
 
     def _sequences(self, examples: Sequence[TextBlock]) -> tuple[list[list[Encoding]], int]:
-        before, found = len(self.tokenizer.single.prefix), []
+        before, rows = len(self.tokenizer.single.prefix), []
         for example in examples:
-            ids, starts, lines = (memoryview(each).cast("i").tolist() for each in example.subwords)
+            ids, starts, lines = (memoryview(raw).cast("i").tolist() for raw in example.subwords)
             words = [before + start for start in [*starts, len(ids)]]
             target = self._block_targets(example, ids, [*starts, len(ids)], lines)
-            found.append([Encoding(example.id, *self.tokenizer.build(ids), words, target=target)])
-        return found, 0
+            rows.append([Encoding(example.id, *self.tokenizer.build(ids), words, target=target)])
+        return rows, 0
 
     def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         return None
@@ -203,7 +203,7 @@ class PretrainingTask(MaskedTask):
         return targets
 
     def loss(self, scores: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the summed cross entropy of the chosen positions, and their number.
+        """Compute the summed cross entropy of the chosen positions, and their number.
 
         With further objectives, return the sum and the number of each.
         """
@@ -211,15 +211,15 @@ class PretrainingTask(MaskedTask):
             return super().loss(scores, batch)
         further = (objective.losses(scores, batch.targets) for objective in self._objectives)
         losses = [scores.loss, *further]
-        counts = [each.new_full((), len(each)) for each in losses]
-        return torch.stack([each.sum() for each in losses]), torch.stack(counts)
+        counts = [loss.new_full((), len(loss)) for loss in losses]
+        return torch.stack([loss.sum() for loss in losses]), torch.stack(counts)
 
     def _loss_counts(self, batch: Batch) -> Tensor:
         names = ("position", *(objective.name for objective in self._objectives))
         return torch.tensor([float(len(batch.targets.get(name, ()))) for name in names])
 
     def decode(self, scores: Any, batch: Batch) -> list[WindowOutput]:
-        """Return loss, best subword, gold subword and kind of each target [M, 4].
+        """Decode loss, best subword, gold subword and type of each target [M, 4].
 
         The objectives add columns.
         """
@@ -243,7 +243,7 @@ class PretrainingTask(MaskedTask):
             tuple(names(best.tolist())),
             gold=tuple(names(token.tolist())),
             losses=tuple(values[:, 0].tolist()),
-            read_as=tuple(KINDS[each] for each in kind),
+            read_as=tuple(KINDS[number] for number in kind),
             counts=tuple(self._frequency[token].tolist()),
             **further,
         )
@@ -271,8 +271,8 @@ class PairedTask(PretrainingTask):
 
         def masked(start: int) -> Encoded:
             rows = np.arange(start, min(start + CHUNK, len(examples)))
-            made = masking.apply(self._pairs.apply(blocks.sequences, rows))
-            return Encoded(made, np.arange(len(rows) + 1), 0 if start else blocks.num_cut)
+            masked_pairs = masking.apply(self._pairs.apply(blocks.sequences, rows))
+            return Encoded(masked_pairs, np.arange(len(rows) + 1), 0 if start else blocks.num_cut)
 
         encoded = gather(masked, range(0, len(examples), CHUNK))
         return replace(encoded, notes=blocks.notes)
@@ -280,10 +280,10 @@ class PairedTask(PretrainingTask):
     def sequences_of_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
     ) -> Encodings:
-        """Return sequences with the pairs and masks of an epoch."""
+        """Pair and mask the sequences for an epoch."""
         rows = np.arange(len(sequences)) if rows is None else rows
-        own = self._pairs.apply(sequences, rows, seed, epoch)
-        return self._masking.apply(own, seed, epoch)
+        pairs = self._pairs.apply(sequences, rows, seed, epoch)
+        return self._masking.apply(pairs, seed, epoch)
 
     def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         ids, starts, lines = parts
@@ -292,10 +292,10 @@ class PairedTask(PretrainingTask):
 
 
 def _head_notes(config: Any) -> list[str]:
-    made = config.architectures
-    if not made or any(name.endswith(LANGUAGE_MODELS) for name in made):
+    architectures = config.architectures
+    if not architectures or any(name.endswith(LANGUAGE_MODELS) for name in architectures):
         return []
-    return [f"{made[0]} has no masked language model: its head is new"]
+    return [f"{architectures[0]} has no masked language model: its head is new"]
 
 
 def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:

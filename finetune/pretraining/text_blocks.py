@@ -67,11 +67,12 @@ class PackingCounts:
 
     def add(self, other: PackingCounts) -> None:
         """Add the counts of other documents."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def note(self, room: int) -> str:
-        """Return one line for the log; ``room`` is the number of subwords that fit in a block."""
+        """Describe the text in a line for the log; ``room`` is the number of subwords that fit in a
+        block."""
         full = self.subwords / max(1, self.blocks * room)
         note = (
             f"{quantity(self.subwords, 'subword')} of {quantity(self.lines, 'line')} in "
@@ -87,7 +88,7 @@ class PackingCounts:
 def pack_blocks(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, packing: Packing
 ) -> tuple[Examples, PackingCounts]:
-    """Return blocks of lines, numbered by their ids, and counts. Many blocks are on disk.
+    """Pack lines into blocks, numbered by their ids, and count them. Many blocks are on disk.
 
     Args:
         documents: Documents, one line of ``text`` for each unit that stays whole.
@@ -106,9 +107,9 @@ def pack_blocks(
     rows = Examples.of(documents)
     if packing == "full-sentences" or not rows.is_large:
         blocks, counts = blocks_of(documents)
-        found = collected(blocks, "packing")
-        counts.blocks = len(found)
-        return found, counts
+        packed = collected(blocks, "packing")
+        counts.blocks = len(packed)
+        return packed, counts
 
     def packed_chunk(start: int) -> tuple[list[TextBlock], PackingCounts]:
         blocks, counts = blocks_of(rows[start : start + holder.CHUNK])
@@ -122,9 +123,9 @@ def pack_blocks(
             counts.add(more)
             show(counts.documents)
 
-        found = gathered(packed_chunk, starts, seen, min(num_workers(), len(starts)))
-    counts.blocks = len(found)
-    return found, counts
+        packed = gathered(packed_chunk, starts, seen, min(num_workers(), len(starts)))
+    counts.blocks = len(packed)
+    return packed, counts
 
 
 def _packed(
@@ -146,8 +147,8 @@ def _packed(
             counts.subwords += size
             if size > room:
                 counts.cut += 1
-                rest = room - open_block.size
-                first = rest if rest >= room // 4 else room
+                space = room - open_block.size
+                first = space if space >= room // 4 else room
                 for part in _cut(line.text, tokenizer, first, room):
                     yield from open_block.add(part, document)
             elif size:
@@ -251,7 +252,7 @@ def _end(text: str, tokenizer: SubwordTokenizer, limit: int) -> int:
 def large_documents(
     config: PretrainConfig, data: Any, tokenizer: SubwordTokenizer, longest: int
 ) -> Inputs | None:
-    """Return the files of large running text, with what blocks depend on."""
+    """List the files of large running text, with everything that their blocks depend on."""
     part = data if isinstance(data, PartOf) else PartOf(config.data if data is None else data)
     spec = part.spec
     if not isinstance(spec, str | Path) or not str(spec).strip():
@@ -284,8 +285,8 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
             notes += sampled
             if chosen is not None:
                 splits[split] = splits[split].take(chosen).renumbered()
-    made = replace(data, splits=splits)
-    return Prepared(made, {"notes": notes, "frequency": frequency}, data.is_large)
+    packed = replace(data, splits=splits)
+    return Prepared(packed, {"notes": notes, "frequency": frequency}, data.is_large)
 
 
 def read_documents(config: Any, source: Any) -> Dataset:

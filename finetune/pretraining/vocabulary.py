@@ -66,23 +66,23 @@ class Layout:
 
     @classmethod
     def of(cls, tokenizer: SubwordTokenizer) -> Layout:
-        """Return the layout of a tokenizer, for a new vocabulary of the same model.
+        """Read the special-token template of a tokenizer, for a new vocabulary of the same model.
 
         The padding token keeps its id, which positions of RoBERTa's family are counted from.
         """
-        own, single, pair = tokenizer.tokenizer, tokenizer.single, tokenizer.pair
-        roles = {role: getattr(own, f"{role}_token") for role in (*ROLES, "bos", "eos")}
+        tok, single, pair = tokenizer.tokenizer, tokenizer.single, tokenizer.pair
+        roles = {role: getattr(tok, f"{role}_token") for role in (*ROLES, "bos", "eos")}
         roles = {role: token for role, token in roles.items() if token is not None}
         around = [*single.prefix, *pair.middle, *single.suffix]
-        ids = {*around, *map(own.convert_tokens_to_ids, roles.values())}
-        tokens = list(map(own.convert_ids_to_tokens, sorted(ids)))
+        ids = {*around, *map(tok.convert_tokens_to_ids, roles.values())}
+        tokens = list(map(tok.convert_ids_to_tokens, sorted(ids)))
         if (pad := roles.get("pad")) is not None:
             tokens.remove(pad)
-            tokens.insert(own.convert_tokens_to_ids(pad), pad)
+            tokens.insert(tok.convert_tokens_to_ids(pad), pad)
         before, first, between, second, after = pair.segments
 
         def placed(ids: Sequence[int], segment: int) -> list[str]:
-            return [f"{token}:{segment}" for token in map(own.convert_ids_to_tokens, ids)]
+            return [f"{token}:{segment}" for token in map(tok.convert_ids_to_tokens, ids)]
 
         begin = [*placed(single.prefix, before), f"$A:{first}"]
         middle = [*placed(pair.middle, between), f"$B:{second}"]
@@ -91,7 +91,7 @@ class Layout:
             roles,
             [*begin, *placed(single.suffix, first)],
             [*begin, *middle, *placed(single.suffix, after)],
-            {"model_input_names": own.model_input_names, "model_max_length": own.model_max_length},
+            {"model_input_names": tok.model_input_names, "model_max_length": tok.model_max_length},
         )
 
 
@@ -149,7 +149,7 @@ def measure_sources(
     reporter.stop()
     sampled = sampling_probabilities(sizes, alpha)
     fractions = [size / sum(sizes) for size in sizes]
-    return [Sample(*each) for each in zip(sources, sizes, fractions, sampled, strict=True)]
+    return [Sample(*values) for values in zip(sources, sizes, fractions, sampled, strict=True)]
 
 
 def sampled_lines(samples: Sequence[Sample], seed: int) -> Iterator[str]:
@@ -159,9 +159,9 @@ def sampled_lines(samples: Sequence[Sample], seed: int) -> Iterator[str]:
     """
     for sample in samples:
         generator = random.Random(f"{seed}/{sample.source.name}")
-        whole, rest = divmod(round(sample.sampled / sample.fraction, 9), 1)
+        repeats, fraction = divmod(round(sample.sampled / sample.fraction, 9), 1)
         for line in sample.source.lines():
-            for _ in range(int(whole) + (generator.random() < rest)):
+            for _ in range(int(repeats) + (generator.random() < fraction)):
                 yield line
 
 
@@ -212,7 +212,7 @@ def train_tokenizer(
 
 
 def kind_of(tokenizer: SubwordTokenizer) -> Kind:
-    """Return the kind of a vocabulary that is most like a tokenizer."""
+    """Find the vocabulary type that is most similar to a tokenizer."""
     settings = json.loads(tokenizer.backend.to_str())
     if settings["model"]["type"] == "WordPiece":
         return "wordpiece"
@@ -221,13 +221,13 @@ def kind_of(tokenizer: SubwordTokenizer) -> Kind:
 
 
 def lowercases(tokenizer: SubwordTokenizer) -> bool:
-    """Return whether a tokenizer lower-cases text."""
+    """Whether a tokenizer lower-cases text."""
     upper, lower = tokenizer.text_subwords(["THE", "the"])
     return upper == lower
 
 
 def fingerprint(tokenizer: Any) -> str:
-    """Return a hash of everything that decides how a tokenizer splits text."""
+    """Compute a hash of everything that decides how a tokenizer splits text."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 

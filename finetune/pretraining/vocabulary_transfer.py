@@ -63,7 +63,7 @@ class Form(NamedTuple):
 
 
 def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> Array:
-    """Return a vector of each subword of a vocabulary from the text that it was trained on.
+    """Compute a vector of each subword of a vocabulary from the text that it was trained on.
 
     They are the singular vectors of the positive pointwise mutual information of subwords and
     their contexts, scaled by the root of the singular values (Levy, Goldberg & Dagan 2015,
@@ -76,8 +76,8 @@ def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> A
     """
     size = len(tokenizer.tokenizer)
     counts = sparse.csr_array((size, size), dtype=np.float64)
-    rest = iter(lines)
-    while chunk := list(islice(rest, _LINES)):
+    remaining = iter(lines)
+    while chunk := list(islice(remaining, _LINES)):
         rows = tokenizer.text_subwords(chunk)
         ids = np.fromiter((id for row in rows for id in row), np.int64)
         line = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
@@ -146,15 +146,16 @@ class WordVectors(NamedTuple):
         return cls(words, np.stack(rows))
 
     def of_subwords(self, tokenizer: SubwordTokenizer) -> Array:
-        """Return the vector of each subword: the mean over the words in which it occurs [V, width].
+        """Compute the vector of each subword: the mean over the words in which it occurs [V,
+        width].
 
         Words count by frequency as in WECHSEL (Minixhofer et al. 2022), which these files lack: the
         r-th word counts 1/r (Zipf). Zeros for subwords of no word.
         """
         size, words = len(tokenizer.tokenizer), [[word] for word in self.words]
         ids = [sorted({*subwords[0]}) for subwords in tokenizer.raw_word_subwords(words)]
-        column = np.repeat(np.arange(len(ids)), [len(each) for each in ids])
-        row = np.fromiter((id for each in ids for id in each), np.int64)
+        column = np.repeat(np.arange(len(ids)), [len(subwords) for subwords in ids])
+        row = np.fromiter((id for subwords in ids for id in subwords), np.int64)
         weights = sparse.coo_array((1 / (1 + column), (row, column)), (size, len(ids))).tocsr()
         totals = np.asarray(weights.sum(axis=1)).ravel()
         vectors: Array = (weights @ self.vectors) / np.maximum(totals, 1e-12)[:, None]
@@ -189,23 +190,23 @@ class EmbeddingMap:
         return int((np.diff(self.weights.indptr) > 1).sum())
 
     def apply(self, old: Tensor, ordinary: Array, seed: int) -> Tensor:
-        """Return a new matrix [V, H] or bias [V] from the old one.
+        """Compute a new matrix [V, H] or bias [V] from the old one.
 
         ``ordinary`` are the old ids whose rows have the mean and deviation.
         """
         rows = old.detach().double().numpy()
-        made: Array = self.weights @ rows
+        new_rows: Array = self.weights @ rows
         unknown = np.diff(self.weights.indptr) == 0
         known = rows[ordinary]
-        made[unknown] = known.mean(axis=0)
+        new_rows[unknown] = known.mean(axis=0)
         if old.ndim == 2:
-            drawn = np.random.default_rng(seed).standard_normal(made[unknown].shape)
-            made[unknown] += self.noise * known.std(axis=0) * drawn
-        return torch.from_numpy(made).to(old.dtype)
+            drawn = np.random.default_rng(seed).standard_normal(new_rows[unknown].shape)
+            new_rows[unknown] += self.noise * known.std(axis=0) * drawn
+        return torch.from_numpy(new_rows).to(old.dtype)
 
 
 def subword_forms(tokenizer: SubwordTokenizer) -> list[Form | None]:
-    """Return the form of each subword, by id; None for special tokens.
+    """List the form of each subword, by id; None for special tokens.
 
     A byte-level subword that is no whole character has ``PARTIAL`` and its bytes as characters.
     """
@@ -231,7 +232,7 @@ def subword_forms(tokenizer: SubwordTokenizer) -> list[Form | None]:
 
 
 def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
-    """Return the old id of each subword of the new vocabulary that the old one has too.
+    """Map the subwords that both vocabularies have from their new ids to their old ids.
 
     Special tokens correspond by role. Other subwords agree in text, as it is or as the old
     tokenizer normalizes it, and if possible in beginning a word.
@@ -254,9 +255,9 @@ def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
         if normalizer is not None and not form.text.startswith(PARTIAL):
             texts.append(normalizer.normalize_str(form.text).strip(" ▁"))
         candidates = (Form(b, t) for b in (form.begins, not form.begins) for t in texts if t)
-        found = next((known[each] for each in candidates if each in known), None)
-        if found is not None:
-            pairs[id] = found
+        old_id = next((known[candidate] for candidate in candidates if candidate in known), None)
+        if old_id is not None:
+            pairs[id] = old_id
     return pairs
 
 
@@ -267,7 +268,7 @@ def embedding_map(
     lines: Iterable[str] = (),
     vectors: tuple[WordVectors, WordVectors] | None = None,
 ) -> EmbeddingMap:
-    """Return the initial embeddings of a new vocabulary.
+    """Compute the initial embeddings of a new vocabulary.
 
     Args:
         old: The tokenizer of the encoder.
@@ -294,7 +295,7 @@ def embedding_map(
 
 
 def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
-    """Return for each new subword the weights of old ones, as FOCUS does: [V, num_old].
+    """Compute the weights of old subwords for each new one, as FOCUS does: [V, num_old].
 
     They are the sparsemax of the cosines of its vector with the vectors of overlapping subwords.
 
@@ -316,7 +317,7 @@ def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
 
 
 def wechsel_weights(new: Array, old: Array) -> Any:
-    """Return for each new subword the weights of old ones, as WECHSEL does: [V, V_old].
+    """Compute the weights of old subwords for each new one, as WECHSEL does: [V, V_old].
 
     They are the softmax of its cosines to its ``NEIGHBORS`` nearest old subwords, divided by
     ``TEMPERATURE``.
@@ -340,7 +341,7 @@ def wechsel_weights(new: Array, old: Array) -> Any:
 
 
 def sparsemax(scores: Array) -> Array:
-    """Return the sparse probabilities nearest to each row of scores (Martins & Astudillo 2016)."""
+    """Compute the sparse probabilities nearest to each row of scores (Martins & Astudillo 2016)."""
     ordered = -np.sort(-scores, axis=1)
     sums = np.cumsum(ordered, axis=1)
     ranks = np.arange(1, scores.shape[1] + 1)
@@ -359,7 +360,7 @@ def with_vocabulary(
     seed: int = 0,
     **options: Any,
 ) -> Any:
-    """Return the model of a checkpoint with another vocabulary, and its masked-LM head if any.
+    """Load the model of a checkpoint with another vocabulary, and with its masked-LM head if any.
 
     Embeddings, output matrix and biases of subwords are replaced. ``seed`` determines the noise;
     ``options`` are as in ``load_config``.
@@ -425,10 +426,10 @@ def _copies(pairs: dict[int, int], shape: tuple[int, int]) -> Any:
 
 def _matrix(blocks: list[tuple[Array, Array, Array]], shape: tuple[int, int]) -> Any:
     empty = (np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
-    values, rows, columns = (np.concatenate(each) for each in zip(empty, *blocks, strict=True))
-    made = sparse.coo_array((values, (rows, columns)), shape).tocsr()
-    made.eliminate_zeros()
-    return made
+    values, rows, columns = (np.concatenate(arrays) for arrays in zip(empty, *blocks, strict=True))
+    matrix = sparse.coo_array((values, (rows, columns)), shape).tocsr()
+    matrix.eliminate_zeros()
+    return matrix
 
 
 def transfer(
@@ -451,16 +452,16 @@ def transfer(
                 "dimensions: name files in one space."
             )
         vectors = source, target
-    made = embedding_map(old, new, command.init, lines, vectors)
-    if command.init == "similarity" and not made.averaged:
+    embeddings = embedding_map(old, new, command.init, lines, vectors)
+    if command.init == "similarity" and not embeddings.averaged:
         reporter.say(
             "note: the vocabularies share no subword of the text, so that nothing is similar: "
             "all embeddings are drawn at random. Word vectors (--vectors) would help."
         )
     options = {"trust_remote_code": command.trust_remote_code}
-    model = with_vocabulary(name, old, new, made, seed=command.seed, **options)
+    model = with_vocabulary(name, old, new, embeddings, seed=command.seed, **options)
     with quiet():
         model.save_pretrained(folder)
-    known = {"copied": made.copied, "averaged": made.averaged}
-    other = made.weights.shape[0] - sum(known.values())
+    known = {"copied": embeddings.copied, "averaged": embeddings.averaged}
+    other = embeddings.weights.shape[0] - sum(known.values())
     return {"model": name, "init": command.init, **known, "other": other}

@@ -34,12 +34,12 @@ _BLOCK = 2**24
 
 
 def is_enabled() -> bool:
-    """Return whether the cache may be used."""
+    """Whether the cache may be used."""
     return os.environ.get(VARIABLE) != OFF
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the folder of the entries of a kind."""
+    """The folder of the cache entries of one type."""
     named = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(named or Path(base) / "finetune").expanduser() / FOLDER / kind
@@ -58,13 +58,13 @@ def check_entry(folder: Path) -> None:
         OSError, ValueError: The entry is missing or damaged.
     """
     hashes = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    others = sorted(path for path in folder.iterdir() if path.name != ABOUT)
-    if hashes != {path.name: file_hash(path) for path in others}:
+    paths = sorted(path for path in folder.iterdir() if path.name != ABOUT)
+    if hashes != {path.name: file_hash(path) for path in paths}:
         raise ValueError(f"{folder} is damaged")
 
 
 def file_hash(path: Path) -> str:
-    """Return the 128-bit hash of the bytes of a file: a second for a few gigabytes."""
+    """Compute the 128-bit hash of the bytes of a file: a second for a few gigabytes."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -96,7 +96,7 @@ def making(kind: str, key: str) -> Iterator[bool]:
 
 
 def unnamed_file() -> IO[bytes]:
-    """Return a temporary file that the system removes however the process ends.
+    """Open a temporary file that the system removes when the process ends.
 
     It is on the disk of the cache, if that can be written: a folder such as ``/tmp`` may be small,
     or in memory.

@@ -27,7 +27,7 @@ ALIGNMENT = 16
 
 @functools.cache
 def supports_bf16(device: torch.device) -> bool:
-    """Return whether the hardware multiplies bfloat16 matrices natively."""
+    """Whether the hardware multiplies bfloat16 matrices natively."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
@@ -39,14 +39,14 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def resolve_precision(config: TrainConfig, device: torch.device) -> str:
-    """Return the configured precision, or with ``auto`` bf16 or fp32 as suits the device."""
+    """Resolve the precision ``auto`` to bf16 or fp32, whichever suits the device."""
     if config.precision != "auto":
         return config.precision
     return "bf16" if supports_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: torch.device) -> Any:
-    """Return a context in which matrix products run in a precision; weights stay float32."""
+    """Run matrix products within a context in a precision; weights stay float32."""
     if precision not in TYPES:
         raise UserError(f"precision {precision!r}: legal are {', '.join(TYPES)}.")
     if TYPES[precision] == torch.float32:
@@ -55,7 +55,7 @@ def autocast(precision: str, device: torch.device) -> Any:
 
 
 def loss_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Return the scaler of the loss (Micikevicius et al., 2018), which acts with fp16 only.
+    """Make the loss scaler (Micikevicius et al., 2018), which is enabled for fp16 only.
 
     Gradients below 6e-8 are 0 in float16, so the loss is multiplied by a scale. A step in which
     gradients overflow is skipped and halves the scale. The scale starts at 1,024 and not at torch's
@@ -74,22 +74,22 @@ def place(head: Any, device: torch.device) -> Any:
 
 
 def pinned_buffer(size: int) -> Tensor:
-    """Return ``size`` bytes of new page-locked memory, which a GPU copies without the CPU."""
+    """Allocate ``size`` bytes of page-locked memory, which a GPU copies without the CPU."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """Return the tensor on a device, without waiting for a copy from the CPU to a GPU."""
+    """Copy a tensor to a device, without waiting for a copy from the CPU to a GPU."""
     return all_to_device([value], device)[0]
 
 
 def all_to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return tensors on a device; tensors on the CPU go to a GPU in one copy of one buffer."""
+    """Copy tensors to a device; tensors on the CPU go to a GPU in one copy of one buffer."""
     if device.type != "cuda":
         return [value.to(device) for value in values]
-    own = [index for index, value in enumerate(values) if value.is_cpu]
+    on_cpu = [index for index, value in enumerate(values) if value.is_cpu]
     found = [value if value.is_cpu else value.to(device) for value in values]
-    if not own:
+    if not on_cpu:
         return found
     sizes = [value.numel() * value.element_size() if value.is_cpu else 0 for value in values]
     places = [0]
@@ -101,16 +101,16 @@ def all_to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor
         value, start = values[index], places[index]
         return of.narrow(0, start, sizes[index]).view(value.dtype).view(value.shape)
 
-    for index in own:
+    for index in on_cpu:
         part(buffer, index).copy_(values[index])
     moved = buffer.to(device, non_blocking=True)
-    for index in own:
+    for index in on_cpu:
         found[index] = part(moved, index)
     return found
 
 
 def batch_to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its tensors on a device, without waiting for the copy to a GPU."""
+    """Copy the tensors of a batch to a device, without waiting for the copy to a GPU."""
     if device.type == "cpu" or not batch.word_lengths.is_cpu:
         return batch.to(device)
     values: list[Tensor] = []

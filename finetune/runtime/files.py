@@ -91,7 +91,7 @@ def replace_file(
 
 
 def unfinished_file(path: Path) -> Path:
-    """Return the file that ``replace_file`` writes until ``path`` is complete."""
+    """The file that ``replace_file`` writes until ``path`` is complete."""
     path = path.resolve()
     return path.with_name(f".{path.name}.new")
 
@@ -177,25 +177,25 @@ def require_replaceable(path: Path, start: str, option: str = "--out") -> None:
     """
     if path.is_file():
         with path.open("rb") as file:
-            found = file.read(len(start)).lower()
-        if found not in (b"", start.encode()):
+            beginning = file.read(len(start)).lower()
+        if beginning not in (b"", start.encode()):
             raise UserError(f"{option} {path} exists, with other content: name another file.")
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Return whether an error says that the disk is full or cannot be written."""
+    """Whether an error means that the disk is full or cannot be written."""
     # safetensors and tokenizers pass on errors of the system as text
     in_library = type(error) is Exception or type(error).__name__ == "SafetensorError"
     return isinstance(error, OSError) or (in_library and "os error" in str(error).lower())
 
 
 def is_free(folder: Path) -> bool:
-    """Return whether a folder is absent, or holds nothing but a lock and temporary files."""
+    """Whether a folder is absent, or contains only a lock and temporary files."""
     return not folder.exists() or not entries(folder)
 
 
 def entries(folder: Path) -> list[str]:
-    """Return the names in a folder, without lock and temporary files."""
+    """List the names in a folder, without lock and temporary files."""
     names = sorted(path.name for path in folder.iterdir())
     return [n for n in names if not n.startswith(LOCK) and not _TEMPORARY.fullmatch(n)]
 
@@ -217,7 +217,7 @@ def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterat
         FolderInUse: Another process holds the folder.
         SaveError: The folder or the lock cannot be written.
     """
-    created = [each for each in (folder, *folder.parents) if not each.exists()]
+    created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -227,8 +227,8 @@ def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterat
             yield
     finally:
         with contextlib.suppress(OSError):
-            for each in created:
-                each.rmdir()  # fails unless it is empty
+            for parent in created:
+                parent.rmdir()  # fails unless it is empty
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ class Repository:
     online: bool
 
     def download(self, names: Collection[str]) -> Path:
-        """Return the folder of the commit in the cache, with these files of the repository.
+        """Download files of a repository; returns the folder of its commit in the cache.
 
         Raises:
             HubError: If the hub refuses the files, or the download is cut.
@@ -146,7 +146,7 @@ def _find(kind: Kind, id: str, revision: str | None) -> Repository:
             with contextlib.suppress(Exception):  # a commit in the cache never changes
                 client.repo_info(id, repo_type=kind, revision=commit)
     if client.info is not None:
-        names = [each.rfilename for each in client.info.siblings or ()]
+        names = [file.rfilename for file in client.info.siblings or ()]
         return Repository(kind, id, revision, commit, names, online=True)
     if names := _cached_files(kind, id, commit):
         return Repository(kind, id, revision, commit, names, online=False)

@@ -26,7 +26,7 @@ from finetune.types import UserError
 
 
 def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
-    """Return accelerate's view of the device, the processes and the experiment trackers.
+    """Set up accelerate's view of the device, the processes and the experiment trackers.
 
     Args:
         config: ``track`` names the tracker, ``out`` its folder; None tracks nothing.
@@ -128,7 +128,7 @@ def on_all_processes(function: Callable[[], Any]) -> Any:
 
 
 def gather_rows(rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """Return the rows [N_p, ...] of all processes p, one after the other: [sum of N_p, ...].
+    """Concatenate the rows [N_p, ...] of all processes p: [sum of N_p, ...].
 
     ``counts`` lists N_p by process.
     """
@@ -140,7 +140,7 @@ def gather_rows(rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
 
 
 def is_main_process() -> bool:
-    """Return whether this is the process that prints and writes files."""
+    """Whether this is the process that prints and writes files."""
     return bool(PartialState(cpu=_on_cpu()).is_main_process)
 
 

@@ -66,7 +66,7 @@ def _malloc(during: Mapping[int, int], usual: Mapping[int, int]) -> Iterator[Non
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory is exhausted."""
+    """Whether an error means that memory is exhausted."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class

@@ -35,7 +35,7 @@ class ReportedError(UserError):
 
 
 def num_processes() -> int:
-    """Return the number of processes of the launch, over all machines."""
+    """The number of processes of the launch, over all machines."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -46,7 +46,7 @@ def require_one_process(name: str) -> None:
 
 
 def process_index() -> int:
-    """Return the index of this process; process 0 prints and writes files."""
+    """The index of this process; process 0 prints and writes files."""
     return int(os.environ.get("RANK", "0"))
 
 

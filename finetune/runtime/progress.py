@@ -31,7 +31,7 @@ MIN_UNITS = 5
 
 
 def terminal(**options: Any) -> Console:
-    """Return a console without highlights; with NO_COLOR in the environment, without any style."""
+    """Make a console without highlights; with NO_COLOR in the environment, without any style."""
     plain = bool(os.environ.get("NO_COLOR"))
     return Console(highlight=False, color_system=None if plain else "auto", **options)
 
@@ -227,7 +227,7 @@ def stage(title: str, total: int | None = None, unit: str = "row") -> Iterator[S
 
 
 def clock(seconds: float) -> str:
-    """Return seconds as 1:23:45 or 2:03."""
-    minutes, rest = divmod(round(seconds), 60)
+    """Format seconds as 1:23:45 or 2:03."""
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"

@@ -29,7 +29,7 @@ GROUP = 4096
 
 
 def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out") -> str:
-    """Return the suffix of a file to write, in lower case; UserError if it names another format.
+    """Check the suffix of a file to write, in lower case; UserError if it names another format.
 
     Pipes and devices have the first of the legal suffixes.
     """
@@ -38,7 +38,7 @@ def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out"
     if Path(path).exists() and not Path(path).is_file():
         return suffixes[0]
     if suffix not in suffixes:
-        listed = ", ".join(each for each in suffixes if each)
+        listed = ", ".join(filter(None, suffixes))
         raise UserError(f"{option} {path}: the suffix names the format: one of {listed}.")
     return suffix
 
@@ -76,7 +76,7 @@ def write_records(path: str | Path, records: Iterable[Record]) -> None:
 
 
 def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the id, the columns of the input, and the prediction.
+    """Join the id, the columns of the input, and the prediction into a row.
 
     A column of the input with the name of a field of the prediction becomes ``input_NAME``, and
     that of a gold label or choice ``gold``.
@@ -94,19 +94,19 @@ def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str,
 
 
 def with_same_columns(records: Iterable[Record]) -> list[Record]:
-    """Return records with the columns of all, None where one has no value, for a table."""
+    """Give all rows of a table the same columns, with None for missing values."""
     rows = list(records)
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{**columns, **row} for row in rows]
 
 
 def json_line(record: Record) -> str:
-    """Return a record as a line of JSON Lines, without a line end."""
+    """Format a row as a line of JSON Lines, without a line end."""
     return json.dumps(record, ensure_ascii=False, default=str)
 
 
 def csv_line(values: Iterable[Any], separator: str = ",") -> str:
-    """Return values as a line of CSV for a spreadsheet, without a line end.
+    """Format values as a line of CSV for a spreadsheet, without a line end.
 
     Numbers have all digits; lists and objects are JSON. A text that a spreadsheet would take for a
     formula begins with an apostrophe.
@@ -118,7 +118,7 @@ def csv_line(values: Iterable[Any], separator: str = ",") -> str:
 
 
 def guarded(value: Any) -> Any:
-    """Return a value as it stands in a cell of a text file."""
+    """Format a value for a cell of a text file."""
     value = _plain(value)
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         try:
@@ -223,13 +223,13 @@ def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
         def flush() -> None:
             nonlocal writer
             try:
-                found = _types(rows)
+                types = _types(rows)
                 if writer is None:
                     text, is_null = pyarrow.string(), pyarrow.types.is_null
-                    schema = {column: text if is_null(t) else t for column, t in found.items()}
+                    schema = {column: text if is_null(t) else t for column, t in types.items()}
                     schema = pyarrow.schema(schema)
                     writer = stack.enter_context(parquet.ParquetWriter(file, schema))
-                for column, type in found.items():
+                for column, type in types.items():
                     if not _fits(type, expected := writer.schema.field(column).type):
                         raise pyarrow.ArrowTypeError(f"{column} is {type} after {expected}")
                 # conversion alone would cut 2.5 to 2, and leave out new keys of objects

@@ -54,7 +54,7 @@ class InterruptHandler:
         self.caught = number
 
     def interrupted(self, message: str) -> Interrupted:
-        """Return the exception of a stop. A process that caught no signal counts as terminated."""
+        """Make the exception of a stop. A process that caught no signal counts as terminated."""
         return Interrupted(message, self.caught or signal.SIGTERM)
 
     def receive(self, number: Tensor) -> None:
@@ -67,7 +67,7 @@ class InterruptHandler:
         self.received.append((number.clone() if copied is None else number, copied))
 
     def should_stop(self) -> bool:
-        """Return whether any process requested a stop: the same answer on all. Call once a step."""
+        """Agree with all processes whether one requested a stop. Call once in each step."""
         if self.accelerator.num_processes == 1:
             return bool(self.caught)
         # a GPU is still computing this step: read the request of the step before
@@ -79,5 +79,5 @@ class InterruptHandler:
         return bool(number)
 
     def signals_received(self) -> bool:
-        """Return whether any process has caught a signal by now; this waits for all processes."""
+        """Agree with all processes, which this waits for, whether one has caught a signal."""
         return any(gather_object([self.caught > 0]))

@@ -17,7 +17,7 @@ _CONTROLS = {
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters and changes of direction as ``\\u001b``.
+    """Escape control characters and changes of direction in a text as ``\\u001b``.
 
     Names and texts from files cannot steer a terminal, and JSON keeps its value.
     """

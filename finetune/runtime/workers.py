@@ -27,7 +27,7 @@ _work: Callable[[Any], Any] | None = None
 
 
 def num_workers(alone: bool = False) -> int:
-    """Return the number of processors for this process, of those on its machine.
+    """Compute this process's share of the processors of its machine.
 
     ``alone`` tells that the other processes of the launch wait for this one.
     """
@@ -70,8 +70,8 @@ def forked_map(
                     "on a machine with more memory, or with fewer processors (taskset -c 0)."
                 ) from error
             finally:
-                for each in waiting:
-                    each.cancel()
+                for future in waiting:
+                    future.cancel()
     finally:
         _work = before
 
@@ -120,10 +120,10 @@ def ahead(items: Iterable[T], most: int = 2) -> Generator[T]:
     thread = threading.Thread(target=work, daemon=True, name="ahead")
     thread.start()
     try:
-        while (found := ready.get())[0] == "item":
-            yield found[1]
-        if found[0] == "error":
-            raise found[1]
+        while (message := ready.get())[0] == "item":
+            yield message[1]
+        if message[0] == "error":
+            raise message[1]
     finally:
         closed.set()
         thread.join(0.5)  # no longer: it may be reading from an open pipe

@@ -93,7 +93,7 @@ class LoadedSuite(SuiteRun):
 
 
 def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
-    """Return the command that runs a suite.
+    """Parse the command that runs a suite.
 
     Args:
         path: The file or name of the suite.
@@ -102,7 +102,7 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
     Raises:
         UserError: The suite, an option, or the settings of a member are wrong.
     """
-    values, others = parsed_known("run", options_of(SuiteOptions), rest)
+    values, training_options = parsed_known("run", options_of(SuiteOptions), rest)
     options: SuiteOptions = made(SuiteOptions, values)
     require_count("--seeds", options.seeds)
     suite = load_suite(path, options.model)
@@ -114,10 +114,10 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
     commands = {}
     for member in suite.order([name.strip() for name in (options.only or "").split(",") if name]):
         task = member.recipe.task
-        given = {"model": options.model, "seed": options.seed, "data": data.get(member.name)}
+        suite_values = {"model": options.model, "seed": options.seed, "data": data.get(member.name)}
         try:
-            settings = parsed(task, task_command(task), others)
-            settings |= {name: value for name, value in given.items() if value is not None}
+            settings = parsed(task, task_command(task), training_options)
+            settings |= {name: value for name, value in suite_values.items() if value is not None}
             command = recipe_command(str(member.recipe.path), smoke=options.smoke)
             commands[member.name] = made(type(command), settings, command)
         except UserError as error:

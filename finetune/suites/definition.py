@@ -79,7 +79,7 @@ class Suite:
     """The members in the order of the file."""
 
     def order(self, only: Sequence[str] = ()) -> list[Member]:
-        """Return the members, or some of them, each after the member that it starts from."""
+        """Sort the tasks, or some of them, so that each follows the task that it starts from."""
         for name in only:
             if name not in self.members:
                 hint = did_you_mean(name, self.members)
@@ -93,7 +93,7 @@ class Suite:
                     problem = "which is no member, or starts from it"
                     raise UserError(f"{self.path}: {chain[-1]} starts from {start}, {problem}.")
                 chain.append(start)
-            ordered |= {each: self.members[each] for each in reversed(chain) if each not in ordered}
+            ordered |= {key: self.members[key] for key in reversed(chain) if key not in ordered}
         return list(ordered.values())
 
 

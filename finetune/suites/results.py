@@ -71,7 +71,7 @@ class SuiteResults:
         return scores
 
     def average(self) -> dict[str, float]:
-        """Return the average by seed, over the seeds that all members have."""
+        """Compute the average by seed, over the seeds that all tasks have."""
         counted = [score for score in self.scores if score.member.weight]
         if self.suite.average not in AVERAGES or not counted:
             return {}
@@ -89,25 +89,25 @@ class SuiteResults:
         return averages
 
     def rows(self) -> list[list[Any]]:
-        """Return the table: the members with scores, and the average."""
+        """Make the rows of the table: the tasks with scores, and the average."""
         rows: list[list[Any]] = []
-        for each in self.scores:
-            if not each.seeds:
+        for score in self.scores:
+            if not score.seeds:
                 continue
-            row = [each.member.name, *each.score, _cell(each.seeds, each.score.metric)]
-            row += [len(each.seeds), "", ""]
-            if each.verdict is not None:
-                expected = each.verdict.expected
+            row = [score.member.name, *score.score, _cell(score.seeds, score.score.metric)]
+            row += [len(score.seeds), "", ""]
+            if score.verdict is not None:
+                expected = score.verdict.expected
                 published = _number(expected.value, expected.metric)
                 row[-2] = f"{published} [{self.sources.index(expected.cited) + 1}]"
-                row[-1] = each.verdict.verdict
+                row[-1] = score.verdict.verdict
             rows.append(row)
         if average := self.average():
             rows.append(["average", "", "", _cell(average), len(average), "", ""])
         return rows
 
     def notes(self) -> list[str]:
-        """Return the lines below the table."""
+        """Format the lines below the table."""
         lines = [f"[{number}] {source}" for number, source in enumerate(self.sources, 1)]
         if self.suite.average in AVERAGES:
             missing = {s.member.name: 0 for s in self.scores if s.member.weight and not s.seeds}
@@ -136,13 +136,13 @@ class SuiteResults:
         latex = table_text("latex", title, COLUMNS, rows)
         scores = [
             {
-                "member": each.member.name,
-                "split": each.score.split,
-                "metric": each.score.metric,
-                "seeds": each.seeds,
-                "verdict": each.verdict and each.verdict.verdict,
+                "member": score.member.name,
+                "split": score.score.split,
+                "metric": score.score.metric,
+                "seeds": score.seeds,
+                "verdict": score.verdict and score.verdict.verdict,
             }
-            for each in self.scores
+            for score in self.scores
         ]
         content = {"suite": str(self.suite.path), "scores": scores, "average": self.average()}
         texts = {

@@ -44,7 +44,7 @@ class PlannedMember:
     """The folder of the seeds that its seeds start from."""
 
     def row(self, num_seeds: int) -> list[object]:
-        """Return the plan; raise UserError if settings, data or runs do not fit each other."""
+        """Make the row of the plan; UserError if settings, data and runs are inconsistent."""
         configs = seed_configs(self.config, num_seeds, self.folder, self.start)
         states = [state_of(config) for config in configs.values()]
         config = self.config
@@ -88,14 +88,14 @@ def run_suite(command: LoadedSuite) -> None:
 
 
 def plan_members(command: LoadedSuite) -> list[PlannedMember]:
-    """Return the members with the settings of their runs, in order."""
+    """List the tasks with the settings of their runs, in order."""
     plan: dict[str, PlannedMember] = {}
-    for name, given in command.commands.items():
+    for name, task_command in command.commands.items():
         member = command.loaded.members[name]
         recipe = member.recipe.smoke_recipe() if command.smoke else member.recipe
-        recipe_run = RecipeRun.of(recipe, given.config, member.recipe.config())
+        recipe_run = RecipeRun.of(recipe, task_command.config, member.recipe.config())
         folder = command.folder / name
-        config = replace(given.config, out=str(folder))
+        config = replace(task_command.config, out=str(folder))
         encoder, start = config.model, None
         if member.start is not None:
             start = plan[member.start].folder
@@ -108,7 +108,7 @@ def plan_members(command: LoadedSuite) -> list[PlannedMember]:
 
 
 def check_members(plan: Sequence[PlannedMember], num_seeds: int) -> list[list[object]]:
-    """Return the plan as rows; raise UserError with all members that would fail, and why."""
+    """Make the rows of the plan; UserError with all tasks that would fail, and why."""
     rows: list[list[object]] = []
     names: dict[str, list[str]] = {}
     for planned in plan:

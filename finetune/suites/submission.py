@@ -57,7 +57,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def best_run(member: Member, folder: Path, seed: int | None) -> RunFolder:
-    """Return the finished run of a member with the best validation score, or of a seed."""
+    """Find the finished run of a task with the best validation score, or of a seed."""
     paths = sorted(folder.glob("seed-*" if seed is None else f"seed-{seed}"))
     runs = [run for run in map(RunFolder.open, paths) if run.is_finished]
     if not runs:
@@ -97,7 +97,7 @@ def submit(suite: Suite, folder: Path, out: str, seed: int | None) -> None:
 
 
 def predict_split(run: RunFolder, name: str, file: GlueFile) -> list[Prediction]:
-    """Return the predictions of a run for the examples of a split, in order."""
+    """Predict the examples of a split with a run, in order."""
     from finetune.inference.predictor import Predictor
     from finetune.tasks import task_class
 
@@ -113,7 +113,7 @@ def predict_split(run: RunFolder, name: str, file: GlueFile) -> list[Prediction]
 
 
 def glue_text(name: str, predictions: Sequence[Prediction]) -> str:
-    """Return the content of a file for the GLUE server.
+    """Format predictions as a file for the GLUE server.
 
     Raises UserError for a wrong number of rows, and for a label that the server does not know.
     """

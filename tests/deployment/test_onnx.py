@@ -284,7 +284,7 @@ import json
 sys.path.insert(0, ".")
 import predictor
 for prediction in predictor.load(".", threads=1).predict(json.load(sys.stdin)):
-    print(json.dumps(prediction.record()))
+    print(json.dumps(prediction.to_dict()))
 """
 )
 
