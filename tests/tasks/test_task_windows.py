@@ -145,7 +145,7 @@ def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
     (windows,) = run.task.encode([example])
     batch = pack(windows)
     with torch.no_grad():
-        outputs = run.task.decode(run.model(batch), batch)
+        outputs = run.task.decode(run.head(batch), batch)
     with pytest.raises(RuntimeError, match="6 predictions for 5 words"):
         run.task.finish(replace(example, words=example.words[:5]), outputs)
 
