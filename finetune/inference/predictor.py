@@ -58,6 +58,9 @@ Given = Input | Example | SpanPrediction | TokenPrediction
 class Predictor:
     """A trained model on its device, with its tokenizer and labels.
 
+    In half precision the weights of ``model`` are half precision, too: to save or convert a model,
+    load its head with ``from_pretrained``.
+
     Examples:
         >>> model = Predictor("runs/x")  # doctest: +SKIP
         >>> model.predict(["What a film."])[0].label  # doctest: +SKIP
