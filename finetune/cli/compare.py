@@ -114,24 +114,13 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             print_comparison(comparison, names)
         else:
             result, metric = comparison.result, comparison.metric
+            sides = zip(names, (result.first, result.second), result.runs, strict=True)
             rows: list[tuple[Any, ...]] = [
-                (name, metric, *estimate, len(runs), None, None)
-                for name, estimate, runs in zip(
-                    names, (result.first, result.second), result.runs, strict=True
-                )
+                (name, metric, *value, len(runs), None, None) for name, value, runs in sides
             ]
             p_values = result.p_bootstrap, result.p_randomization
             rows.append((" - ".join(names), metric, *result.difference, None, *p_values))
-            columns = (
-                "system",
-                "metric",
-                "score",
-                "low",
-                "high",
-                "runs",
-                "p_bootstrap",
-                "p_randomization",
-            )
+            columns = (*"system metric score low high runs p_bootstrap p_randomization".split(),)
             print_tables(self.format, ("", columns, rows))
             for note in _notes(comparison, names):
                 show(note, error=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -104,14 +105,13 @@ class Thresholds(FormatOption, Command):
             show(f"{model}: thresholds and decisions removed.")
             return
         choice = self._chosen(goal, task, model)
-        fields, decisions = {}, dict(record.decisions)
-        if _OF_ANSWERS & choice.fields.keys():  # one rule decides
-            fields = no_thresholds
-            decisions = {n: value for n, value in decisions.items() if n not in _OF_ANSWERS}
+        replaced = _OF_ANSWERS if _OF_ANSWERS & choice.fields.keys() else set()  # one rule decides
+        decisions = {n: value for n, value in record.decisions.items() if n not in replaced}
+        fields = (no_thresholds if replaced else {}) | {"decisions": decisions}
         for name, value in choice.fields.items():
             (fields if name == "thresholds" else decisions)[name] = value
         if not self.dry_run:
-            self._save(task, fields | {"decisions": decisions}, model)
+            self._save(task, fields, model)
         if self.format == "json":
             show(json.dumps(choice.content, indent=2, ensure_ascii=False))
             return
@@ -194,14 +194,11 @@ class Thresholds(FormatOption, Command):
         from finetune.evaluation.runs import RunFolder
 
         runs, opened = {}, RunFolder.open(Path(self.folder))
-        for split in dict.fromkeys((self.split, "test")):
-            if split in opened.splits:
-                try:
-                    source = GoldSource(positive=positive)
-                    runs[split] = align_runs([opened.predictions(split)], source).runs[0]
-                except DataError:
-                    if split == self.split:
-                        raise  # and test may lack labels
+        for split in filter(opened.splits.__contains__, dict.fromkeys((self.split, "test"))):
+            tolerated = () if split == self.split else (DataError,)  # test may lack labels
+            with contextlib.suppress(*tolerated):
+                source = GoldSource(positive=positive)
+                runs[split] = align_runs([opened.predictions(split)], source).runs[0]
         if self.split not in runs:
             raise UserError(
                 f"{self.folder}: no predictions.{self.split}.jsonl with gold to choose on: give "

@@ -80,8 +80,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
 def _in_one_order(
     files: Sequence[PredictionFile], ids: Sequence[list[str] | None]
 ) -> list[PredictionFile]:
-    number = next((index for index, own in enumerate(ids) if own is not None), 0)
-    first, first_ids = files[number], ids[number]
+    named = [(file, own) for file, own in zip(files, ids, strict=True) if own is not None]
+    first, first_ids = named[0] if named else (files[0], None)
     places = [where for where, _ in first.rows]
     found = []
     for file, own in zip(files, ids, strict=True):

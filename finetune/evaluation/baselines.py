@@ -66,15 +66,11 @@ def baselines_of(
             for split, values in metrics.items()
             if split in splits and "accuracy" in values
         }
-    counts = Counter(_gold_names(train))
-    if not counts:
-        return {}
-    label = counts.most_common(1)[0][0]
-    found = {}
-    for split, values in metrics.items():
+    counts, found = Counter(_gold_names(train)), dict[str, Baseline]()
+    for split, values in metrics.items() if counts else ():
         metric = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
         if metric is not None and split in splits:
-            gold = list(_gold_names(splits[split]))
+            label, gold = counts.most_common(1)[0][0], list(_gold_names(splits[split]))
             found[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
     return found
 
@@ -93,9 +89,7 @@ def _of_choices(train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
 def selection_note(metrics: Mapping[str, object], validation: str) -> str:
     """Return that the split of the scores also selected the model; empty if test has scores.
 
-    Args:
-        metrics: The scores by split.
-        validation: The setting ``validation`` of the run.
+    ``metrics`` are the scores by split, ``validation`` is the setting of the run.
     """
     splits = {split.split("_")[0] for split in metrics}
     if validation == "none" or "test" in splits or "validation" not in splits:
@@ -145,8 +139,7 @@ def degenerate(
 def _only_prediction(path: Path) -> str | None:
     if not path.is_file():
         return None
-    found: set[Any] = set()
-    size, nothing = 0, ""
+    found, size, nothing = set[Any](), 0, ""
     with path.open(encoding="utf-8", newline="\n") as lines:
         for size, row in enumerate(map(json.loads, lines), 1):
             if not (name := type_of_row(row)):
@@ -156,7 +149,7 @@ def _only_prediction(path: Path) -> str | None:
             repeated = type.repeats(prediction)
             if repeated is None or len(found := found.union(repeated)) > 1:
                 return None
-            nothing = type.nothing
+            nothing = f"no {type.wording.predicted} at all"
     if not found:
         return nothing or None
     return (

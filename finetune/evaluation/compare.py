@@ -315,11 +315,10 @@ def seed_note(result: Comparison) -> str:
 def comparison_record(comparison: SystemComparison) -> dict[str, Any]:
     """Return the comparison as JSON values."""
     result = comparison.result
+    sides = zip("ab", (result.first, result.second), result.runs, comparison.files, strict=True)
     estimates = {
         name: estimate._asdict() | {"runs": list(runs), "files": list(map(str, files))}
-        for name, estimate, runs, files in zip(
-            "ab", (result.first, result.second), result.runs, comparison.files, strict=True
-        )
+        for name, estimate, runs, files in sides
     }
     return {
         "metric": comparison.metric,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,14 +171,21 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
             f"{predictions}: holds the predictions of {len(files)} runs: name one of them, "
             f"such as {files[0].parent}."
         )
-    found = align_runs(files, source)
-    decisions = RunFolder.open(files[0].parent).decisions
+    return analyze_file(files[0], source)
+
+
+def analyze_file(path: Path, source: GoldSource | None = None) -> Analysis:
+    """Analyze the predictions of a file with the decisions of its run."""
+    aligned = align_runs([path], source)
+    decisions = RunFolder.open(path.parent).decisions
+    if not aligned.runs[0].gold:
+        raise UserError("no example has gold")
     return replace(
-        analyze_predictions(found.runs[0], found.vocabulary, decisions),
-        predictions=str(files[0]),
-        gold=found.gold,
-        aligned_by=found.aligned_by,
-        positive_note=found.positive_note,
+        analyze_predictions(aligned.runs[0], aligned.vocabulary, decisions),
+        predictions=str(path),
+        gold=aligned.gold,
+        aligned_by=aligned.aligned_by,
+        positive_note=aligned.positive_note,
     )
 
 
@@ -214,23 +222,22 @@ def mistakes(run: Tables) -> list[ErrorCase]:
     categories, known = type.categories(run), ~np.isnan(items.score)
     if type.one_each and not known.all():
         known[:] = False  # a confidence is told where all are comparable
-    cases = []
-    for item in wrong.tolist():
-        sides, words = type.sides(run, item), None
-        if type.in_words:
-            shown = sides[1] or sides[0]
-            words = shown["start"], shown["end"]
+
+    def case(item: int) -> ErrorCase:
+        sides = type.sides(run, item)
+        shown = sides[1] or sides[0]
+        words = (shown["start"], shown["end"]) if type.in_words else None
         sure = float(items.score[item]) if known[item] else None
         mistake = Mistake(categories[item], *sides, sure, words)
-        cases.append(ErrorCase(run.examples[items.example[item]], mistake))
-    return cases
+        return ErrorCase(run.examples[items.example[item]], mistake)
+
+    return list(map(case, wrong.tolist()))
 
 
 def contradictions(run: Tables) -> list[ErrorCase]:
     """Return the texts whose gold label may be wrong, the most confident prediction first.
 
-    There are none (``probable_label_errors``) if texts have probabilities of different labels, or
-    lack the probability of a gold label.
+    There are none if texts have probabilities of different labels, or lack that of a gold label.
     """
     known = run.all_probabilities
     names = sorted(known[0]) if known else []

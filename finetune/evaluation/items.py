@@ -393,8 +393,6 @@ class PredictionType:
     """From a prediction to its uncertainty; None without a measure."""
     repeats: Callable[[Any], Collection[Any] | None] = lambda _: None
     """From a prediction to what may be the same for all examples; None if nothing may."""
-    nothing: str = "no spans at all"
-    """The predictions of a run that finds nothing anywhere."""
     tables: Mapping[str, Callable[[Tables], Items]] = field(default_factory=dict)
     """Further tables of items by name, such as those of another reading of the same tags."""
     groupings: Callable[[Tables, TrainingVocabulary | None], Mapping[str, Grouping]] = lambda *_: {}

@@ -31,12 +31,7 @@ from finetune.evaluation.decisions import Costs
 from finetune.evaluation.items import PredictionType, check_names
 from finetune.evaluation.prediction_types import TYPES, type_of_row
 from finetune.evaluation.prediction_types.label import NO_LABEL
-from finetune.types import (
-    Example,
-    MaskedPrediction,
-    Prediction,
-    quantity,
-)
+from finetune.types import Example, MaskedPrediction, Prediction, quantity
 
 Row = tuple[str, dict[str, Any]]
 """The ``file:line`` of a line of predictions, and its JSON object."""
@@ -127,7 +122,7 @@ class PredictionFile:
         """
         words = [bool(type.asked(each)) for each in gold.examples]
         golds = [type.gold(each) is not None for each in gold.examples]
-        needed = [own and known for own, known in zip(words, golds, strict=True)]
+        needed = [asked and known for asked, known in zip(words, golds, strict=True)]
         keys, own = _ids([(each.key, each.where) for each in gold.examples]), self.ids
         if keys is not None and own is not None:
             order = self.indices_of(keys, [e.where for e in gold.examples], gold.name, needed)
@@ -228,10 +223,8 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     if opened.format in ("txt", "tsv", "unknown"):
         format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
     opened.format = format
-    if format == "jsonl":
-        rows = _answers_by_id(opened) or list(_json_rows(opened))
-    else:
-        rows = list(_column_rows(opened))
+    lines = format == "jsonl"
+    rows = (_answers_by_id(opened) or list(_json_rows(opened))) if lines else _column_rows(opened)
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
     return PredictionFile(path, rows)
@@ -246,12 +239,16 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
     return row
 
 
-def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
+def _column_rows(file: DataFile) -> list[Row]:
     columns = None if file.format == "conllu" else {"tags": "-1"}
-    for sentence in read_token_file(file, columns=columns):
-        key = {} if sentence.key is None else {"id": sentence.key}
-        row = {"words": list(sentence.words), "tags": list(sentence.tags or ())}
-        yield sentence.where, key | row
+    return [
+        (
+            sentence.where,
+            ({} if sentence.key is None else {"id": sentence.key})
+            | {"words": list(sentence.words), "tags": list(sentence.tags or ())},
+        )
+        for sentence in read_token_file(file, columns=columns)
+    ]
 
 
 _TYPES = {
@@ -297,9 +294,8 @@ def _answers_by_id(file: DataFile) -> list[Row]:
         return []  # JSON Lines, or an error that is reported for its line
     if not isinstance(found, dict) or {*found} & {"id", "answer", "label"}:
         return []
-    if not found or not all(isinstance(answer, str) for answer in found.values()):
-        return []
-    return [(f"{file.name}:{id}", {"id": id, "answer": text}) for id, text in found.items()]
+    answers = [(f"{file.name}:{id}", {"id": id, "answer": text}) for id, text in found.items()]
+    return answers if all(isinstance(text, str) for text in found.values()) else []
 
 
 def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:

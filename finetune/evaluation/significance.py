@@ -248,7 +248,7 @@ def compare(
     return Comparison(
         first_estimate,
         second_estimate,
-        _cut(_interval(difference, differences), limits[1] - limits[0]),
+        _cut(_interval(difference, differences), limits[0] - limits[1], limits[1] - limits[0]),
         _p_value(difference, differences - difference),
         _p_value(difference, swapped),
         (tuple(observed[0].tolist()), tuple(observed[1].tolist())),
@@ -283,8 +283,7 @@ def fold_interval(
     scores: Sequence[float], ratio: float, limits: tuple[float, float] = UNLIMITED
 ) -> Estimate:
     """Return the mean of scores on folds with its interval (``fold_test``), cut at ``limits``."""
-    value, low, high = fold_test(scores, ratio)[0]
-    return Estimate(value, max(low, limits[0]), min(high, limits[1]))
+    return _cut(fold_test(scores, ratio)[0], *limits)
 
 
 def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:
@@ -330,8 +329,6 @@ def observed_scores(runs: Sequence[Counts]) -> np.ndarray:
 
 
 class _TrainedAgain(NamedTuple):
-    """Mean scores of systems, and of their resamples if they are trained and tested again."""
-
     scores: list[float]
     means: list[np.ndarray]  # [R] by system
     deviation: float | None
@@ -342,13 +339,8 @@ def _trained_again(
     resampled: Sequence[np.ndarray],
     seed_of_runs: np.random.SeedSequence,
 ) -> _TrainedAgain:
-    """Add the variance across the runs of systems, pooled over them, to the resampled means.
-
-    Args:
-        observed: The scores of the runs of each system [runs].
-        resampled: Their scores on each resample of the units [runs, R].
-        seed_of_runs: The seed of the change of each mean if the system is trained again.
-    """
+    # adds the variance across the runs of systems, pooled over them, to the resampled means; the
+    # scores of the runs of each system are observed [runs] and resampled [runs, R]
     variance, degrees = _variance_across_runs(observed, resampled)
     means = [values.mean(axis=0) for values in resampled]
     if variance:
@@ -405,11 +397,7 @@ def _in_chunks(draw: Callable[[int], Any], num_resamples: int, num_units: int) -
 def _variance_across_runs(
     observed: Sequence[np.ndarray], resampled: Sequence[np.ndarray]
 ) -> tuple[float, int]:
-    """Return the variance across runs of one system's expected scores, and its degrees of freedom.
-
-    It leaves out the part of their different predictions on these units, which the bootstrap over
-    units includes. Both systems are pooled.
-    """
+    # without the part of their different predictions on these units, which the bootstrap includes
     degrees = sum(len(values) - 1 for values in observed)
     if not degrees:
         return 0.0, 0
@@ -425,13 +413,9 @@ def _variance_across_runs(
 def _estimate(
     system: _TrainedAgain, runs: Sequence[Counts], limits: tuple[float, float]
 ) -> Estimate:
-    """Return the score of the only system with its interval, cut at ``limits``.
-
-    The bootstrap cannot see errors that the units do not contain: without any, all resamples are
-    equal. A rate of fewer than ``FEWEST`` right or wrong units, and any score between 0 and 1
-    whose resamples are all equal, also covers the interval of Wilson (1927) for its number of
-    units.
-    """
+    # The bootstrap cannot see errors that the units do not contain: without any, all resamples are
+    # equal. A rate of fewer than ``FEWEST`` right or wrong units, and any score between 0 and 1
+    # whose resamples are all equal, also covers the interval of Wilson (1927).
     value, low, high = _interval(system.scores[0], system.means[0])
     units = runs[0].num_units
     rare = all(run.is_rate for run in runs) and min(value, 1 - value) * units < FEWEST
@@ -440,16 +424,16 @@ def _estimate(
         middle = (value + squared / 2) / (1 + squared)
         half = math.sqrt(squared * (value * (1 - value) + squared / 4)) / (1 + squared)
         low, high = min(low, middle - half), max(high, middle + half)
-    return Estimate(value, max(low, limits[0]), min(high, limits[1]))
+    return _cut(Estimate(value, low, high), *limits)
+
+
+def _cut(found: Estimate, least: float, most: float) -> Estimate:
+    return Estimate(found.value, max(found.low, least), min(found.high, most))
 
 
 def _interval(value: float, resampled: np.ndarray) -> Estimate:
     low, high = np.quantile(resampled, [ALPHA / 2, 1 - ALPHA / 2])
     return Estimate(value, float(low), float(high))
-
-
-def _cut(difference: Estimate, most: float) -> Estimate:
-    return Estimate(difference.value, max(difference.low, -most), min(difference.high, most))
 
 
 def _p_value(observed: float, under_null: np.ndarray) -> float:

@@ -16,13 +16,14 @@ from finetune.types import Span
 KINDS = ("correct", "type", "boundary", "boundary and type", "false positive", "miss")
 """Kinds of pairs, which are correct or wrong in type, in boundaries, or in both."""
 
-CRITERIA = {
-    "strict": (("correct",), ()),
-    "exact": (("correct", "type"), ()),
-    "partial": (("correct", "type"), ("boundary", "boundary and type")),
-    "type": (("correct", "boundary"), ()),
+_SAME_PLACE = {"correct": 1.0, "type": 1.0}
+CRITERIA: Mapping[str, Mapping[str, float]] = {
+    "strict": {"correct": 1.0},
+    "exact": _SAME_PLACE,
+    "partial": _SAME_PLACE | {"boundary": 0.5, "boundary and type": 0.5},
+    "type": {"correct": 1.0, "boundary": 1.0},
 }
-"""By criterion: the kinds of pairs that get full credit, and those that get half."""
+"""By criterion: the credit of each kind of pairs, 0 for all others."""
 
 
 class Match(NamedTuple):
@@ -82,10 +83,3 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
     shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
     others = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
     return KINDS.index(Match(gold, predicted).kind), -shared, others, gold, predicted
-
-
-def credit_counts(kinds: Mapping[str, int], criterion: str) -> tuple[float, int, int]:
-    """Return the credit under a criterion, and the numbers of predicted and gold spans."""
-    full, half = (sum(kinds[kind] for kind in some) for some in CRITERIA[criterion])
-    paired = sum(kinds[kind] for kind in KINDS[:4])
-    return full + half / 2, paired + kinds["false positive"], paired + kinds["miss"]

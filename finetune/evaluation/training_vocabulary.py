@@ -81,10 +81,7 @@ class TrainingVocabulary:
 def _forms_of_spans(
     examples: Examples, scheme: str | None = None
 ) -> tuple[set[str], bool, FormSets]:
-    """Return the tags, whether a sentence has tags and no spans, and the types of surface forms.
-
-    With a ``scheme``, such a sentence has the spans that its tags spell.
-    """
+    # with a scheme, a sentence that has tags and no spans has the spans that its tags spell
     all_tags, lack_spans, types = set[str](), False, defaultdict[str, set[str]](set)
     for words, spans, tags in examples.columns("words", "spans", "tags"):
         all_tags.update(tags or ())

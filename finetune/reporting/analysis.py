@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -157,7 +157,6 @@ def error_examples(
 
 
 def _values(run: Tables, index: int, errors: Sequence[Mistake]) -> dict[str, Any]:
-    """Return gold and prediction of a text in words, and the most probable predictions."""
     rows = np.flatnonzero(run.items.example == index)
     items, sides = run.items.take(rows), list[list[Any]]()
     for number, value in enumerate((run.gold[index], run.predicted[index])):
@@ -217,11 +216,10 @@ def _in_context(example: Question, error: Mistake) -> list[tuple[str, list[Part]
     if not all(isinstance(each, int) for place in places for each in place):
         return []
     edges = {edge for place in places for edge in place}
-    words = [
-        offset
-        for match in re.finditer(r"\S+", context)
-        for offset in pairwise(sorted({*match.span(), *_inside(edges, match.span())}))
-    ]
+    words = list[tuple[int, int]]()
+    for start, end in (match.span() for match in re.finditer(r"\S+", context)):
+        inside = {edge for edge in edges if start < edge < end}
+        words += pairwise(sorted({start, end, *inside}))
     parts = tuple(context[start:end] for start, end in words)
     sentence = TokenExample(example.id, parts, text=context, offsets=tuple(words))
     gold, predicted = (
@@ -230,10 +228,6 @@ def _in_context(example: Question, error: Mistake) -> list[tuple[str, list[Part]
     )
     wrong = error._replace(gold=gold, predicted=predicted)
     return _highlighted(sentence, None, [wrong])
-
-
-def _inside(edges: Collection[int], span: tuple[int, int]) -> list[int]:
-    return [edge for edge in edges if span[0] < edge < span[1]]
 
 
 def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span:
@@ -246,10 +240,7 @@ def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span
 def _highlighted(
     example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[Mistake]
 ) -> list[tuple[str, list[Part]]]:
-    """Highlight all spans of gold and prediction; of plain tags, only wrong words.
-
-    A long sentence is cut to the words around the errors.
-    """
+    # all spans of gold and prediction; of plain tags, only wrong words
     wrong = [
         [Span(side["start"], side["end"], side["label"]) for side in sides if side]
         for sides in ([e.gold for e in errors], [e.predicted for e in errors])
@@ -262,11 +253,8 @@ def _highlighted(
         last = min(last, max(span.end for side in wrong for span in side) + AROUND)
         last = min(last, first + MOST_WORDS)
     found = []
-    for side, spans, wrong_style in (
-        ("gold", gold, "missed"),
-        ("predicted", predicted, "wrong"),
-    ):
-        styles = {span: "right" if span in correct else wrong_style for span in sorted(spans)}
+    for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong")):
+        styles = {span: "right" if span in correct else style for span in sorted(spans)}
         found.append((side, highlight(example, styles, first, last)))
     return found
 

@@ -208,29 +208,13 @@ def _comparison(systems: Sequence[System]) -> Section:
             lines.append(f"{names} cannot be compared: {error}")
     results = adjust([report.result for *_, report in reports])
     for (first, second, report), result in zip(reports, results, strict=True):
-        names = f"{first.name} and {second.name}"
         value, low, high = result.difference
-        rows.append(
-            [
-                first.name,
-                second.name,
-                f"{value:+.4f}",
-                f"{low:+.4f} to {high:+.4f}",
-                result.p_bootstrap,
-                result.p_randomization,
-                verdict(result, report.lower_is_better),
-            ]
-        )
-        notes[names] = seed_note(result)
-    columns = [
-        "A",
-        "B",
-        "A - B",
-        f"{1 - ALPHA:.0%} interval",
-        "p (bootstrap)",
-        "p (randomization)",
-        "verdict",
-    ]
+        shown = [first.name, second.name, f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}"]
+        told = verdict(result, report.lower_is_better)
+        rows.append([*shown, result.p_bootstrap, result.p_randomization, told])
+        notes[f"{first.name} and {second.name}"] = seed_note(result)
+    columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval"]
+    columns += ["p (bootstrap)", "p (randomization)", "verdict"]
     table = Table("Differences, by the paired tests of finetune compare", columns, rows)
     distinct = list(dict.fromkeys(notes.values()))
     if len(distinct) > 1:
@@ -289,9 +273,7 @@ def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
     if len(runs) == 1:
         ((name, run),) = runs
         scores = {
-            split: {
-                metric_title(metric, run.positive): value for metric, value in by_run[name].items()
-            }
+            split: {metric_title(m, run.positive): value for m, value in by_run[name].items()}
             for split, by_run in by_split.items()
         }
         return [_scores_table("All scores", scores)] if scores else []
@@ -385,14 +367,11 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
     tables = []
     for key in _CLASS_TABLES[:-1]:
         by_class = [{row[key]: row for row in each.tables.get(key, ())} for _, each in evaluated]
-        rows = [
-            [
-                name,
-                *(rows.get(name, {}).get("f1") for rows in by_class),
-                max(rows.get(name, {}).get("support", 0) for rows in by_class),
-            ]
-            for name in dict.fromkeys(name for rows in by_class for name in rows)
-        ]
+        rows = []
+        for name in dict.fromkeys(name for of_run in by_class for name in of_run):
+            of_name = [of_run.get(name, {}) for of_run in by_class]
+            supports = (row.get("support", 0) for row in of_name)
+            rows.append([name, *(row.get("f1") for row in of_name), max(supports)])
         if rows:
             columns = [key, *(name for name, _ in evaluated), "support"]
             bars = range(1, len(evaluated) + 1)
@@ -441,14 +420,9 @@ def _calibration(analysis: Analysis) -> Section:
 
 def _subgroups(analysis: Analysis) -> Section:
     shown = (*_CLASS_TABLES, "confusion", "confused", "scores", "calibration")
-    return Section(
-        "",
-        tables=[
-            table
-            for name, table in analysis_tables(analysis).items()
-            if name not in shown and not name.startswith(_DECISION_TABLES)
-        ],
-    )
+    known = analysis_tables(analysis).items()
+    tables = [t for name, t in known if not name.startswith(_DECISION_TABLES) and name not in shown]
+    return Section("", tables=tables)
 
 
 def _scatter(analysis: Analysis) -> Chart:
@@ -474,18 +448,13 @@ def _scatter(analysis: Analysis) -> Chart:
 def _reliability(analysis: Analysis) -> Chart:
     caption = f"Accuracy by confidence ({analysis.type.wording.rated})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
-    bars = [
-        charts.Bar(
-            each.low,
-            each.high,
-            each.accuracy,
-            each.confidence,
-            f"confidence {each.low:.2f} to {each.high:.2f}: {quantity(each.number, 'prediction')}, "
-            f"mean confidence {each.confidence:.3f}, accuracy {each.accuracy:.3f}",
+    bars = []
+    for low, high, number, confidence, accuracy in analysis.bins:
+        tooltip = (
+            f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, "
+            f"mean confidence {confidence:.3f}, accuracy {accuracy:.3f}"
         )
-        for each in analysis.bins
-        if each.number
-    ]
+        bars += [charts.Bar(low, high, accuracy, confidence, tooltip)] if number else []
     unit = charts.Ranges(0.0, 1.0, 0.0, 1.0)
     return charts.chart(caption, "confidence", label=label, bars=bars, diagonal=True, ranges=unit)
 

@@ -14,9 +14,8 @@ from typing import Any
 from finetune.config.tasks import changes_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
-from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.baselines import Baseline, selection_note
-from finetune.evaluation.error_analysis import Analysis, analyze_predictions
+from finetune.evaluation.error_analysis import Analysis, analyze_file
 from finetune.evaluation.items import Tables
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import score_limits
@@ -70,8 +69,7 @@ class Run(RunFolder):
     @property
     def class_rows(self) -> tuple[str, Sequence[Mapping[str, Any]]]:
         """The kind of the classes, such as ``label``, and the scores of each; empty if unknown."""
-        analysis = self.evaluated if self.evaluated else None
-        tables = analysis.tables if analysis else {}
+        tables = self.evaluated.tables if self.evaluated else {}
         kind = next((name for name in ("label", "type", "tag", "relation") if name in tables), "")
         return kind, tables.get(kind, [])
 
@@ -153,12 +151,11 @@ def gather(folder: Path, split: str | None) -> System:
     Analyze the predictions on ``split``; None is a test split, or another with gold.
     """
     paths = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
-    warnings: list[str] = []
-    seeds = {}
+    warnings, seeds = list[str](), dict[str, Any]()
     if _is_run(folder):
-        runs = [gather_run(folder, split)]
+        runs = [load_run(folder, split)]
     elif paths:
-        runs = [gather_run(path, split) for path in paths[:MOST_SEEDS]]
+        runs = [load_run(path, split) for path in paths[:MOST_SEEDS]]
         try:
             seeds = read_summary(folder)
         except OSError:
@@ -166,13 +163,10 @@ def gather(folder: Path, split: str | None) -> System:
         except UserError as error:
             warnings.append(str(error))
         settings = [(name, value) for run in runs for name, value in run.config.items()]
-        first = runs[0].config
-        differing = {name for name, value in settings if value != first.get(name)} - _MAY_DIFFER
-        differing = set(filter(changes_results, differing))
-        differing -= {"fingerprint"} if (folder / "folds.json").is_file() else set()
-        if differing:
-            names = ", ".join(sorted(differing))
-            warnings.append(f"the runs differ in more than their seed: {names}")
+        may_differ = _MAY_DIFFER | ({"fingerprint"} if (folder / "folds.json").is_file() else set())
+        differing = {name for name, value in settings if value != runs[0].config.get(name)}
+        if names := sorted(filter(changes_results, differing - may_differ)):
+            warnings.append(f"the runs differ in more than their seed: {', '.join(names)}")
         if len(paths) > MOST_SEEDS:
             warnings.append(f"only the first {MOST_SEEDS} of {len(paths)} runs are read")
     else:
@@ -192,11 +186,16 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
     found = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in found:
         return None
-    scores = tuple(found["seeds"].values())
-    value = Estimate(found["mean"], found["low"], found["high"])
-    folders = tuple(run.path for run in runs)
-    deviation = found["standard_deviation"]
-    return Headline(metric, "test", value, scores, deviation, folders, len(scores), "fold")
+    return Headline(
+        metric,
+        "test",
+        Estimate(found["mean"], found["low"], found["high"]),
+        tuple(found["seeds"].values()),
+        found["standard_deviation"],
+        tuple(run.path for run in runs),
+        len(found["seeds"]),
+        "fold",
+    )
 
 
 def _is_run(folder: Path) -> bool:
@@ -207,8 +206,8 @@ def _is_run(folder: Path) -> bool:
         return path.is_file()
 
 
-def gather_run(folder: Path, split: str | None = None) -> Run:
-    """Read the folder of one run."""
+def load_run(folder: Path, split: str | None = None) -> Run:
+    """Read the folder of one run, and analyze its predictions on a split."""
     opened = RunFolder.open(folder)
     consequences = {"metrics.json": ": the run is not finished"}
     warnings = [
@@ -217,14 +216,11 @@ def gather_run(folder: Path, split: str | None = None) -> Run:
         if name != "environment.json" or opened.metrics
     ]
     log = _read_log(folder / "log.jsonl", warnings)
-    training = [line for line in log if "loss" in line]
-    evaluations = [line for line in log if "split" in line]
-    found = _evaluate(opened, split, warnings)
     return Run(
         **vars(opened),
-        training=training,
-        evaluations=evaluations,
-        evaluated=found,
+        training=[line for line in log if "loss" in line],
+        evaluations=[line for line in log if "split" in line],
+        evaluated=_evaluate(opened, split, warnings),
         warnings=warnings,
     )
 
@@ -292,11 +288,7 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analys
     order = sorted(names, key=lambda name: (not name.startswith("test"), len(name), name))
     for name in order if wanted is None else [wanted]:
         try:
-            aligned = align_runs([run.predictions(name)])
-            if not aligned.runs[0].gold:
-                raise UserError("no example has gold")
-            found = analyze_predictions(aligned.runs[0], aligned.vocabulary, run.decisions)
-            return replace(found, split=name)
+            return replace(analyze_file(run.predictions(name)), split=name)
         except (UserError, OSError) as error:
             warnings.append(f"the predictions on {name} cannot be analyzed: {error}")
     return None

@@ -142,10 +142,7 @@ class Choice:
 
 
 def _cheapest(prediction: Any, costs: Costs) -> Any:
-    """Return a prediction with the label whose expected cost is least.
-
-    The expectation is over the probabilities of the gold label (Elkan 2001). A blank text has none.
-    """
+    # the expectation is over the probabilities of the gold label (Elkan 2001); a blank has none
     if not (known := prediction.class_probabilities):
         return prediction
     expected = {name: sum(p * costs[gold][name] for gold, p in known.items()) for name in known}

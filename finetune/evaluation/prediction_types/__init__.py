@@ -38,8 +38,6 @@ _OF_CORE: Sequence[PredictionType] = (
 
 
 class _Types(Mapping[str, PredictionType]):
-    """The types by name; the types of extensions are imported on first use."""
-
     def __init__(self) -> None:
         self._of_core = {type.name: type for type in _OF_CORE}
         self._of_extensions: Registry[PredictionType] = Registry(

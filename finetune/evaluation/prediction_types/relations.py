@@ -163,7 +163,6 @@ RELATIONS = PredictionType(
     parse=_parse,
     read_gold=_read_gold,
     repeats=lambda prediction: None if prediction.relations else (),
-    nothing="no relations at all",
     tables={"untyped": _untyped},
     further_scores=_by_label,
     categories=_categories,

@@ -58,7 +58,7 @@ from finetune.evaluation.prediction_types.sentences import (
     check_words,
 )
 from finetune.evaluation.prediction_types.texts import bucket, buckets
-from finetune.evaluation.span_matching import CRITERIA, KINDS, Match, credit_counts, match_spans
+from finetune.evaluation.span_matching import CRITERIA, KINDS, Match, match_spans
 from finetune.evaluation.training_vocabulary import TrainingVocabulary, surface
 from finetune.types import Span, SpanPrediction, TokenExample
 
@@ -99,9 +99,7 @@ def side_sets(tables: Tables, side: np.ndarray) -> list[set[Span]]:
 
 
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
-    full, half = CRITERIA[criterion]
-    credit = {**dict.fromkeys(full, 1.0), **dict.fromkeys(half, 0.5)}
-    credits = np.array([credit.get(kind, 0.0) for kind in match_kinds(tables)])
+    credits = np.array([CRITERIA[criterion].get(kind, 0.0) for kind in match_kinds(tables)])
     counts = item_counts(tables).astype(np.float64)
     counts[:, 0] = by_example(credits, tables.items, tables)
     return counts
@@ -203,24 +201,17 @@ def criterion_tables(tables: Tables) -> dict[str, TableRows]:
 
 def scores_by_criterion(match_kinds: Iterable[str]) -> TableRows:
     """Return the scores of pairs of spans under each of the ``CRITERIA``, with counts of pairs."""
-    counts = Counter(match_kinds)
-    kinds = {kind: counts[kind] for kind in KINDS}
-    paired = sum(kinds[kind] for kind in KINDS[:4])
-    rows = []
-    for criterion, (full, half) in CRITERIA.items():
-        correct, partly = (sum(kinds[kind] for kind in some) for some in (full, half))
-        sums = np.array(credit_counts(kinds, criterion))
-        rows.append(
-            {
-                "counted": criterion,
-                **{rate: float(value(sums)) for rate, value in RATES.items()},
-                "correct": correct,
-                "incorrect": paired - correct - partly,
-                "partial": partly,
-                "missed": kinds["miss"],
-                "spurious": kinds["false positive"],
-            }
+    counts, rows = Counter(match_kinds), []
+    paired = sum(counts[kind] for kind in KINDS[:4])
+    missed, spurious = counts["miss"], counts["false positive"]
+    for criterion, credit in CRITERIA.items():
+        correct, partly = (
+            sum(counts[kind] for kind in KINDS if credit.get(kind) == share) for share in (1, 0.5)
         )
+        sums = np.array([correct + partly / 2, paired + spurious, paired + missed])
+        row = {"counted": criterion} | {rate: float(value(sums)) for rate, value in RATES.items()}
+        row |= {"correct": correct, "incorrect": paired - correct - partly, "partial": partly}
+        rows.append(row | {"missed": missed, "spurious": spurious})
     return rows
 
 

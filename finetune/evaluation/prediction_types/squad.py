@@ -100,11 +100,8 @@ def best_threshold(
 def _totals(
     gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float], exact: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of scores if the questions with the K lowest probabilities are answered.
-
-    Returns:
-        The sums for K from 0 to N; and 0.0 with the sorted probabilities: each [N + 1].
-    """
+    # the sums of scores if the questions with the K lowest probabilities are answered, K from 0 to
+    # N, and 0.0 with these sorted probabilities: each [N + 1]
     score = exact_match if exact else word_f1
     scores = np.array([score(*sides) for sides in zip(gold, best, strict=True)], dtype=np.float64)
     none = np.array([float(not answers) for answers in gold])

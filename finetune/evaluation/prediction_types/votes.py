@@ -33,10 +33,6 @@ def _has_distributions(tables: Tables) -> bool:
 
 
 def _distributions(tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shares of the votes and the probabilities of each label [N, C], [N, C].
-
-    Probabilities have the digits of prediction files.
-    """
     sides = [example.shares() for example in tables.examples], tables.all_probabilities
     names = list(dict.fromkeys(name for side in sides for row in side for name in row))
     canonical = canonical_names(names)
@@ -47,7 +43,7 @@ def _distributions(tables: Tables) -> tuple[np.ndarray, np.ndarray]:
         for row, values in zip(array, side, strict=True):
             for name, value in values.items():
                 row[column[name]] += value
-    rounded = np.round(arrays[1], 6)
+    rounded = np.round(arrays[1], 6)  # the digits of prediction files
     sums = np.broadcast_to(rounded.sum(-1, keepdims=True), rounded.shape)
     return arrays[0], ratio(rounded, sums)
 
@@ -63,32 +59,24 @@ def _means(values: np.ndarray) -> np.ndarray:
 
 
 def _soft_cross_entropies(tables: Tables) -> np.ndarray:
-    """Return the cross entropy of the probabilities against the votes in nats, and 1 [N, 2].
-
-    A probability below 1e-6 counts as this, the least of prediction files that is not 0.
-    """
     shares, probabilities = _distributions(tables)
+    # 1e-6 is the least probability of prediction files that is not 0
     return _means(0.0 - (shares * np.log(np.maximum(probabilities, 1e-6))).sum(-1))
 
 
 def _divergences(tables: Tables) -> np.ndarray:
-    """Return the Jensen-Shannon divergence of votes and probabilities in bits, and 1 [N, 2].
-
-    It is 0 for equal distributions, and 1 for those without a common label (Lin 1991).
-    """
+    # in bits: 0 for equal distributions, 1 for those without a common label (Lin 1991)
     sides = _distributions(tables)
     both = _entropies((sides[0] + sides[1]) / 2)
     return _means((both - sum(map(_entropies, sides)) / 2).clip(0) / math.log(2))
 
 
 def _majority_shares(tables: Tables) -> np.ndarray:
-    """Return the share of the majority in the votes of a text, and 1; 0, 0 without votes [N, 2]."""
     votes = [example.votes for example in tables.examples]
     return np.array([(0, 0) if each is None else (agreement(each)[1], 1) for each in votes])
 
 
 def _entropies_of_votes(tables: Tables) -> np.ndarray:
-    """Return the entropy of the votes in nats, and 1 [N, 2]: the least soft cross entropy."""
     shares = [np.array([list(example.shares().values())]) for example in tables.examples]
     return _means(np.concatenate([_entropies(each) for each in shares]))
 
