@@ -171,17 +171,11 @@ class TableScore(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the score as JSON values."""
-        test, (mean, low, high) = self.test, self.score
+        test = self.test
         return {
-            "system": self.system,
-            "data": self.data,
-            "metric": self.metric,
-            "mean": mean,
-            "low": low,
-            "high": high,
-            "deviation": self.deviation,
-            "runs": self.num_runs,
-            "best": self.best,
+            **dict(zip(("system", "data", "metric"), self[:3], strict=True)),
+            **dict(zip(("mean", "low", "high"), self.score, strict=True)),
+            **{"deviation": self.deviation, "runs": self.num_runs, "best": self.best},
             "p_bootstrap": test and test.p_bootstrap,
             "p_randomization": test and test.p_randomization,
             "p": test and test.adjusted,
@@ -190,10 +184,7 @@ class TableScore(NamedTuple):
 
 
 def score_systems(
-    entries: Sequence[Entry],
-    *,
-    baseline: str,
-    options: ComparisonOptions,
+    entries: Sequence[Entry], *, baseline: str, options: ComparisonOptions
 ) -> tuple[list[TableScore], list[str]]:
     """Score systems on data sets, and test each of them against the ``baseline``.
 

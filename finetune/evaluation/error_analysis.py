@@ -190,9 +190,7 @@ def analyze_file(path: Path, source: GoldSource | None = None) -> Analysis:
 
 
 def analyze_predictions(
-    run: Tables,
-    vocabulary: TrainingVocabulary | None = None,
-    decisions: Decisions | None = None,
+    run: Tables, vocabulary: TrainingVocabulary | None = None, decisions: Decisions | None = None
 ) -> Analysis:
     """Analyze aligned predictions, with the decisions of their model.
 
@@ -247,8 +245,7 @@ def contradictions(run: Tables) -> list[ErrorCase]:
     classes = np.array([names.index(name) for name in run.gold], dtype=int)
     return [
         ErrorCase(
-            run.examples[i],
-            Mistake("contradicts gold", run.gold[i], names[j], float(table[i, j])),
+            run.examples[i], Mistake("contradicts gold", run.gold[i], names[j], float(table[i, j]))
         )
         for i, j in probable_label_errors(table, classes)
     ]

@@ -245,6 +245,10 @@ class Tables:
         indices = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         return np.array([indices[key] for key in keys], dtype=np.int64)
 
+    def groupings(self, vocabulary: TrainingVocabulary | None) -> Mapping[str, Grouping]:
+        """Return the divisions into subgroups by the name of their table; none of bare values."""
+        return self.type.groupings(self, vocabulary) if self.examples else {}
+
     def part(self, start: int, stop: int) -> Tables:
         """Return the values and items of some examples."""
         items = self.items.take(slice(*np.searchsorted(self.items.example, [start, stop])))

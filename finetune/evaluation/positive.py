@@ -9,19 +9,10 @@ from itertools import permutations
 from finetune.types import UserError, did_you_mean
 
 OPPOSITES = frozenset(
-    {
-        ("yes", "no"),
-        ("y", "n"),
-        ("true", "false"),
-        ("t", "f"),
-        ("positive", "negative"),
-        ("pos", "neg"),
-        ("1", "0"),
-        ("label_1", "label_0"),
-        ("1", "-1"),
-        ("+1", "-1"),
-        ("+", "-"),
-    }
+    tuple(pair.split("/"))
+    for pair in (
+        "yes/no y/n true/false t/f positive/negative pos/neg 1/0 label_1/label_0 1/-1 +1/-1 +/-"
+    ).split()
 )
 """Pairs of labels of which the first is positive, in lower case."""
 

@@ -57,11 +57,7 @@ class RunFolder:
             )
             found["metrics.json"] = {}
         return cls(
-            path,
-            found["config.json"],
-            found["metrics.json"],
-            found["environment.json"],
-            problems,
+            path, found["config.json"], found["metrics.json"], found["environment.json"], problems
         )
 
     @property

@@ -25,7 +25,7 @@ def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
         ]
     if type.has_confusions:
         found |= confusion_tables(confusions(tables))
-    groupings = type.groupings(tables, vocabulary).items()
+    groupings = tables.groupings(vocabulary).items()
     return found | {name: each.table(name) for name, each in groupings if each.shown}
 
 
@@ -62,14 +62,13 @@ def subgroup_metrics(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
     """
 
     def counts(tables: Tables, name: str, group: str) -> np.ndarray:
-        grouping = tables.type.groupings(tables, vocabulary)[name]
-        return grouping.of_examples(group, len(tables))
+        return tables.groupings(vocabulary)[name].of_examples(group, len(tables))
 
     found = {
         f"{each.score}_{name}:{group}".replace(" ", "_"): Metric(
             partial(counts, name=name, group=group), each.value
         )
-        for name, each in tables.type.groupings(tables, vocabulary).items()
+        for name, each in tables.groupings(vocabulary).items()
         if each.shown
         for group in each.order
     }

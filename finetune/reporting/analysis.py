@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetune.evaluation.error_analysis import (
-    AROUND,
-    TITLES,
-    Analysis,
-    Mistake,
-    most_confident,
-)
+from finetune.evaluation.error_analysis import AROUND, TITLES, Analysis, Mistake, most_confident
 from finetune.evaluation.items import Tables
 from finetune.reporting.rendering import Table, clip
 from finetune.types import Question, Span, TokenExample

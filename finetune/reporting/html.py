@@ -121,9 +121,7 @@ def _write_card(system: System) -> None:
 
 
 def page(
-    systems: Sequence[System],
-    most_examples: int = MOST_EXAMPLES,
-    reasons: ReasonsOf | None = None,
+    systems: Sequence[System], most_examples: int = MOST_EXAMPLES, reasons: ReasonsOf | None = None
 ) -> str:
     """Return the report on one system or several as HTML; see ``write_report``."""
     runs = [(_run_name(s, run, systems), run) for s in systems for run in s.runs]

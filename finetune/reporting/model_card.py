@@ -75,16 +75,7 @@ def card(system: System) -> str:
     )
 
 
-PATHS = (
-    "data",
-    "out",
-    "init_from",
-    "model",
-    "tokenizer",
-    "config",
-    "folder",
-    "custom_loss",
-)
+PATHS = ("data", "out", "init_from", "model", "tokenizer", "config", "folder", "custom_loss")
 """Settings that may be local paths; only their last part is published."""
 LISTED_PATHS = ("test_sets", "custom_metrics")
 """Settings that are lists of them."""

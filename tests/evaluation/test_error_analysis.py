@@ -196,32 +196,6 @@ def test_predictions_that_contradict_gold(place: Path):
     assert "look at these first" not in shown
 
 
-def test_sets_numbers_and_spans(place: Path):
-    write_jsonl(
-        place / "gold.jsonl", [{"text": "t", "label": ["a", "b"]}, {"text": "u", "label": []}]
-    )
-    rows = [
-        {"label": ["a"], "scores": {"a": 0.9, "b": 0.4}},
-        {"label": ["b"], "scores": {"a": 0.1, "b": 0.7}},
-    ]
-    write_jsonl(place / "pred.jsonl", rows)
-    found = analysed(*FILES)
-    assert found["errors"] == {"miss": 1, "false positive": 1}
-    assert sum(each["number"] for each in found["calibration"]["bins"]) == 4
-    write_jsonl(place / "gold.jsonl", [{"text": "t", "label": 1.5}, {"text": "u", "label": 2.5}])
-    write_jsonl(place / "pred.jsonl", [{"label": 1.5}, {"label": 0.0}])
-    found = analysed(*FILES, "--examples", "1")
-    assert found["examples"]["error"][0]["text"] == "u"
-    spans = [{"start": 0, "end": 3, "label": "ORG"}, {"start": 0, "end": 1, "label": "LOC"}]
-    write_jsonl(place / "gold.jsonl", [{"tokens": ["New", "York", "Times"], "spans": spans}])
-    spans = [spans[0] | {"score": 0.9}, {"start": 0, "end": 2, "label": "LOC", "score": 0.6}]
-    write_jsonl(place / "pred.jsonl", [{"words": ["New", "York", "Times"], "spans": spans}])
-    found = analysed(*FILES)
-    assert found["errors"] == {"boundary": 1}
-    assert found["most_confident"][0]["confidence"] == 0.6
-    assert [row["depth"] for row in found["tables"]["depth"]] == ["outermost", "within 1"]
-
-
 def test_a_run_folder_knows_gold_and_training_data(place: Path):
     folder = place / "run"
     write_jsonl(place / "data" / "train.jsonl", tagged(30, 30))

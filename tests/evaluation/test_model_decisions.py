@@ -25,11 +25,7 @@ from finetune.evaluation.decisions.abstaining import (
     upper_bound,
 )
 from finetune.evaluation.decisions.costs import by_cost, check_costs, read_costs
-from finetune.evaluation.decisions.sets import (
-    conformal_quantile,
-    fit_sets,
-    table_of_sets,
-)
+from finetune.evaluation.decisions.sets import conformal_quantile, fit_sets, table_of_sets
 from finetune.evaluation.prediction_types import TYPES, Tables, score
 from finetune.evaluation.significance import custom_counts
 from finetune.types import (
@@ -250,17 +246,6 @@ def test_sets_are_those_of_prediction_files(how: str) -> None:
     for exact, rounded, example in rows:
         sets = [rule.members(each.scores, example.texts()) for each in (exact, rounded)]
         assert sets[0] == sets[1]
-
-
-def test_random_shares_cover_single_texts_at_the_level() -> None:
-    rule, scored = fit_sets(labeled(2000), 0.6, "randomized", False), labeled(2000, seed=1)
-    held = [
-        gold in rule.members(prediction.scores, example.texts())
-        for gold, prediction, example in zip(
-            scored.gold, scored.predictions, scored.examples, strict=True
-        )
-    ]
-    assert 0.55 < np.mean(held) < 0.65
 
 
 def test_too_few_predictions_for_a_level() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -14,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from finetune.evaluation import significance
 from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.error_analysis import analyze_predictions
 from finetune.evaluation.items import PredictionType, Tables
 from finetune.evaluation.metrics import class_scores, is_rated
 from finetune.evaluation.prediction_types import TYPES
-from finetune.evaluation.significance import compare, count_metric
+from finetune.evaluation.significance import count_metric
 from finetune.evaluation.subgroups import subgroup_metrics
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
@@ -284,11 +282,6 @@ def test_far_off_numbers_keep_their_correlation():
     assert count_metric("pearson", [near, constant])[1].values(np.ones((1, 50)))[0] == 0.0
 
 
-def test_numbers_that_are_none():
-    with pytest.raises(ValueError, match="only finite numbers"):
-        TYPES["number"].of_values([1.0], [math.nan])
-
-
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
@@ -302,16 +295,3 @@ def test_numbers_that_are_none():
 def test_metrics_that_do_not_fit(metric: str, said: str):
     with pytest.raises(ValueError, match=said):
         count_metric(metric, [TYPES["label"].of_values(NAMES, NAMES)])
-
-
-@quick
-@given(FORMS["label"])
-def test_the_estimate_of_one_system_is_that_of_a_comparison(
-    pair: tuple[Tables, Tables],
-):
-    counts = count_metric("accuracy", pair)
-    for runs in (counts[:1], counts):
-        found = compare(runs, counts[1:], num_resamples=50, seed=3)
-        if len(runs) == 1:  # with several, a comparison pools the variance of both sides
-            assert significance.estimate(runs, num_resamples=50, seed=3) == found.first
-        assert significance.estimate(runs, num_resamples=50, seed=3).value == found.first.value

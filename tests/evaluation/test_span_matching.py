@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.prediction_types.spans import scores_by_criterion
-from finetune.evaluation.span_matching import (
-    CRITERIA,
-    Match,
-    _overlapping,
-    match_spans,
-)
+from finetune.evaluation.span_matching import CRITERIA, Match, _overlapping, match_spans
 from finetune.types import Span
 
 PER, LOC, ORG = "PER", "LOC", "ORG"
@@ -30,24 +25,20 @@ sentences = st.lists(st.tuples(drawn, drawn), min_size=1, max_size=4)
 quick = settings(max_examples=40, deadline=None)
 
 
+KINDS_BY_HAND = {
+    "correct": Match(Span(0, 2, PER), Span(0, 2, PER)),
+    "type": Match(Span(3, 4, LOC), Span(3, 4, ORG)),
+    "boundary": Match(Span(5, 8, ORG), Span(6, 8, ORG)),
+    "boundary and type": Match(Span(9, 11, ORG), Span(10, 12, LOC)),
+    "miss": Match(Span(12, 13, PER), None),
+    "false positive": Match(None, Span(14, 15, LOC)),
+}
+
+
 def test_every_kind():
-    gold = [Span(0, 2, PER), Span(3, 4, LOC), Span(5, 8, ORG), Span(9, 11, ORG), Span(12, 13, PER)]
-    predicted = [
-        Span(0, 2, PER),
-        Span(3, 4, ORG),
-        Span(6, 8, ORG),
-        Span(10, 12, LOC),
-        Span(14, 15, LOC),
-    ]
-    found = match_spans(gold, predicted)
-    assert [(match.kind, match) for match in found] == [
-        ("correct", Match(gold[0], predicted[0])),
-        ("type", Match(gold[1], predicted[1])),
-        ("boundary", Match(gold[2], predicted[2])),
-        ("boundary and type", Match(gold[3], predicted[3])),
-        ("miss", Match(gold[4], None)),
-        ("false positive", Match(None, predicted[4])),
-    ]
+    gold, predicted = zip(*KINDS_BY_HAND.values(), strict=True)
+    found = match_spans(list(filter(None, gold)), list(filter(None, predicted)))
+    assert {match.kind: match for match in found} == KINDS_BY_HAND
 
 
 @quick
@@ -64,17 +55,7 @@ def by_criterion(matches: list[list[Match]]) -> dict[str, dict]:
 
 def test_scores_by_hand():
     """One span of each kind, 5 gold and 5 predicted; nervaluate 1.2.1 answers the same."""
-    matches = [
-        [
-            Match(Span(0, 2, PER), Span(0, 2, PER)),
-            Match(Span(3, 4, LOC), Span(3, 4, ORG)),
-            Match(Span(5, 8, ORG), Span(6, 8, ORG)),
-            Match(Span(9, 11, ORG), Span(10, 12, LOC)),
-            Match(Span(12, 13, PER), None),
-            Match(None, Span(14, 15, LOC)),
-        ]
-    ]
-    scores = by_criterion(matches)
+    scores = by_criterion([[*KINDS_BY_HAND.values()]])
     counts = {
         criterion: [scores[criterion][name] for name in ("correct", "incorrect", "partial")]
         for criterion in CRITERIA

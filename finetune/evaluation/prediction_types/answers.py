@@ -36,14 +36,7 @@ from finetune.evaluation.prediction_types.texts import (
     num_words,
 )
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
-from finetune.types import (
-    ANSWERABLE,
-    UNANSWERABLE,
-    Answer,
-    AnswerPrediction,
-    FoundAnswer,
-    Question,
-)
+from finetune.types import ANSWERABLE, UNANSWERABLE, Answer, AnswerPrediction, FoundAnswer, Question
 
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
 QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
@@ -117,21 +110,17 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question
 
 
 def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPrediction:
-    score, found = known_or_nan(row.get("score")), row.get("best")
-    answer = None
-    if row["answer"]:
-        start: Any = row.get("start")
-        end: Any = row.get("end")
-        answer = FoundAnswer(start, end, row["answer"], score)
-    best: Any = None
-    if found is not None:
-        best = tuple(
-            FoundAnswer(e.get("start"), e.get("end"), str(e.get("text", "")), e.get("score"))
-            for e in found
-        )
+    def found(answer: Any, text: str, score: Any) -> FoundAnswer:
+        return FoundAnswer(answer.get("start"), answer.get("end"), text, score)
+
+    score, best = known_or_nan(row.get("score")), row.get("best")
+    answer = found(row, row["answer"], score) if row["answer"] else None
+    if best is not None:
+        best = tuple(found(each, str(each.get("text", "")), each.get("score")) for each in best)
     decided = {"withheld": row.get("withheld", "")} if row["answer"] is None else {}
     no_answer = row.get("no_answer_score")
-    return AnswerPrediction(example.id, answer, score, no_answer, best, decided)
+    shown: Any = best
+    return AnswerPrediction(example.id, answer, score, no_answer, shown, decided)
 
 
 def _best_scores(tables: Tables) -> dict[str, float]:
@@ -166,7 +155,6 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
     return {
         name: grouped(tables.items.example, *each, counts, _row, "f1", mean)
         for name, each in groups.items()
-        if tables.examples
     }
 
 
@@ -177,20 +165,14 @@ def _row(sums: np.ndarray) -> dict[str, Any]:
 
 def _categories(tables: Tables) -> list[str]:
     items = tables.items
-    return [
-        "answer withheld"
-        if withheld
-        else "no answer predicted"
-        if not predicted
-        else "answered without gold"
-        if not gold
-        else "partly right"
-        if f1 > 0
-        else "wrong answer"
-        for gold, predicted, f1, withheld in zip(
-            items.gold, items.predicted, items.columns["f1"], items.abstained, strict=True
-        )
-    ]
+    has_answer, f1 = items.columns["has_answer"], items.columns["f1"]
+    names = {
+        "answer withheld": items.abstained,
+        "no answer predicted": items.predicted == "",
+        "answered without gold": ~has_answer,
+        "partly right": f1 > 0,
+    }
+    return list(map(str, np.select(list(names.values()), list(names), "wrong answer")))
 
 
 def _sides(tables: Tables, index: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:

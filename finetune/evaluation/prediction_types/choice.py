@@ -114,8 +114,6 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
-    if not tables.examples:
-        return {}
     numbers = [len(example.choices) for example in tables.examples]
     columns = {"number of choices": numbers, "right choice": tables.gold}
     return {"text length": by_length(tables, "questions")} | {

@@ -169,8 +169,6 @@ def unified_numbers(runs: list[Tables]) -> list[Tables]:
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
-    if not tables.examples:
-        return {}
     by_votes = {"votes": votes.by_agreement(tables)} if votes.has_votes(tables) else {}
     return {"text length": by_length(tables, "texts")} | by_votes
 

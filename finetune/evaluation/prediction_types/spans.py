@@ -173,10 +173,7 @@ SPAN_METRICS = {
     "ece": expected_calibration_error(),
     **{
         f"span_{rate}_characters": Metric(
-            partial(item_counts, table="characters"),
-            value,
-            has_characters,
-            reported=rate == "f1",
+            partial(item_counts, table="characters"), value, has_characters, reported=rate == "f1"
         )
         for rate, value in RATES.items()
     },
@@ -225,35 +222,14 @@ def span_macro_f1(scores: Any, tables: Mapping[str, TableRows]) -> dict[str, flo
 
 def span_groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
     """Divide spans by length, depth, position, and occurrence in training data."""
-    if not tables.examples:
-        return {}
-    items, words = tables.items, [example.words for example in tables.examples]
-
-    sides = items.gold, items.predicted
-    # found are gold spans that were predicted, correct are predicted spans that are in gold: they
-    # differ if the subgroup of a span depends on the spans around it (depth)
-    counts = np.zeros((2, len(items), 4))  # gold, found, predicted and correct
-    counts[0, :, 0] = counts[1, :, 2] = 1
-    counts[0, :, 1] = counts[1, :, 3] = items.credit
-
-    def by(order: Sequence[str], name: Callable[[int, int, Span], str]) -> Grouping:
-        groups = (
-            "" if span is None else name(number, index, span)
-            for number, side in enumerate(sides)
-            for index, span in zip(items.example.tolist(), side, strict=True)
-        )
-        example, rows = np.tile(items.example, 2), counts.reshape(-1, 4)
-        return grouped(example, groups, order, rows, _row, "span_f1", subgroup_f1)
+    words = [example.words for example in tables.examples]
 
     def by_size(starts: Sequence[int], size: Callable[[int, Span], int]) -> Grouping:
-        return by(buckets(starts), lambda _, *place: bucket(size(*place), starts))
+        return _by(tables, buckets(starts), lambda _, *place: bucket(size(*place), starts))
 
-    deep = [[depths(spans) for spans in side_sets(tables, side)] for side in sides]
-    nested = any(any(found.values()) for side in deep for found in side)
-    depth = by(DEPTHS, lambda side, index, span: DEPTHS[min(deep[side][index][span], 3)])
     groupings = {
         "length": by_size(SPAN_LENGTHS, lambda _, span: span.end - span.start),
-        "depth": replace(depth, shown=nested),
+        "depth": _by_depth(tables),
         "sentence length": by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index])),
         "first word": by_size(POSITIONS, lambda _, span: span.start + 1),
     }
@@ -264,8 +240,32 @@ def span_groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dic
             types = known.get(surface(words[index], span), ())
             return SEEN_ENTITIES[0 if span.label in types else 1 if types else 2]
 
-        groupings["in training"] = by(SEEN_ENTITIES, occurrence)
+        groupings["in training"] = _by(tables, SEEN_ENTITIES, occurrence)
     return groupings
+
+
+def _by(tables: Tables, order: Sequence[str], name: Callable[[int, int, Span], str]) -> Grouping:
+    # found are gold spans that were predicted, correct are predicted spans that are in gold: they
+    # differ if the subgroup of a span depends on the spans around it (depth)
+    items = tables.items
+    counts = np.zeros((2, len(items), 4))  # gold, found, predicted and correct
+    counts[0, :, 0] = counts[1, :, 2] = 1
+    counts[0, :, 1] = counts[1, :, 3] = items.credit
+    groups = (
+        "" if span is None else name(number, index, span)
+        for number, side in enumerate((items.gold, items.predicted))
+        for index, span in zip(items.example.tolist(), side, strict=True)
+    )
+    example, rows = np.tile(items.example, 2), counts.reshape(-1, 4)
+    return grouped(example, groups, order, rows, _row, "span_f1", subgroup_f1)
+
+
+def _by_depth(tables: Tables) -> Grouping:
+    sides = [side_sets(tables, side) for side in (tables.items.gold, tables.items.predicted)]
+    deep = [list(map(depths, side)) for side in sides]
+    nested = any(any(found.values()) for side in deep for found in side)
+    by_depth = _by(tables, DEPTHS, lambda side, i, span: DEPTHS[min(deep[side][i][span], 3)])
+    return replace(by_depth, shown=nested)
 
 
 def _row(sums: np.ndarray) -> dict[str, float]:

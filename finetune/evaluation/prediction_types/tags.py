@@ -99,18 +99,12 @@ def _build(
     if schemes[0] is None:
         type, items = PLAIN_TAGS, _word_items(gold, predicted, predictions)
     else:
-        type, sides = (
-            TAGS,
-            [
-                [set(seqeval_spans(tags, str(scheme), strict=False)) for tags in side]
-                for side, scheme in zip((gold, predicted), schemes, strict=True)
-            ],
-        )
+        type, sides = TAGS, _span_sets(gold, predicted, schemes, strict=False)
         known = _word_probabilities(predicted, predictions)
 
         def score(index: int, gold: Span | None, predicted: Span | None) -> float:
             span = predicted or gold
-            if known is None or span is None:
+            if not known or span is None:
                 return math.nan
             return sum(known[index][span.start : span.end]) / (span.end - span.start)
 
@@ -120,13 +114,24 @@ def _build(
     )
 
 
+def _span_sets(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    schemes: tuple[str | None, str | None],
+    strict: bool,
+) -> list[list[set[Span]]]:
+    return [
+        [set(seqeval_spans(tags, str(scheme), strict)) for tags in side]
+        for side, scheme in zip((gold, predicted), schemes, strict=True)
+    ]
+
+
 def _word_probabilities(
     predicted: Sequence[Sequence[str]], predictions: Sequence[TokenPrediction]
-) -> list[tuple[float, ...]] | None:
+) -> list[tuple[float, ...]]:
     scores = [prediction.scores for prediction in predictions]
-    if not scores or any(len(p) != len(t) for p, t in zip(scores, predicted, strict=True)):
-        return None
-    return scores
+    known = scores and all(len(p) == len(t) for p, t in zip(scores, predicted, strict=True))
+    return scores if known else []
 
 
 def _word_items(
@@ -135,12 +140,11 @@ def _word_items(
     predictions: Sequence[TokenPrediction],
 ) -> Items:
     lengths = np.fromiter(map(len, gold), np.int64)
-    known = _word_probabilities(predicted, predictions)
     return Items.of(
         np.repeat(np.arange(len(gold)), lengths),
         chain.from_iterable(gold),
         chain.from_iterable(predicted),
-        known if known is None else chain.from_iterable(known),
+        chain.from_iterable(_word_probabilities(predicted, predictions)),
         abstained=[tag == NO_TAG for tag in chain.from_iterable(predicted)],
         word=np.concatenate([np.arange(number) for number in (0, *lengths)]),
     )
@@ -154,10 +158,7 @@ def _words(tables: Tables) -> Items:
 
 
 def _strict_spans(tables: Tables) -> Items:
-    gold, predicted = (
-        [set(seqeval_spans(tags, str(scheme), strict=True)) for tags in side]
-        for side, scheme in zip((tables.gold, tables.predicted), tables.schemes, strict=True)
-    )
+    gold, predicted = _span_sets(tables.gold, tables.predicted, tables.schemes, strict=True)
     return set_items(gold, predicted)
 
 
@@ -227,9 +228,7 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
         known = vocabulary.word_tags
         numbers = (len(known.get(word, ())) for each in words for word in each)
         groups["in training"] = (SEEN_WORDS[(2, 0, 1)[min(n, 2)]] for n in numbers), SEEN_WORDS
-    return {
-        name: right_by_group(tables.items, *each, "words") for name, each in groups.items() if words
-    }
+    return {name: right_by_group(tables.items, *each, "words") for name, each in groups.items()}
 
 
 def _unseen_scores(scores: Any, tables: Mapping[str, TableRows]) -> dict[str, float]:
