@@ -668,7 +668,8 @@ def _unseen(
         effect = "no model can predict them, and they count as missed"
         if refused:
             near = did_you_mean(next(iter(missing), ""), train)
-            effect = f"correct them, or remove their rows; train has {abbreviated(train)}.{near}"
+            effect = f"correct them, or remove their rows; train has {abbreviated(train)}"
+            effect += near and f".{near}"
         message = f"{split}: labels that train does not have: {listed}: {effect}"
         yield from located("error" if refused else "warning", "labels", message, rows)
         voted = voted_names([splits[split]])

@@ -220,7 +220,8 @@ def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
     for finding in findings:
         if finding.level == "error":
             where = finding.locations[0] if finding.locations else data.name
-            raise UserError(f"{where}: {finding.message}.")
+            end = "" if finding.message.endswith("?") else "."
+            raise UserError(f"{where}: {finding.message}{end}")
     warnings = [
         f"{WARNING}{finding}"
         for finding in findings
