@@ -106,7 +106,6 @@ def fields_of(kind: Any) -> dict[str, Field]:
 
 
 def _reader(hint: Any) -> Read | None:
-    """Return what makes a value of a type from JSON, None for one that is a value of JSON."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         reads = [read for read in map(_reader, parts) if read is not None]

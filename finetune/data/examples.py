@@ -524,7 +524,6 @@ def gathered(
 
 
 def _packed(examples: Sequence[Any]) -> _Batch:
-    """Return examples as columns; another process may have made them."""
     import pyarrow as pa
 
     kind, columns = type(examples[0]), dict[str, pa.Array]()
@@ -544,7 +543,6 @@ def _packed(examples: Sequence[Any]) -> _Batch:
 
 
 def _written(batches: Iterable[_Batch]) -> Examples:
-    """Return the examples of record batches, on disk."""
     remaining = iter(batches)
     if (first := next(remaining, None)) is None:
         return Examples()

@@ -183,7 +183,6 @@ class MasterWeights:
         return self._segment(range(first, len(self.working)))
 
     def _segment(self, numbers: range) -> Tensor:
-        """Return the masters of consecutive weights as a tensor for the optimizer."""
         flat, start, _ = self._places[numbers[0]]
         segment = slice(start, self._places[numbers[-1]][2])
         tensor = flat.master[segment]
@@ -298,7 +297,6 @@ class MasterWeights:
         kinds: Sequence[Any],
         moments: Mapping[str, Mapping[str, Tensor]],
     ) -> None:
-        """Divide the optimizer's tensors where the kinds of weights differ."""
         for group in optimizer.param_groups:
             divided: list[Tensor] = []
             for tensor in group["params"]:

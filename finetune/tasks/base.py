@@ -186,7 +186,6 @@ class Task(ABC):
         return self.tokenizer.unreadable(number, len(ids))
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> dict[str, Any]:
-        """Compute metrics for examples with gold, and ``facts`` of the prediction type."""
         return score(TYPES[self.record.kind].tables_of(gold, predicted, **facts))
 
     @property

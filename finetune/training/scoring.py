@@ -236,7 +236,6 @@ class Scorer:
 
     @property
     def _replays(self) -> bool:
-        """Whether a trained model goes on with new data and some of its old ones."""
         both = self.config.replayed is not None and self.config.init_from is not None
         return both and self.task.fit_classifier is None
 
@@ -290,7 +289,6 @@ class Scorer:
         return -1 if custom is not None and custom.lower_is_better else 1
 
     def _selection_score(self, metrics: Mapping[str, float], name: str = "") -> float:
-        """Return the score that selects the model, negative if lower is better."""
         name = name or self.task.record.metric
         facts = {metric: facts_of(metric) for metric in metrics}
         legal = [name for name, of in facts.items() if not (of.lower_is_better or of.of_gold)]

@@ -325,7 +325,6 @@ def _require_no_checkpoint(scorers: Mapping[str, Scorer], schedule: Schedule, la
 
 @contextlib.contextmanager
 def _prepared(scorer: Scorer, head: Any, saved: Path, resuming: bool) -> Iterator[None]:
-    """Prepare a model for training within a ``with`` block, and let it be the scorer's."""
     config, device = scorer.config, scorer.folder.accelerator.device
     with contextlib.ExitStack() as restored:
         restored.enter_context(light_tuning(head, config))

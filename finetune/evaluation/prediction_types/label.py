@@ -174,7 +174,7 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
 
 
 def _uncertainty(prediction: TextPrediction) -> float | None:
-    """Return 1 less the margin between the two best labels (Scheffer et al. 2001)."""
+    # 1 less the margin between the two best labels (Scheffer et al., 2001)
     if prediction.scores is None or prediction.label is None:
         return None
     values = sorted(prediction.scores.values(), reverse=True)

@@ -85,7 +85,6 @@ def _build(
 
 
 def _every_label(tables: Tables) -> Items:
-    """Return whether gold has a label as an item of each label of each text."""
     rows = list(enumerate(zip(tables.all_probabilities, tables.gold, strict=False)))
     flat = [(i, name, p, name in gold) for i, (row, gold) in rows for name, p in row.items()]
     example, names, scores, right = zip(*flat, strict=True) if flat else ((), (), (), ())
@@ -93,7 +92,7 @@ def _every_label(tables: Tables) -> Items:
 
 
 def _uncertainty(prediction: TextPrediction) -> float | None:
-    """Return the mean of 1 - |2p - 1| over labels."""
+    # the mean of 1 - |2p - 1| over labels
     if prediction.scores is None:
         return None
     return float(np.mean([1 - abs(2 * p - 1) for p in prediction.scores.values()]))
