@@ -88,7 +88,7 @@ def _pipeline(
         pipe = pipeline(
             kind, model=str(subject.folder), device=subject.device, dtype=kind_of_weights
         )
-    settings: dict[str, Any] = {"truncation": True, "max_length": subject.task.record.max_length}
+    settings: dict[str, Any] = {"truncation": True, "max_length": subject.task.state.max_length}
     settings = {"ignore_labels": []} if words else settings
     inputs = [_input(example) for example in texts]
 
@@ -152,7 +152,7 @@ def exported_cases(subject: Subject) -> Iterator[Case]:
 
 def _exported(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Iterator[Case]:
     head = task.model(folder).eval()
-    best = resolve_precision(task.record.config, CPU)
+    best = resolve_precision(task.state.config, CPU)
     models = {precision: copy.deepcopy(head) for precision in {best, "fp32"}}
     cast_weights(models[best], best)  # as in a `Predictor`
 

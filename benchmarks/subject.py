@@ -25,7 +25,7 @@ from finetune.runtime.device import resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import load_task, save_task
 from finetune.tasks.base import Task
-from finetune.types import Encoding, Example, UserError
+from finetune.types import Example, TokenSequence, UserError
 
 LONGEST = 128
 """Length in tokens to which texts are cut."""
@@ -92,9 +92,9 @@ class Subject:
     source: str
     """Description of the texts."""
     texts: Sequence[Example]
-    encoded: Sequence[Sequence[Encoding]]
+    encoded: Sequence[Sequence[TokenSequence]]
     """Their sequences."""
-    occurring: Sequence[Sequence[Sequence[Encoding]]]
+    occurring: Sequence[Sequence[Sequence[TokenSequence]]]
     """Sequences with all subwords of the whole data, which decide the embeddings to train."""
     grouped: Sequence[Sequence[int]]
     """Random batches of texts of similar length, as indices of ``texts``."""
@@ -182,12 +182,14 @@ def subject_of(settings: Settings, model: str) -> Iterator[Subject]:
             occurring=[*occurring, sequences],
             grouped=grouped,
             mixed=[order[start : start + size.batch_size] for start in starts],
-            precision=resolve_precision(task.record.config, accelerator.device),
+            precision=resolve_precision(task.state.config, accelerator.device),
             size=size,
         )
 
 
-def _task(settings: Settings, model: str) -> tuple[Task, Dataset, list[list[list[Encoding]]], str]:
+def _task(
+    settings: Settings, model: str
+) -> tuple[Task, Dataset, list[list[list[TokenSequence]]], str]:
     """Return the task, its data, sequences with the other subwords of the whole data, and a
     description of the texts."""
     training: dict[str, Any] = {"model": model, "max_length": longest(model)}
@@ -196,7 +198,7 @@ def _task(settings: Settings, model: str) -> tuple[Task, Dataset, list[list[list
     if settings.data:
         training |= {"data": settings.data, "columns": settings.columns}
         task, data = load_task(CONFIGS[settings.task](**training), settings.task)
-        problem = task.record.extra_fields().get("problem", "single")
+        problem = task.state.extra_fields().get("problem", "single")
         if problem != "single":
             raise UserError(
                 f"--data {settings.data}: only texts with one label each can be measured, not "
@@ -215,7 +217,7 @@ def _task(settings: Settings, model: str) -> tuple[Task, Dataset, list[list[list
     splits = {"train": Examples(examples), "validation": Examples(examples[:1])}
     drawn = Dataset("drawn", splits, fingerprint_of=lambda: "drawn")
     task, data = load_task(config, settings.task, drawn)
-    return task, data, [[[Encoding(-1, words.ids)]]], f"like {like.name}"
+    return task, data, [[[TokenSequence(-1, words.ids)]]], f"like {like.name}"
 
 
 def longest(model: str) -> int:

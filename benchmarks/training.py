@@ -47,7 +47,7 @@ from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights, quiet
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.preprocessing.batching import micro_batches, pack, pass_seed
-from finetune.preprocessing.encodings import Encoded
+from finetune.preprocessing.encodings import EncodedExamples
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.device import resolve_precision
@@ -58,7 +58,7 @@ from finetune.tasks import load_task
 from finetune.tasks.base import Task
 from finetune.training.optimizer import default_learning_rate, make_optimizer
 from finetune.training.step import Step, begin_step
-from finetune.types import IGNORED, Batch, Encoding, TextExample
+from finetune.types import IGNORED, Batch, TextExample, TokenSequence
 
 LINE = replace(LIKE["classify"], name="prose", mean=25, deviation=12, vocabulary=0.6)
 """Lengths of lines in subwords, as of sentences of prose."""
@@ -106,17 +106,17 @@ def _seconds(
     subject: Subject, precision: str, sparse_embeddings: Literal["auto", "off"], batches: Batches
 ) -> float:
     task, head = subject.task, subject.head
-    config = replace(task.record.config, sparse_embeddings=sparse_embeddings)
-    read = [Encoded.of(part).sequences.ids.values for part in subject.occurring]
+    config = replace(task.state.config, sparse_embeddings=sparse_embeddings)
+    read = [EncodedExamples.of(part).sequences.ids.values for part in subject.occurring]
     vocabulary = SparseEmbeddings(head, config.sparse_embeddings, read)
     masters, optimizer = make_optimizer(head, config, precision)
     step = begin_step(task, head, masters, optimizer, config, subject.accelerator)
     with vocabulary, masters:
-        return seconds_of_steps(step, task, head, Encoded.of(subject.encoded), batches)
+        return seconds_of_steps(step, task, head, EncodedExamples.of(subject.encoded), batches)
 
 
 def seconds_of_steps(
-    step: Step, task: Task, head: Any, encoded: Encoded, batches: Batches
+    step: Step, task: Task, head: Any, encoded: EncodedExamples, batches: Batches
 ) -> float:
     """Return the seconds of steps over batches, after some that do not count."""
     max_tokens = step.config.tokens_on(step.device.type)
@@ -269,7 +269,7 @@ def state_restored() -> Iterator[None]:
             kind._shared_state.update(state)
 
 
-def _row(encoding: Encoding) -> dict[str, Any]:
+def _row(encoding: TokenSequence) -> dict[str, Any]:
     target = encoding.target or {}
     row: dict[str, Any] = {
         "input_ids": encoding.input_ids,

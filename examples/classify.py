@@ -14,7 +14,7 @@ config = ClassifyConfig(
     out=os.environ.get("OUT", "runs/example-classify"),
 )
 task, data = load_task(config, "classify")  # raises UserError if the data have problems
-print("labels:", list(task.record.labels))
+print("labels:", list(task.state.labels))
 result = fit(task, data, config)
 
 # The model with the best validation score is scored once on the test split.

@@ -62,7 +62,7 @@ def main() -> None:
         )
         data = "examples/data/sentiment/validation.jsonl"
     model = finetune.load(run)
-    texts = list(itertools.islice(model.task.record.read(data), 300))
+    texts = list(itertools.islice(model.task.state.read(data), 300))
     for method, (comprehensiveness, sufficiency) in faithfulness(model, texts).items():
         print(f"{method} comprehensiveness {comprehensiveness:.3f} sufficiency {sufficiency:.3f}")
 

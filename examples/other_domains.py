@@ -68,7 +68,7 @@ own = scores_of(list(data.splits["test"][:1000]))
 for name in others:
     splits = finetune.read_text(name).splits
     texts = list(next(s for n, s in sorted(splits.items()) if n in ("test", "validation"))[:500])
-    if not model.task.record.pairs:
+    if not model.task.state.pairs:
         texts = [replace(each, pair=None) for each in texts]
     found = scores_of([replace(each, id=i, label=None) for i, each in enumerate(texts)])
     areas = {}

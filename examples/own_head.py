@@ -46,8 +46,8 @@ class AttentionPoolingTask(TextClassificationTask):
     def head(self, folder=None) -> AttentionPooling:
         if folder is not None:  # a checkpoint, or the best model
             return AttentionPooling.from_pretrained(folder)
-        labels = list(self.record.labels)
-        return AttentionPooling.from_pretrained(self.record.config.model, labels=labels)
+        labels = list(self.state.labels)
+        return AttentionPooling.from_pretrained(self.state.config.model, labels=labels)
 
 
 if __name__ == "__main__":
@@ -61,7 +61,7 @@ if __name__ == "__main__":
     for seed in (1, 2, 3):
         config = replace(config, seed=seed, out=f"{out}/seed-{seed}")
         task, data = load_task(config, "classify")
-        result = fit(AttentionPoolingTask(task.record, task.tokenizer), data, config)
+        result = fit(AttentionPoolingTask(task.state, task.tokenizer), data, config)
         scores.append(result.metrics["test"]["accuracy"])
         print(f"seed {seed}: test accuracy {scores[-1]:.4f}")
     print(f"mean {statistics.mean(scores):.4f}, deviation {statistics.stdev(scores):.4f}")

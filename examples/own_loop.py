@@ -9,7 +9,14 @@ import random
 import torch
 from torch.nn.functional import cross_entropy
 
-from finetune import Encoding, SequenceClassifier, SubwordTokenizer, TextExample, pack, read_text
+from finetune import (
+    SequenceClassifier,
+    SubwordTokenizer,
+    TextExample,
+    TokenSequence,
+    pack,
+    read_text,
+)
 
 name = os.environ.get("MODEL", "minilm")
 data = read_text("examples/data/sentiment")
@@ -19,10 +26,11 @@ model = SequenceClassifier.from_pretrained(name, labels=labels)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
-def encode(examples: list[TextExample]) -> list[Encoding]:
+def encode(examples: list[TextExample]) -> list[TokenSequence]:
     subwords = tokenizer.text_subwords([example.text for example in examples])
     return [
-        Encoding(e.id, *tokenizer.build(s[:60])) for e, s in zip(examples, subwords, strict=True)
+        TokenSequence(e.id, *tokenizer.build(s[:60]))
+        for e, s in zip(examples, subwords, strict=True)
     ]
 
 

@@ -55,7 +55,6 @@ from finetune.types import AnswerPrediction as AnswerPrediction
 from finetune.types import Batch as Batch
 from finetune.types import ChoicePrediction as ChoicePrediction
 from finetune.types import ChoiceQuestion as ChoiceQuestion
-from finetune.types import Encoding as Encoding
 from finetune.types import LabelSet as LabelSet
 from finetune.types import MaskedPrediction as MaskedPrediction
 from finetune.types import Question as Question
@@ -68,6 +67,7 @@ from finetune.types import TextExample as TextExample
 from finetune.types import TextPrediction as TextPrediction
 from finetune.types import TokenExample as TokenExample
 from finetune.types import TokenPrediction as TokenPrediction
+from finetune.types import TokenSequence as TokenSequence
 from finetune.types import UserError as UserError
 
 __version__: str

@@ -607,12 +607,12 @@ def distill(
             steps, eval_every = result.schedule.num_steps, result.schedule.eval_every
             plain = dataclasses.replace(plain, steps=steps, eval_every=eval_every)
             result = fit_without_teacher(task, dataset, plain, folder, reporter, loaded, layers)
-            config = result.task.record.config
+            config = result.task.state.config
             run = _finished(result.task, dataset, config, result, folder, command, report)
             runs["student without teacher"] = run
     metrics = runs["student"].metrics
     split = next((name for name in ("test", *metrics) if name in metrics), "")
-    metric = DEFAULT_METRICS[task.record.kind] if config.custom_metrics else task.record.metric
+    metric = DEFAULT_METRICS[task.state.kind] if config.custom_metrics else task.state.metric
     folders = {"teacher": Path(teacher)} | {name: run.folder for name, run in runs.items()}
     models = {}
     if split:
@@ -669,7 +669,7 @@ def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:
 def describe(task: Task, data: Dataset) -> list[str]:
     """Describe the data in lines: examples by split, and labels if there are any."""
     counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
-    labels = task.record.labels
+    labels = task.state.labels
     listed = f"labels ({len(labels)}): {abbreviated(labels, 20)}"
     named = labels and not task.description.predicts
-    return [f"data: {task.record.config.data}: {counts}", *([listed] if named else [])]
+    return [f"data: {task.state.config.data}: {counts}", *([listed] if named else [])]

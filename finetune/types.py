@@ -402,10 +402,10 @@ class LabelSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
+class TokenSequence:
     """One sequence for the model: a whole example, or one window of a long one.
 
-    ``part`` distinguishes the sequences of an example: the number of a window of a text, of a view
+    ``window`` distinguishes the sequences of an example: the number of a window of a text, a view
     or of a pair of spans, and for a window of words its ``first_word``. The core words of a
     sequence are those that it predicts, from ``first_word`` of the example on. Every word is a core
     word of exactly one window; the others are context. ``word_starts`` has the
@@ -417,13 +417,13 @@ class Encoding:
     input_ids: list[int]
     segment_ids: list[int] | None = None
     word_starts: list[int] = field(default_factory=list)
-    part: int = 0
+    window: int = 0
     target: Mapping[str, Sequence[float]] | None = None
 
     @property
     def first_word(self) -> int:
         """The position of the first core word in the example, for tasks of words."""
-        return self.part
+        return self.window
 
     @property
     def num_words(self) -> int:
@@ -451,7 +451,7 @@ class Batch:
     ``cu_seqlens`` [N+1] int32, the boundaries of the sequences; ``words`` [W], the row of each
     word's first subword; ``word_lengths`` [W], its number of subwords; ``words_cu`` [N+1], the
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
-    ``lengths``, ``example``, ``part`` and ``num_words`` [N]; ``num_subwords``, the sum of
+    ``lengths``, ``example``, ``window`` and ``num_words`` [N]; ``num_subwords``, the sum of
     ``word_lengths``, if known; ``seed``, which training gives torch's generators before the
     forward pass (None: they go on); ``task``, the name of its task among several on one encoder.
     ``targets`` is the task's own. A batch on a device has the batch on the CPU, where values can be
@@ -467,7 +467,7 @@ class Batch:
     words_cu: torch.Tensor
     lengths: tuple[int, ...]
     example: tuple[int, ...]
-    part: tuple[int, ...]
+    window: tuple[int, ...]
     num_words: tuple[int, ...]
     targets: Mapping[str, torch.Tensor] = field(default_factory=dict)
     num_subwords: int | None = None
@@ -481,8 +481,8 @@ class Batch:
         return max(self.lengths)
 
     def window_outputs(self, values: Iterable[Any]) -> list[WindowOutput]:
-        """Return the values of each sequence with its example and part."""
-        rows = zip(self.example, self.part, values, strict=True)
+        """Return the values of each sequence with its example and window."""
+        rows = zip(self.example, self.window, values, strict=True)
         return [WindowOutput(*row) for row in rows]
 
     def to(self, device: Any) -> Batch:
@@ -501,13 +501,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """The N sequences of a whole optimizer batch, by ``example`` and ``part``.
+    """The N sequences of a whole optimizer batch, by ``example`` and ``window``.
 
     ``targets`` have a row for each sequence: [N, ...].
     """
 
     example: tuple[int, ...]
-    part: tuple[int, ...]
+    window: tuple[int, ...]
     targets: Mapping[str, torch.Tensor]
 
 
@@ -515,13 +515,13 @@ class WindowOutput(NamedTuple):
     """The scores of one sequence, for one example: ``values`` is a numpy array of the task."""
 
     example: int
-    part: int
+    window: int
     values: Any
 
     @property
     def first_word(self) -> int:
         """The position of the first core word in the example, for tasks of words."""
-        return self.part
+        return self.window
 
 
 @dataclass(frozen=True, slots=True)

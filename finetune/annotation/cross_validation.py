@@ -54,9 +54,9 @@ def predict_folds(folder: Path, reporter: Reporter) -> OutOfFold:
     for run, data in zip(runs, _fold_data(first, runs[0], saved), strict=True):
         model = Predictor(run, decide=False)
         task = model.task
-        if task.record.labels != first.record.labels:
+        if task.state.labels != first.state.labels:
             raise UserError(f"{run}: has other labels than the other folds: write fewer --folds.")
-        held_out = task_class(task.name).prepare(task.record.config, data).splits["test"]
+        held_out = task_class(task.name).prepare(task.state.config, data).splits["test"]
         predicted = predict(
             task,
             model.model,
@@ -89,16 +89,16 @@ def _read_folds(folder: Path) -> Mapping[str, Any]:
 def _require_probabilities(task: Task, folder: Path) -> None:
     if not task.description.label_errors:
         raise UserError(f"{folder}: --label-errors does not apply to {task.name}.")
-    if not TYPES[task.record.kind].classes:
+    if not TYPES[task.state.kind].classes:
         raise UserError(f"{folder}: --label-errors needs classes, tags or spans, not numbers.")
-    if settings(task.record.config).get("crf"):
+    if settings(task.state.config).get("crf"):
         raise UserError(
             f"{folder}: a CRF has no probability of each tag: train the folds without --crf."
         )
 
 
 def _fold_data(task: Task, run: Path, saved: Mapping[str, Any]) -> Iterator[Dataset]:
-    config: Any = task.record.config
+    config: Any = task.state.config
     if config.data == IN_MEMORY:
         raise UserError(f"{run}: was trained on data in memory: train on a file.")
     used = RunFolder.open(run).config.get("data_used") or config.data
@@ -116,7 +116,7 @@ def _fold_data(task: Task, run: Path, saved: Mapping[str, Any]) -> Iterator[Data
 
 def _probabilities(task: Task, example: Any, predicted: Any) -> Any:
     if isinstance(predicted, TextPrediction):
-        return [(predicted.scores or {})[label] for label in task.record.labels]
+        return [(predicted.scores or {})[label] for label in task.state.labels]
     if isinstance(predicted, TokenPrediction):
         # without the temperature: at the end of its range it makes all probabilities equal
         logs = np.asarray(predicted.log_probabilities, dtype=float)

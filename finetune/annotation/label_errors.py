@@ -138,11 +138,11 @@ def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
     span of the most frequent type.
     """
     task, examples = validated.task, validated.examples
-    labels = list(task.record.labels)
-    if task.record.kind == "spans":
+    labels = list(task.state.labels)
+    if task.state.kind == "spans":
         return _score_of_spans(examples, validated.predictions)
     if task.description.words:
-        gold = np.concatenate([_classes(task.record, example, labels) for example in examples])
+        gold = np.concatenate([_classes(task.state, example, labels) for example in examples])
         best = np.concatenate([np.array(rows).argmax(-1) for rows in validated.predictions if rows])
     else:
         probabilities = np.array(validated.predictions, dtype=float)
@@ -181,11 +181,11 @@ def _classes(record: Any, example: TokenExample, labels: Sequence[str]) -> np.nd
 def find_suspects(validated: OutOfFold) -> Suspects:
     """Rank the labels of cross-validated data."""
     task, data = validated.task, (validated.examples, validated.predictions)
-    if task.record.kind == "spans":
+    if task.state.kind == "spans":
         return _of_spans(*data)
     if task.description.words:
-        return _of_words(task.record, *data, list(task.record.labels))
-    return _of_texts(*data, list(task.record.labels))
+        return _of_words(task.state, *data, list(task.state.labels))
+    return _of_texts(*data, list(task.state.labels))
 
 
 def _of_texts(

@@ -262,7 +262,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         from finetune.evaluation.prediction_types import TYPES
 
         predictions = model.stream(examples(), skip=skip)
-        uncertainty = TYPES[model.task.record.kind].uncertainty
+        uncertainty = TYPES[model.task.state.kind].uncertainty
         tells_uncertainty = self.out is not None and not as_table
 
         def rows() -> Iterator[dict[str, Any]]:
@@ -290,7 +290,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             (
                 predictions.num_cut,
                 "word" if task.description.words else "text",
-                f"cut to {task.record.max_length} tokens",
+                f"cut to {task.state.max_length} tokens",
             ),
         ):
             if number:
@@ -303,9 +303,9 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 if rows is not None:
                     rows[index] = {"text": text, **second}
                 text_or_pair = text if self.pair is None else (text, self.pair)
-                yield task.record.example(index, text_or_pair, "--text")
+                yield task.state.example(index, text_or_pair, "--text")
         else:
-            yield from task.record.read(self.file or "", **self.reading, rows=rows)
+            yield from task.state.read(self.file or "", **self.reading, rows=rows)
 
 
 class _PredictForOthers(Predict):

@@ -58,7 +58,7 @@ class Score(FormatOption, DataOptions, Command):
         from finetune.tasks import saved_task
 
         with predicted(self.predictions, data, self) as predictions:
-            columns = saved_task(self.predictions).record.config.columns
+            columns = saved_task(self.predictions).state.config.columns
             self._score(predictions, data, column_map(columns))
 
     def _score(self, predictions: Path, gold: str | None, usual: Mapping[str, str] | None) -> None:

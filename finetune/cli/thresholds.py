@@ -97,7 +97,7 @@ class Thresholds(FormatOption, Command):
                 "download the model into a folder."
             )
         task = saved_task(model)
-        record: Any = task.record
+        record: Any = task.state
         no_thresholds: dict[str, Any] = {"thresholds": {}} if _chooses_labels(task) else {}
         if self.reset:
             (model / DISTANCE_FILE).unlink(missing_ok=True)
@@ -133,7 +133,7 @@ class Thresholds(FormatOption, Command):
         from finetune.evaluation.runs import RunFolder
         from finetune.inference.vectors import choose_distance
 
-        record: Any = task.record
+        record: Any = task.state
         split = self.split
         if self.unlike is not None:
             return choose_distance(task, model, split, self.unlike, save=not self.dry_run)
@@ -165,7 +165,7 @@ class Thresholds(FormatOption, Command):
         from finetune.evaluation.runs import CHECKSUMS, write_run_checksums
         from finetune.tasks import replace_record
 
-        replace_record(replace(task, record=replace(task.record, **fields)), model)
+        replace_record(replace(task, state=replace(task.state, **fields)), model)
         if (model.parent / CHECKSUMS).is_file():
             write_run_checksums(model.parent)
 
@@ -210,5 +210,5 @@ class Thresholds(FormatOption, Command):
 def _chooses_labels(task: Task) -> bool:
     from finetune.evaluation.prediction_types import TYPES
 
-    type = TYPES[task.record.kind]
-    return type.takes_thresholds and (type.one_class or bool(task.record.threshold_labels))
+    type = TYPES[task.state.kind]
+    return type.takes_thresholds and (type.one_class or bool(task.state.threshold_labels))

@@ -45,7 +45,7 @@ from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.definition import run_data
-from finetune.types import Encoding, UserError, abbreviated, quantity
+from finetune.types import TokenSequence, UserError, abbreviated, quantity
 
 OPSET = 17
 """The operators of ONNX 1.12, which every onnxruntime since 1.12 runs."""
@@ -150,12 +150,12 @@ def _require_export(task: Task, source: Path) -> None:
     reason = task.graph_refusal
     if reason is None:
         raise UserError(f"{source}: models of `finetune {task.name}` are not exported.")
-    if not reason and task.record.config.bilstm:
+    if not reason and task.state.config.bilstm:
         reason = (
             "--bilstm is not part of the graph: use `finetune predict`, or train without it and "
             "export that"
         )
-    if not reason and "distance" in task.record.decisions:
+    if not reason and "distance" in task.state.decisions:
         reason = (
             "it withholds answers for texts unlike its training data, whose distance a graph does "
             "not measure: remove that with `finetune thresholds RUN --reset`"
@@ -165,26 +165,26 @@ def _require_export(task: Task, source: Path) -> None:
 
 
 def _settings(task: Any, head: Any) -> str:
-    record, transitions = task.record, None
+    state, transitions = task.state, None
     decoders = (output.decoder_class for output in OUTPUTS)
-    kind = next(kind for kind in decoders if isinstance(record, kind))
-    decoder = {name: getattr(record, name) for name in kind.attributes()}
+    kind = next(kind for kind in decoders if isinstance(state, kind))
+    decoder = {name: getattr(state, name) for name in kind.attributes()}
     if isinstance(head, CrfTagger):
-        scores = head.crf(torch.zeros(0, len(record.labels)))
+        scores = head.crf(torch.zeros(0, len(state.labels)))
         transitions = [folded(part.detach().numpy()) for part in scores[1:]]
     content = {
         "format": 1,
         "task": task.name,
-        "pairs": record.pairs,
-        "max_length": record.max_length,
-        "overlap": record.overlap,
-        "long_text": record.long_text,
+        "pairs": state.pairs,
+        "max_length": state.max_length,
+        "overlap": state.overlap,
+        "long_text": state.long_text,
         "pad_id": head.encoder.pad_id,
         "tokenizer": task.tokenizer.fields(),
-        "decoder": decoder | {"labels": list(record.labels)},
+        "decoder": decoder | {"labels": list(state.labels)},
         "transitions": transitions,
         "by_width": isinstance(head, SpanClassifier) and head.config.representation != "biaffine",
-        "decisions": record.decisions,
+        "decisions": state.decisions,
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
@@ -263,12 +263,12 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
 def _require_known_labels(task: Task, examples: list[Any]) -> None:
     # As in training, words and spans may have some labels that the model lacks.
     gold = {label for example in examples for label in example.gold_labels() or ()}
-    legal = {"O", *task.record.labels}
+    legal = {"O", *task.state.labels}
     kinds = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
     unknown = {label for label in gold if label not in legal and label.split("-")[-1] not in kinds}
-    if task.record.kind == "answers":
+    if task.state.kind == "answers":
         wrong = False  # answers are no labels
-    elif task.record.kind == "number":
+    elif task.state.kind == "number":
         wrong = any(not isinstance(example.label, float | None) for example in examples)
     else:
         wrong = bool(unknown) if not task.description.words else not gold - unknown - {"O"}
@@ -276,7 +276,7 @@ def _require_known_labels(task: Task, examples: list[Any]) -> None:
         raise UserError(
             f"{examples[0].where}: the validation data have labels that the model lacks "
             f"({abbreviated(sorted(unknown or gold))}; it has "
-            f"{abbreviated(task.record.labels)}): "
+            f"{abbreviated(task.state.labels)}): "
             "name data of the same task with --data."
         )
 
@@ -284,9 +284,9 @@ def _require_known_labels(task: Task, examples: list[Any]) -> None:
 def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> str:
     scores = _score(task, fresh, validation)
     quantize(fresh, validation)
-    metric = task.record.metric
+    metric = task.state.metric
     if metric not in scores:  # a custom one
-        metric = DEFAULT_METRICS[task.record.kind]
+        metric = DEFAULT_METRICS[task.state.kind]
     before, after = scores[metric], _score(task, fresh, validation)[metric]
     loss = 100 * (before - after)
     if not loss <= max_loss:
@@ -344,29 +344,31 @@ def _export(task: Task, head: Any, fresh: Path) -> Exported:
     return Exported(tuple(traced), size, difference, scale, (line,))
 
 
-def _batches(task: Task) -> list[list[Encoding]]:
-    record, words = task.record, task.description.words
-    length = min(record.max_length, LONGEST_CHECK)
+def _batches(task: Task) -> list[list[TokenSequence]]:
+    state, words = task.state, task.description.words
+    length = min(state.max_length, LONGEST_CHECK)
     settings: dict[str, Any] = {"overlap": None}
-    if record.long_text is not None:
+    if state.long_text is not None:
         settings["long_text"] = "truncate"
-    checked = replace(record, max_length=length, config=replace(record.config, **settings))
+    checked = replace(state, max_length=length, config=replace(state.config, **settings))
     longest = " ".join(TEXTS) + " " + " ".join(TEXTS[:2] * (length // 16))
     inputs: list[Input] = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]
-    if not record.pairs:
-        inputs = [*([] if words or record.pairs is False else inputs), *TEXTS, longest]
-    examples = [record.example(index, item) for index, item in enumerate(inputs)]
-    sequences = [windows[0] for windows in replace(task, record=checked).encode(examples)]
+    if not state.pairs:
+        inputs = [*([] if words or state.pairs is False else inputs), *TEXTS, longest]
+    examples = [state.example(index, item) for index, item in enumerate(inputs)]
+    sequences = [windows[0] for windows in replace(task, state=checked).encode(examples)]
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
 
 
-def traced_words(sequences: Sequence[Encoding]) -> Tensor:
+def traced_words(sequences: Sequence[TokenSequence]) -> Tensor:
     """Compute the index of the first subword of each word [N, W]."""
     starts = [torch.tensor(sequence.word_starts[:-1]) for sequence in sequences]
     return nn.utils.rnn.pad_sequence(starts, batch_first=True)
 
 
-def _compare(model: OnnxModel, head: Any, groups: Sequence[list[Encoding]]) -> tuple[float, float]:
+def _compare(
+    model: OnnxModel, head: Any, groups: Sequence[list[TokenSequence]]
+) -> tuple[float, float]:
     differences, sizes = [], []
     with torch.no_grad():
         for group in groups:

@@ -26,7 +26,7 @@ from finetune.tasks.answer_decoding import AnswerDecoder
 from finetune.tasks.decoding import Decoder, TextDecoder
 from finetune.tasks.span_decoding import SpanDecoder
 from finetune.tasks.tag_decoding import TagDecoder
-from finetune.types import Encoding, Example, Prediction, UserError, WindowOutput
+from finetune.types import Example, Prediction, TokenSequence, UserError, WindowOutput
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
 """Files of an export: the graph, and the settings for predictions."""
@@ -66,7 +66,7 @@ class TextOutput:
         """The legal sizes of the last dimension of the logits."""
         return (len(self.decoder.labels) or 1,)
 
-    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+    def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
         """Tokenize each example: one sequence, or several windows."""
         how = self.settings["long_text"]
         return TextSequences(self.tokenizer, self.length, how, self.overlap).encode(examples)[0]
@@ -76,11 +76,11 @@ class TextOutput:
         prediction: Prediction | None = self.decoder.of_blank(example)
         return prediction
 
-    def rows(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> np.ndarray:
+    def rows(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> np.ndarray:
         """Select the logits of a batch that count."""
         return logits
 
-    def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
+    def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
         """Compute one value of each sequence from the logits that count."""
         windows: Sequence[Any] = self.decoder.windows(logits)
         return windows
@@ -98,11 +98,11 @@ class _PartsOutput(TextOutput):
         """None: every example has sequences."""
         return None
 
-    def index(self, sequence: Encoding) -> Any:
+    def index(self, sequence: TokenSequence) -> Any:
         """The index of the logits of a sequence that count."""
         raise NotImplementedError
 
-    def rows(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> np.ndarray:
+    def rows(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> np.ndarray:
         """Select the logits of a batch that count, of one sequence after another."""
         pairs = zip(logits, sequences, strict=True)
         return np.concatenate([rows[self.index(sequence)] for rows, sequence in pairs])
@@ -113,15 +113,15 @@ class AnswerOutput(_PartsOutput):
 
     decoder_class = AnswerDecoder
 
-    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+    def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
         """Tokenize each question, with windows of its context."""
         return encode_questions(examples, self.tokenizer, self.length, self.overlap)[0]
 
-    def index(self, sequence: Encoding) -> Any:
+    def index(self, sequence: TokenSequence) -> Any:
         """The tokens."""
         return np.arange(len(sequence.input_ids))
 
-    def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
+    def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
         """Find the best answers of each sequence."""
         places, first = [], 0  # of the first token, and of the context
         for sequence in sequences:
@@ -148,18 +148,18 @@ class TagOutput(_PartsOutput):
         transitions = self.settings["transitions"]
         self.transitions = None if transitions is None else tuple(map(_unfolded, transitions))
 
-    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+    def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
         """Tokenize each sentence into windows."""
         return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=True)[0]
 
-    def index(self, sequence: Encoding) -> Any:
+    def index(self, sequence: TokenSequence) -> Any:
         """The first subword of each word, or all subwords."""
         starts = sequence.word_starts
         if self.decoder.all_subwords:
             return np.arange(starts[0], starts[-1])
         return np.array(starts[:-1], dtype=int)
 
-    def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
+    def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
         """Compute the log-probabilities of the words of each sequence, or a chain."""
         num_words = [sequence.num_words for sequence in sequences]
         lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
@@ -178,17 +178,17 @@ class SpanOutput(_PartsOutput):
         (number,) = super().num_classes
         return number, len(self.decoder.labels) + 1
 
-    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+    def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
         """Tokenize each sentence into windows."""
         return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=False)[0]
 
-    def index(self, sequence: Encoding) -> Any:
+    def index(self, sequence: TokenSequence) -> Any:
         """The first word of each candidate, and its width or last word."""
         spans = candidates(sequence.num_words, self.decoder.max_width)
         first, end = spans[:, 0], spans[:, 1]
         return first, (end - first if self.settings["by_width"] else end) - 1
 
-    def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
+    def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
         """Compute the probabilities of the candidates of each sequence."""
         return list(self.decoder.windows(logits, [sequence.num_words for sequence in sequences]))
 
@@ -311,17 +311,17 @@ class OnnxModel:
             windows = [window for _, window in group]
             values = self.output.values(self.logits(windows), windows)
             for (row, window), value in zip(group, values, strict=True):
-                values_of_examples[row].append(WindowOutput(row, window.part, value))
+                values_of_examples[row].append(WindowOutput(row, window.window, value))
         for outputs in values_of_examples:
-            outputs.sort(key=attrgetter("part"))
+            outputs.sort(key=attrgetter("window"))
         pairs = zip(examples, values_of_examples, strict=True)
         return [self.output.finish(example, outputs) for example, outputs in pairs]
 
-    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+    def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
         """Tokenize each example: one sequence, or several windows."""
         return self.output.encode(examples)
 
-    def feed(self, sequences: Sequence[Encoding]) -> dict[str, np.ndarray]:
+    def feed(self, sequences: Sequence[TokenSequence]) -> dict[str, np.ndarray]:
         """Make the inputs of the graph for a batch: [N, L] or, of words, [N, W]; all int64."""
         ids = [sequence.input_ids for sequence in sequences]
         starts = [np.array(sequence.word_starts, dtype=np.int64) for sequence in sequences]
@@ -341,7 +341,7 @@ class OnnxModel:
                 target[: len(row)] = row
         return arrays
 
-    def logits(self, sequences: Sequence[Encoding]) -> np.ndarray:
+    def logits(self, sequences: Sequence[TokenSequence]) -> np.ndarray:
         """Compute the logits of a batch: [N, C]; of words, subwords, tokens or spans [..., C]."""
         (logits,) = self.session.run([LOGITS], self.feed(sequences))
         return self.output.rows(logits, sequences)
@@ -375,8 +375,10 @@ def _damage_named(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _grouped(sequences: list[tuple[int, Encoding]]) -> Iterator[list[tuple[int, Encoding]]]:
-    group: list[tuple[int, Encoding]] = []
+def _grouped(
+    sequences: list[tuple[int, TokenSequence]],
+) -> Iterator[list[tuple[int, TokenSequence]]]:
+    group: list[tuple[int, TokenSequence]] = []
     for item in sequences:
         if group and (len(group) + 1) * len(item[1].input_ids) > TOKENS:
             yield group

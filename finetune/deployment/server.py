@@ -77,7 +77,7 @@ class ServedModel:
             weights = sorted(source.glob("*.safetensors"))
             predictor = Predictor(source)
             task, labels = predictor.task.name, list(predictor.labels)
-            self.reader, self.predict = predictor.task.record, predictor.predict
+            self.reader, self.predict = predictor.task.state, predictor.predict
         if not self.reader.input_keys:
             raise UserError(f"{folder}: its inputs are more than texts and words: use predict.")
         texts = (key for key in self.reader.input_keys if key not in ("words", "choices"))

@@ -30,7 +30,7 @@ from finetune.reporting.charts import Chart, Points, chart
 from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.device import batch_to_device
 from finetune.runtime.progress import Reporter
-from finetune.types import Encoding, UserError
+from finetune.types import TokenSequence, UserError
 
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Geometry as GeometryCommand
@@ -278,8 +278,8 @@ def _attention(
     return Attention("", means, len(short), analyzed)
 
 
-def _encoding(embedder: Embedder, text: str) -> Encoding:
-    return Encoding(0, *embedder.tokenizer.build(embedder.tokenizer.text_subwords([text])[0]))
+def _encoding(embedder: Embedder, text: str) -> TokenSequence:
+    return TokenSequence(0, *embedder.tokenizer.build(embedder.tokenizer.text_subwords([text])[0]))
 
 
 def _blocks(embedder: Embedder, text: str) -> list[BlockAnalysis]:

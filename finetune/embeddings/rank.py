@@ -20,9 +20,9 @@ from finetune.inference.loop import forward_passes, predict
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.encodings import Encodings
+from finetune.preprocessing.encodings import FlatSequences
 from finetune.runtime.device import resolve_precision
-from finetune.types import Batch, Encoding, TextExample, UserError, did_you_mean
+from finetune.types import Batch, TextExample, TokenSequence, UserError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +61,21 @@ class Ranker:
         self.predictor = Predictor(run)
         self.device: torch.device = self.predictor.accelerator.device
         self.task: Any = self.predictor.task
-        record = self.task.record
-        if not record.pairs:
+        state = self.task.state
+        if not state.pairs:
             raise UserError(f"{run}: ranking needs a model of pairs of texts.")
-        if record.kind == "labels":
+        if state.kind == "labels":
             raise UserError(f"{run}: ranking needs one label or a number for a pair, not several.")
         self.column = 0
-        if record.kind == "label":
+        if state.kind == "label":
             label = "entailment" if label is None else label
-            if label not in record.labels:
+            if label not in state.labels:
                 raise UserError(
-                    f"label {label!r} is not one of {', '.join(record.labels)}: name the label "
-                    f"whose probability ranks.{did_you_mean(label, record.labels)}"
+                    f"label {label!r} is not one of {', '.join(state.labels)}: name the label "
+                    f"whose probability ranks.{did_you_mean(label, state.labels)}"
                 )
-            self.column = record.labels.id(label)
-        precision = resolve_precision(record.config, self.device)
+            self.column = state.labels.id(label)
+        precision = resolve_precision(state.config, self.device)
         self.precision = "fp32" if self.device.type == "cpu" and precision == "fp16" else precision
         self.candidates = list(candidates)
         self.label = label
@@ -99,14 +99,14 @@ class Ranker:
         vectors = self._vectors(self.head, [query], self.head.query_vectors)
         with torch.no_grad():
             logits = self.head.compare(vectors, self.vectors)
-        scores = logits if self.task.record.kind == "number" else logits.softmax(-1)
+        scores = logits if self.task.state.kind == "number" else logits.softmax(-1)
         return scores[:, self.column].cpu()
 
     def _cross_scores(self, query: str) -> Tensor:
-        task = replace(self.task, record=self.task.record.unfitted())
+        task = replace(self.task, state=self.task.state.unfitted())
         examples = [TextExample(index, query, text) for index, text in enumerate(self.candidates)]
         predicted: Any = predict(task, self.predictor.model, examples, self.predictor.accelerator)
-        if task.record.kind == "number":
+        if task.state.kind == "number":
             return torch.tensor([prediction.label for prediction in predicted])
         return torch.tensor([prediction.scores[self.label] for prediction in predicted])
 
@@ -116,10 +116,12 @@ class Ranker:
         texts: Sequence[str],
         vectors_of: Callable[[Tensor, Batch], Tensor],
     ) -> Tensor:
-        tokenizer, longest = self.task.tokenizer, self.task.record.max_length
+        tokenizer, longest = self.task.tokenizer, self.task.state.max_length
         room = longest - tokenizer.single.num_special
         subwords = enumerate(tokenizer.first_subwords(texts, longest))
-        encodings = Encodings.of(Encoding(n, *tokenizer.build(ids[:room])) for n, ids in subwords)
+        encodings = FlatSequences.of(
+            TokenSequence(n, *tokenizer.build(ids[:room])) for n, ids in subwords
+        )
         passes = forward_passes(
             head.encoder,
             encodings.lengths,

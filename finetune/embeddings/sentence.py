@@ -25,15 +25,15 @@ from finetune.embeddings.settings import SentenceConfig
 from finetune.evaluation.prediction_types import TYPES, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
-from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.tasks.base import BatchLoss, Task, starting_model
-from finetune.tasks.record import TaskRecord
+from finetune.tasks.state import TaskState
 from finetune.types import (
     Batch,
-    Encoding,
     LabelSet,
     SentencePrediction,
     TextExample,
+    TokenSequence,
     UserError,
     WindowOutput,
     abbreviated,
@@ -53,7 +53,7 @@ ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceRecord(TaskRecord):
+class SentenceState(TaskState):
     """The record of a sentence encoder."""
 
     config: SentenceConfig
@@ -89,8 +89,8 @@ def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> 
 class SentenceTask(Task):
     """One vector for each text."""
 
-    record: SentenceRecord
-    record_class = SentenceRecord
+    state: SentenceState
+    state_class = SentenceState
     skipped_checks = ("labels", "pairs")
     gold = attrgetter("text")
     graph_refusal = (
@@ -158,7 +158,7 @@ class SentenceTask(Task):
 
     def complete(self, data: Dataset) -> Dataset:
         """Pair held-out texts without a pair with half of their words."""
-        objective = self.record.config.objective
+        objective = self.state.config.objective
         if self._objective.needs_mask and self.tokenizer.tokenizer.mask_token_id is None:
             raise UserError(
                 f"--objective {objective}: no mask token in the tokenizer "
@@ -172,7 +172,7 @@ class SentenceTask(Task):
 
     @property
     def _objective(self) -> Objective:
-        return OBJECTIVES[self.record.config.objective](self.record, self.tokenizer)
+        return OBJECTIVES[self.state.config.objective](self.state, self.tokenizer)
 
     @property
     def batch_loss(self) -> BatchLoss | None:
@@ -180,8 +180,8 @@ class SentenceTask(Task):
         return self._objective.batch_loss
 
     def sequences_of_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
+        self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
+    ) -> FlatSequences:
         """Make the views or the masked pairs of an epoch, if the objective has any."""
         plain = super().sequences_of_epoch(sequences, seed, epoch, rows)
         return self._objective.sequences_of_epoch(plain, seed, epoch)
@@ -192,16 +192,16 @@ class SentenceTask(Task):
 
     # --- Sequences --------------------------------------------------------------------------------
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
         texts = [[t for t in (e.text, e.pair, e.negative) if t is not None] for e in examples]
         flat = [text for pair in texts for text in pair]
-        subwords = iter(self.tokenizer.first_subwords(flat, self.record.max_length))
+        subwords = iter(self.tokenizer.first_subwords(flat, self.state.max_length))
         objective = self._objective
         before, after = objective.around()
-        room = self.record.max_length - len(before) - len(after)
+        room = self.state.max_length - len(before) - len(after)
         if room < 1:
             raise UserError(
-                f"--max-length {self.record.max_length} leaves no room for text: raise it."
+                f"--max-length {self.state.max_length} leaves no room for text: raise it."
             )
         num_cut, result = 0, []
         for example, pair in zip(examples, texts, strict=True):
@@ -211,7 +211,7 @@ class SentenceTask(Task):
             result.append([objective.encoding(example.id, n, ids, label) for n, ids in cut])
         return result, num_cut
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> dict[str, Tensor]:
         if "token" in rows:  # of pairs for cmlm
             targets = {
                 name: torch.from_numpy(rows[name].values.astype(np.int64))
@@ -221,19 +221,19 @@ class SentenceTask(Task):
         label = torch.from_numpy(rows["label"].values.astype(np.float64))
         return {
             "identity": torch.from_numpy(rows["identity"].values.astype(np.int64)),
-            "label": label.long() if len(self.record.labels) else label.float(),
+            "label": label.long() if len(self.state.labels) else label.float(),
         }
 
     # --- Model ------------------------------------------------------------------------------------
 
     def model(self, folder: str | Path | None = None) -> Any:
         """Make a new model on the configured encoder, or load one from a folder."""
-        record, load = self.record, self._objective.load
+        state, load = self.state, self._objective.load
         settings: dict[str, Any] = {
-            "pooling": record.pooling,
-            "normalize": record.normalize,
-            "max_length": record.max_length,
-            "batching": record.config.batching,
+            "pooling": state.pooling,
+            "normalize": state.normalize,
+            "max_length": state.max_length,
+            "batching": state.config.batching,
         }
         if folder is not None:
             return load(str(folder), trained=True, **settings)
@@ -250,7 +250,7 @@ class SentenceTask(Task):
         vectors, weights = logits.vectors.cpu().numpy(), logits.classifier.cpu().double().numpy()
         return [
             WindowOutput(example, number, (vector, weights))
-            for example, number, vector in zip(batch.example, batch.part, vectors, strict=True)
+            for example, number, vector in zip(batch.example, batch.window, vectors, strict=True)
         ]
 
     def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> SentencePrediction:
@@ -259,14 +259,14 @@ class SentenceTask(Task):
         if example.pair is None:
             return SentencePrediction(example.id, vectors)
         u, v = vectors.astype(np.float64)
-        if not len(self.record.labels) or isinstance(example.label, float):
+        if not len(self.state.labels) or isinstance(example.label, float):
             norms = np.linalg.norm(u) * np.linalg.norm(v)
             return SentencePrediction(example.id, vectors, float(u @ v / max(norms, 1e-12)))
         weights = outputs[0].values[1]
         logits = weights[:, :-1] @ np.concatenate([u, v, np.abs(u - v)]) + weights[:, -1]
         probabilities = np.exp(logits - logits.max())
         probabilities /= probabilities.sum()
-        scores = dict(zip(self.record.labels, map(float, probabilities), strict=True))
+        scores = dict(zip(self.state.labels, map(float, probabilities), strict=True))
         best = max(scores, key=lambda name: scores[name])
         return SentencePrediction(example.id, vectors, best, scores[best], scores)
 
@@ -279,8 +279,8 @@ class SentenceTask(Task):
             scores = score(TYPES["number"].of_values(expected, labels))
             return {f"{name}_all": scores[name] for name in ("spearman", "pearson")}
         if expected[0] is not None:
-            return score(TYPES["label"].of_values(expected, labels, labels=self.record.labels))
-        if self.record.measure != "ranking":
+            return score(TYPES["label"].of_values(expected, labels, labels=self.state.labels))
+        if self.state.measure != "ranking":
             return {}
         u, v = np.stack([prediction.vectors for prediction in predicted], axis=1)
         return ranking_scores(u, v, [str(e.text) for e in gold], [str(e.pair) for e in gold])

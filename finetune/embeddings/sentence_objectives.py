@@ -29,13 +29,13 @@ from finetune.embeddings.sentence_rows import (
     scaled_pairs,
 )
 from finetune.models.heads.sentence_encoder import SentenceEncoder
-from finetune.preprocessing.encodings import Encodings
+from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.device import to_device
 from finetune.tasks.base import BatchLoss
 from finetune.tasks.few_shot import cosine_loss
-from finetune.types import IGNORED, Encoding, Sequences, TextExample
+from finetune.types import IGNORED, Sequences, TextExample, TokenSequence
 
 MASK_PROBABILITY = 0.3
 """Fraction of the subwords of a second text that cmlm predicts."""
@@ -81,20 +81,20 @@ class Objective:
         """Select the training examples that the objective learns from."""
         raise NotImplementedError
 
-    def __init__(self, record: Any, tokenizer: SubwordTokenizer) -> None:
-        self.record, self.tokenizer = record, tokenizer
+    def __init__(self, state: Any, tokenizer: SubwordTokenizer) -> None:
+        self.state, self.tokenizer = state, tokenizer
 
     @property
     def temperature(self) -> float:
         """τ of the loss."""
-        chosen: float | None = self.record.config.temperature
+        chosen: float | None = self.state.config.temperature
         return chosen or self.default_temperature
 
     def around(self) -> tuple[list[int], list[int]]:
         """The subwords before and after a text."""
         return list(self.tokenizer.single.prefix), list(self.tokenizer.single.suffix)
 
-    def encoding(self, example: int, number: int, ids: list[int], label: float) -> Encoding:
+    def encoding(self, example: int, number: int, ids: list[int], label: float) -> TokenSequence:
         """Tokenize a text."""
         before, after = self.around()
         input_ids = [*before, *ids, *after]
@@ -103,13 +103,13 @@ class Objective:
             segments = [self.tokenizer.single.segments[1]] * len(input_ids)
         digest = hashlib.blake2b(np.array(ids, np.int64).tobytes(), digest_size=7).digest()
         target: dict[str, list[float]] = {"identity": [int.from_bytes(digest)], "label": [label]}
-        return Encoding(example, input_ids, segments, [], number, target)
+        return TokenSequence(example, input_ids, segments, [], number, target)
 
     def label(self, example: TextExample) -> float:
         """Convert the gold of a pair to a number; 0 without one."""
         return float(example.label) if isinstance(example.label, float) else 0.0
 
-    def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+    def sequences_of_epoch(self, sequences: FlatSequences, seed: int, epoch: int) -> FlatSequences:
         """Make the training sequences of an epoch."""
         return sequences
 
@@ -124,7 +124,7 @@ class Objective:
 
     def load(self, name: str, *, trained: bool, **options: Any) -> Any:
         """Load a model that the objective trains, or one that it has ``trained``."""
-        labels = list(self.record.labels) or None
+        labels = list(self.state.labels) or None
         return SentenceEncoder.from_pretrained(name, trained=trained, labels=labels, **options)
 
     def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
@@ -134,7 +134,9 @@ class Objective:
     def _loss_of_batch(self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences) -> Loss:
         rows: dict[int, list[int]] = {0: [], 1: [], 2: []}
         alone: dict[int, int] = {}
-        for row, (example, part) in enumerate(zip(sequences.example, sequences.part, strict=True)):
+        for row, (example, part) in enumerate(
+            zip(sequences.example, sequences.window, strict=True)
+        ):
             if example == TEMPLATE_ALONE:
                 alone.setdefault(part, row)  # each process has one
             else:
@@ -156,18 +158,18 @@ class _FromTexts(Objective):
 
     select = staticmethod(distinct_texts)
 
-    def other(self, view: Encoding, key: str) -> Encoding:
+    def other(self, view: TokenSequence, key: str) -> TokenSequence:
         """Make the second view of a text; ``key`` is its random seed."""
         return view
 
-    def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+    def sequences_of_epoch(self, sequences: FlatSequences, seed: int, epoch: int) -> FlatSequences:
         """Make two views of each text."""
         views = []
         for view in sequences:
-            views += [view, self.other(replace(view, part=1), f"{seed}/{epoch}/{view.example}")]
-        return Encodings.of([*views, *self._further_views()])
+            views += [view, self.other(replace(view, window=1), f"{seed}/{epoch}/{view.example}")]
+        return FlatSequences.of([*views, *self._further_views()])
 
-    def _further_views(self) -> Sequence[Encoding]:
+    def _further_views(self) -> Sequence[TokenSequence]:
         return []
 
 
@@ -191,14 +193,14 @@ class Mirror(_FromTexts):
         """The mask token."""
         return [self.tokenizer.tokenizer.mask_token_id]
 
-    def other(self, view: Encoding, key: str) -> Encoding:
+    def other(self, view: TokenSequence, key: str) -> TokenSequence:
         """Replace a random span of subwords by one mask token; the text keeps a subword at least.
 
         Mirror-BERT replaces five characters, which touch about two subwords.
         """
         before, after = self.around()
         first, last = len(before), len(view.input_ids) - len(after)
-        width = min(self.record.config.mask_span, last - first - 1)
+        width = min(self.state.config.mask_span, last - first - 1)
         if width < 1:
             return view
         start = random.Random(key).randint(first, last - width)
@@ -222,7 +224,7 @@ class Prompt(SimCSE):
     def _templates(self) -> list[tuple[list[int], list[int]]]:
         prefix, suffix = super().around()
         mask, templates = self.tokenizer.tokenizer.mask_token, []
-        for template in self.record.config.templates or TEMPLATES:
+        for template in self.state.config.templates or TEMPLATES:
             written = template.replace("{mask}", mask)
             before, after = self.tokenizer.text_subwords(written.split("{text}"))
             templates.append((prefix + before, after + suffix))
@@ -238,7 +240,7 @@ class Prompt(SimCSE):
         at = before.index(mask) if mask in before else len(before) + length + after.index(mask)
         return [at, at + 1]
 
-    def encoding(self, example: int, number: int, ids: list[int], label: float) -> Encoding:
+    def encoding(self, example: int, number: int, ids: list[int], label: float) -> TokenSequence:
         """Tokenize a text in the first template."""
         encoding = super().encoding(example, number, ids, label)
         return replace(encoding, word_starts=self._mask_position(0, len(ids)))
@@ -247,7 +249,7 @@ class Prompt(SimCSE):
         """The subwords of both templates."""
         return [id for template in self._templates for part in template for id in part]
 
-    def other(self, view: Encoding, key: str) -> Encoding:
+    def other(self, view: TokenSequence, key: str) -> TokenSequence:
         """Tokenize the text in the second template."""
         before, after = self._templates[0]
         ids = view.input_ids[len(before) : len(view.input_ids) - len(after)]
@@ -257,9 +259,9 @@ class Prompt(SimCSE):
         starts = self._mask_position(1, len(ids))
         return replace(view, input_ids=input_ids, segment_ids=segments, word_starts=starts)
 
-    def _further_views(self) -> Sequence[Encoding]:
+    def _further_views(self) -> Sequence[TokenSequence]:
         alone = self.encoding(TEMPLATE_ALONE, 0, [], 0.0)
-        return [alone, self.other(replace(alone, part=1), "")]
+        return [alone, self.other(replace(alone, window=1), "")]
 
     def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
         """Rank as SimCSE does, without the vectors of the templates."""
@@ -291,7 +293,7 @@ class Softmax(Objective):
 
     def label(self, example: TextExample) -> float:
         """The class of a pair."""
-        labels = self.record.labels  # without those that only test has
+        labels = self.state.labels  # without those that only test has
         if isinstance(example.label, str):
             return labels.id(example.label) if example.label in labels else IGNORED
         return super().label(example)
@@ -330,7 +332,7 @@ class ConditionalLM(Objective):
         """Load a model that the objective trains, or one that it has ``trained``."""
         return ConditionalMaskedLM.from_pretrained(name, new_head=not trained, **options)
 
-    def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+    def sequences_of_epoch(self, sequences: FlatSequences, seed: int, epoch: int) -> FlatSequences:
         """Join each pair into one sequence, with masks in its second text.
 
         The second text is cut so that the vectors of the first one fit behind it, where padding
@@ -340,23 +342,23 @@ class ConditionalLM(Objective):
         masking = Masking(
             special_subwords(tokenizer), tokenizer.mask_token_id, probability=MASK_PROBABILITY
         )
-        longest = self.record.max_length - NUM_CONDITIONS
+        longest = self.state.max_length - NUM_CONDITIONS
         seconds = [
             replace(text, input_ids=[*text.input_ids[: longest - len(after)], *after])
             if len(text.input_ids) > longest
             else text
             for text in sequences
-            if text.part
+            if text.window
         ]
         pairs, places = [], [tokenizer.pad_token_id] * NUM_CONDITIONS
-        masked = masking.apply(Encodings.of(seconds), seed, epoch)
-        firsts = (text for text in sequences if not text.part)
+        masked = masking.apply(FlatSequences.of(seconds), seed, epoch)
+        firsts = (text for text in sequences if not text.window)
         for first, second in zip(firsts, masked, strict=True):
             ids = [*first.input_ids, *second.input_ids, *places]
             segments = first.segment_ids and first.segment_ids[:1] * len(ids)
             starts = [0, len(first.input_ids), len(ids)]
-            pairs.append(Encoding(first.example, ids, segments, starts, 0, second.target))
-        return Encodings.of(pairs)
+            pairs.append(TokenSequence(first.example, ids, segments, starts, 0, second.target))
+        return FlatSequences.of(pairs)
 
 
 def two_view_loss(views: tuple[Tensor, Tensor], identity: Tensor, temperature: float) -> Loss:

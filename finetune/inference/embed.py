@@ -23,7 +23,7 @@ from finetune.models.encoder import Batching, Encoder
 from finetune.models.heads.layers import pool, pooled_tokens
 from finetune.models.heads.pretrained import subword_rows
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.encodings import Encoded
+from finetune.preprocessing.encodings import EncodedExamples
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.runtime.launch import make_accelerator
@@ -31,7 +31,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
-from finetune.types import Batch, Encoding, TextExample, TokenExample, UserError
+from finetune.types import Batch, TextExample, TokenExample, TokenSequence, UserError
 
 CHUNK_BYTES = 2**27
 """Bytes of vectors from which a chunk of inputs takes no more."""
@@ -137,11 +137,11 @@ class Embedder:
         about = None if task is None else task.description
         embeds = about is not None and not (about.labels or about.fills_masks)
         if task is not None and embeds and unit == "text" and pooling is None and last:
-            record: Any = task.record
-            self.max_length = record.max_length if max_length is None else self.max_length
-            config = replace(record.config, max_length=None, max_tokens=max_tokens)
-            record = replace(record, max_length=self.max_length, config=config)
-            self._trained = replace(task, record=record), head.to(self.device)
+            state: Any = task.state
+            self.max_length = state.max_length if max_length is None else self.max_length
+            config = replace(state.config, max_length=None, max_tokens=max_tokens)
+            state = replace(state, max_length=self.max_length, config=config)
+            self._trained = replace(task, state=state), head.to(self.device)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -192,14 +192,14 @@ class Embedder:
     def _num_bytes(self, item: _Units) -> int:
         return 4 * len(item.units) * int(np.prod(self.shape))
 
-    def _encode(self, inputs: Sequence[_Units]) -> tuple[Sequence[_Units], Encoded]:
+    def _encode(self, inputs: Sequence[_Units]) -> tuple[Sequence[_Units], EncodedExamples]:
         if self._trained is not None:
             return inputs, self._trained[0].encode(_examples(inputs))
         found = [self._windows(number, each.subwords) for number, each in enumerate(inputs)]
-        return inputs, Encoded.of(found)
+        return inputs, EncodedExamples.of(found)
 
     def _embed_as_trained(
-        self, task: Task, head: Any, inputs: Sequence[_Units], encoded: Encoded
+        self, task: Task, head: Any, inputs: Sequence[_Units], encoded: EncodedExamples
     ) -> Iterator[Embedding]:
         self.num_cut += encoded.num_cut
         predicted: Any = predict(
@@ -230,7 +230,7 @@ class Embedder:
         return _Units(id, (text,), subwords, None)
 
     def _embed(
-        self, inputs: Sequence[_Units], encoded: Encoded, reporter: Reporter, read: int
+        self, inputs: Sequence[_Units], encoded: EncodedExamples, reporter: Reporter, read: int
     ) -> Generator[Embedding, None, int]:
         self.num_windowed += int((encoded.num_windows > 1).sum())
         sequences = encoded.sequences
@@ -262,7 +262,7 @@ class Embedder:
         scaled: Array = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
         return scaled
 
-    def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[Encoding]:
+    def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[TokenSequence]:
         room = self.max_length - self.tokenizer.single.num_special
         subwords = [each[:room] for each in subwords]
         overlap = 0 if self.unit == "text" else room // 4
@@ -282,7 +282,7 @@ class Embedder:
     def _by_window(self, vectors: Tensor, batch: Batch) -> list[_WindowVectors]:
         counts = [1] * len(batch.lengths) if self.unit == "text" else batch.num_words
         by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
-        return list(map(_WindowVectors, batch.part, batch.lengths, by_sequence))
+        return list(map(_WindowVectors, batch.window, batch.lengths, by_sequence))
 
     def _joined(self, parts: Sequence[_WindowVectors]) -> Array:
         if self.unit != "text":
@@ -333,8 +333,8 @@ def _load(
 ) -> tuple[Encoder, SubwordTokenizer, Task | None, Any]:
     if (folder := find_saved_model(name, options.get("revision"))) is not None:
         task = saved_task(folder)
-        config = replace(task.record.config, batching=batching)
-        task = replace(task, record=replace(task.record, config=config))
+        config = replace(task.state.config, batching=batching)
+        task = replace(task, state=replace(task.state, config=config))
         head = task.model(folder)
         tokenizer = SubwordTokenizer.saved(folder, words=words)
         return Encoder(head.encoder.model, batching), tokenizer, task, head

@@ -72,7 +72,7 @@ def explained_by(task: Task) -> Explained:
     Raises:
         UserError: The predictions cannot be explained.
     """
-    explained = None if task.explained is None else task.explained(task.record)
+    explained = None if task.explained is None else task.explained(task.state)
     if explained is None or not explained.unit:
         raise UserError(
             f"--explain: the predictions of this `{task.name}` model cannot be explained: legal "
@@ -154,7 +154,7 @@ def explain(
 
 
 def _most_words(task: Task) -> int | None:
-    record = task.record
+    record = task.state
     return record.max_length if record.long_text not in (None, "window") else None
 
 
@@ -198,7 +198,7 @@ def _scores(
         lambda output, batch: about.scores(output).double().cpu().numpy(),
         device=device,
         precision=precision_on(task, device),
-        max_tokens=task.record.config.max_tokens,
+        max_tokens=task.state.config.max_tokens,
     )
     with contextlib.closing(passes):
         for group, scores in passes:

@@ -26,7 +26,7 @@ from finetune.models.master_weights import in_precision
 from finetune.models.shapes import Shape
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.context import surrounded
-from finetune.preprocessing.encodings import Array, Encoded, Encodings
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.runtime.device import batch_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
@@ -49,7 +49,7 @@ def predict(
     examples: Sequence[Example],
     accelerator: Accelerator | None = None,
     *,
-    encoded: Encoded | None = None,
+    encoded: EncodedExamples | None = None,
     precision: str | None = None,
     keep_log_probabilities: bool = False,
     reporter: Reporter | None = None,
@@ -93,7 +93,7 @@ def predict(
             example, num_windows, found = waiting[output.example]
             found.append(output)
             if len(found) == num_windows:
-                found.sort(key=attrgetter("part"))
+                found.sort(key=attrgetter("window"))
                 prediction = task.finish(example, found)
                 if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
                     prediction = replace(prediction, log_probabilities=None)
@@ -109,7 +109,7 @@ def predict(
 
 def precision_on(task: Task, device: torch.device) -> str:
     """Return the precision of predictions on a device."""
-    precision = resolve_precision(task.record.config, device)
+    precision = resolve_precision(task.state.config, device)
     # on a CPU float16 is slower, and less precise
     return "fp32" if precision == "fp16" and device.type == "cpu" else precision
 
@@ -117,7 +117,7 @@ def precision_on(task: Task, device: torch.device) -> str:
 def _window_outputs(
     task: Task,
     head: Any,
-    sequences: Encodings,
+    sequences: FlatSequences,
     device: torch.device,
     precision: str,
     reporter: Reporter | None,
@@ -138,7 +138,7 @@ def _window_outputs(
         task.decode,
         device=device,
         precision=precision,
-        max_tokens=task.record.config.max_tokens,
+        max_tokens=task.state.config.max_tokens,
         reporter=reporter,
         title=title,
     )
@@ -146,8 +146,8 @@ def _window_outputs(
         for group, outputs in passes:
             for number, output in zip(group, outputs, strict=True):
                 for row in copies[number]:
-                    id, part = int(sequences.example[row]), int(sequences.part[row])
-                    yield output._replace(example=id, part=part)
+                    id, part = int(sequences.example[row]), int(sequences.window[row])
+                    yield output._replace(example=id, window=part)
 
 
 def forward_passes(
@@ -265,7 +265,7 @@ def chunks(
         yield chunk
 
 
-def distinct(sequences: Encodings) -> tuple[np.ndarray, list[list[int]]]:
+def distinct(sequences: FlatSequences) -> tuple[np.ndarray, list[list[int]]]:
     """Find duplicates: the first row of each distinct sequence, and all rows equal to it."""
     rows: dict[bytes, list[int]] = {}
     ids, segments, words = sequences.ids, sequences.segments, sequences.words
@@ -309,7 +309,7 @@ class PredictionStream(Iterator[Prediction]):
         self.num_cut = self.num_without_document = self.num_blank = 0
         self.reporter: Reporter | None = None
         self._decide = decide
-        if reach := task.record.context_words:
+        if reach := task.state.context_words:
             examples = surrounded(self._count_documents(examples), reach)
         examples = islice(examples, skip, None)
         self._predictions = self._predict(task, head, examples, accelerator, chunk or CHUNK)
@@ -358,7 +358,7 @@ class PredictionStream(Iterator[Prediction]):
 
 def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:
     """Return the examples that have text, and the predictions of the others by id."""
-    empty = {example.id: task.record.of_blank(example) for example in examples}
+    empty = {example.id: task.state.of_blank(example) for example in examples}
     blank = {id: prediction for id, prediction in empty.items() if prediction is not None}
     return [example for example in examples if example.id not in blank], blank
 

@@ -57,7 +57,7 @@ class SpanPipeline(Pipeline):
             if not isinstance(text, str):
                 raise UserError(f"the {self.task} pipeline takes texts, not {text!r:.60}.")
         task = self.task_of_model
-        examples = [task.record.example(index, text) for index, text in enumerate(input_)]
+        examples = [task.state.example(index, text) for index, text in enumerate(input_)]
         return {"examples": examples, "encoded": task.encode(examples)}
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> Any:

@@ -97,7 +97,7 @@ class Predictor:
         """
         self.folder = folder = model_folder(folder)
         task = saved_task(folder)
-        config = task.record.config
+        config = task.state.config
         changed: dict[str, Any] = {"batching": batching, "max_tokens": max_tokens}
         if decoding is not None:
             legal = choices(type(config), "decoding")
@@ -105,12 +105,12 @@ class Predictor:
                 what = f"legal are {', '.join(legal)}" if legal else f"{task.name} models have none"
                 raise UserError(f"--decoding {decoding}: {what}.{did_you_mean(decoding, legal)}")
             changed["decoding"] = decoding
-        self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
-        decisions = Decisions.restored(self.task.record.decisions if decide else {})
+        self.task = replace(task, state=replace(task.state, config=replace(config, **changed)))
+        decisions = Decisions.restored(self.task.state.decisions if decide else {})
         if costs is not None:
-            check_costs(costs, list(self.labels), TYPES[self.task.record.kind])
+            check_costs(costs, list(self.labels), TYPES[self.task.state.kind])
             decisions = replace(decisions, costs=costs)
-        if threshold is not None and self.task.record.threshold_labels:
+        if threshold is not None and self.task.state.threshold_labels:
             self.task = with_thresholds(self.task, threshold)
         elif threshold is not None:
             decisions = replace(decisions, confidence=least_confidence(self.task, threshold))
@@ -135,7 +135,7 @@ class Predictor:
     @property
     def labels(self) -> LabelSet:
         """The label names in the order of the classes."""
-        return self.task.record.labels
+        return self.task.state.labels
 
     def predict(
         self,
@@ -275,7 +275,7 @@ class Predictor:
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
         if (table := input_table(inputs)) is not None:
-            return list(self.task.record.read(table, columns=columns))
+            return list(self.task.state.read(table, columns=columns))
         if columns:
             raise UserError(
                 f"columns={dict(columns)!r:.60} apply to rows, such as a data frame: leave it out."
@@ -321,17 +321,17 @@ class Predictor:
         return [self.decisions.apply(*pair, distances.get(pair[1].id)) for pair in pairs]
 
     def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
-        record = self.task.record
+        state = self.task.state
         for index, item in enumerate(given):
             if isinstance(item, TextExample | TokenExample):
-                yield record.checked(item)
+                yield state.checked(item)
             elif isinstance(item, SpanPrediction | TokenPrediction):
                 if not self.task.description.words:
                     raise UserError(f"input {index}: predicted spans are for models of relations.")
                 parts = item.spans, None, None, item.text, item.offsets
                 yield TokenExample(index, item.words, *parts, where=f"input {index}")
             else:
-                yield record.example(index, item)
+                yield state.example(index, item)
 
 
 load = Predictor
@@ -341,7 +341,7 @@ load = Predictor
 def _in_documents(
     task: Task, examples: Sequence[Any], documents: Sequence[Any]
 ) -> Iterator[TokenExample]:
-    if not (reach := task.record.context_words):
+    if not (reach := task.state.context_words):
         raise UserError(
             "documents apply to a model that was trained with --context: leave them out."
         )
@@ -407,7 +407,7 @@ class BatchPredictor:
         assert table is not None
         with _LOCK:
             model = _loaded(pickle.dumps((self.run, self.options)))
-            examples = list(model.task.record.read(table, columns=self.columns, rows=rows))
+            examples = list(model.task.state.read(table, columns=self.columns, rows=rows))
             found = with_same_columns(each.to_dict() for each in model.stream(examples))
         if len(found) != size:
             raise UserError(

@@ -66,7 +66,7 @@ def decision_vectors(
         forward=head.vectors,
         device=device,
         precision=precision_on(task, device),
-        max_tokens=task.record.config.max_tokens,
+        max_tokens=task.state.config.max_tokens,
     )
     with contextlib.closing(passes):
         for rows, vectors in passes:

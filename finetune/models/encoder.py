@@ -88,9 +88,9 @@ class Encoder(nn.Module):
         UserError: If ``batching`` is ``"packed"`` and the model cannot be packed.
 
     Examples:
-        >>> from finetune import Encoder, Encoding, pack
+        >>> from finetune import Encoder, TokenSequence, pack
         >>> encoder = Encoder.from_pretrained("roberta-base")  # doctest: +SKIP
-        >>> batch = pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])
+        >>> batch = pack([TokenSequence(0, [0, 713, 2]), TokenSequence(1, [0, 2])])
         >>> encoder(batch).shape  # doctest: +SKIP
         torch.Size([5, 768])
     """

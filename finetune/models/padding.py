@@ -62,7 +62,7 @@ def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]
         cu_seqlens=to_device(torch.tensor([0, *lengths]).cumsum(0).int(), device),
         lengths=lengths,
         example=tuple(batch.example[member] for member in members),
-        part=tuple(batch.part[member] for member in members),
+        window=tuple(batch.window[member] for member in members),
         targets={},
         host=None,
     )

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.preprocessing.encodings import Encodings
-from finetune.types import Batch, Encoding, UserError
+from finetune.preprocessing.encodings import FlatSequences
+from finetune.types import Batch, TokenSequence, UserError
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int, shares: Tensor | None = None) -> Tensor:
@@ -78,12 +78,12 @@ def process_shard(
 
 
 def micro_batches(
-    encodings: Iterable[Encoding],
+    encodings: Iterable[TokenSequence],
     max_tokens: int,
     rows: np.ndarray | None = None,
     *,
     together: bool = False,
-) -> list[Encodings]:
+) -> list[FlatSequences]:
     """Sort all sequences, or the ``rows``, by length, and cut them into groups.
 
     A group has at most ``max_tokens`` tokens, or is one longer sequence. Sequences of similar
@@ -91,7 +91,7 @@ def micro_batches(
     ``together``, all sequences of an example are in one group: a group is then sorted by the
     lengths of whole examples, and may be one longer example.
     """
-    encodings = Encodings.of(encodings)
+    encodings = FlatSequences.of(encodings)
     rows = np.arange(len(encodings)) if rows is None else rows
     offsets = encodings.ids.offsets
     examples = encodings.example[rows] if together else None
@@ -132,7 +132,7 @@ def pass_seed(seed: int, step: int, rank: int = 0, number: int = 0) -> int:
 
 
 def pack(
-    encodings: Iterable[Encoding],
+    encodings: Iterable[TokenSequence],
     targets: Mapping[str, Tensor] | None = None,
     seed: int | None = None,
 ) -> Batch:
@@ -144,10 +144,10 @@ def pack(
         seed: The seed of the random numbers of training (``pass_seed``).
 
     Examples:
-        >>> pack([Encoding(0, [101, 7592, 102])]).lengths
+        >>> pack([TokenSequence(0, [101, 7592, 102])]).lengths
         (3,)
     """
-    encodings = Encodings.of(encodings)
+    encodings = FlatSequences.of(encodings)
     ids, bounds, _ = encodings.ids
     lengths = encodings.lengths
     if not len(lengths) or lengths.min() == 0:
@@ -168,7 +168,7 @@ def pack(
         words_cu=torch.from_numpy(np.concatenate(([0], np.cumsum(num_words)))),
         lengths=tuple(lengths.tolist()),
         example=tuple(encodings.example.tolist()),
-        part=tuple(encodings.part.tolist()),
+        window=tuple(encodings.window.tolist()),
         num_words=tuple(num_words.tolist()),
         targets=dict(targets or {}),
         seed=seed,

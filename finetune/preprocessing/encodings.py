@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 
-SEQUENCES = 5
+SEQUENCES = 6
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 
 ENTRY = "entry.json"
@@ -97,20 +97,22 @@ class Ragged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encodings(Sequence[Encoding]):
-    """N sequences in flat arrays, indexed as a sequence of ``Encoding``."""
+class FlatSequences(Sequence[TokenSequence]):
+    """N sequences in flat arrays, indexed as a sequence of ``TokenSequence``."""
 
     ids: Ragged
     segments: Array | None  # in the layout of ``ids.values``; None if all are 0
     words: Ragged  # the word starts
     example: Array  # [N]
-    part: Array  # [N]
+    window: Array  # [N]
     targets: Mapping[str, Ragged] | None  # None if a sequence has no target
 
     @classmethod
-    def of(cls, items: Iterable[Encoding], ids: Kind = WHOLE, words: Kind = WHOLE) -> Encodings:
+    def of(
+        cls, items: Iterable[TokenSequence], ids: Kind = WHOLE, words: Kind = WHOLE
+    ) -> FlatSequences:
         """Convert sequences to flat arrays, with these types of their ids and word starts."""
-        if isinstance(items, Encodings):
+        if isinstance(items, FlatSequences):
             return items
         items = list(items)
         segments = targets = None
@@ -125,11 +127,11 @@ class Encodings(Sequence[Encoding]):
             segments,
             Ragged.of([item.word_starts for item in items], words),
             np.array([item.example for item in items], dtype=np.int64),
-            np.array([item.part for item in items], dtype=np.int32),
+            np.array([item.window for item in items], dtype=np.int32),
             targets,
         )
 
-    def take(self, rows: Array) -> Encodings:
+    def take(self, rows: Array) -> FlatSequences:
         """Return some of the sequences, in the given order."""
         ids = self.ids.take(rows)
         segments = None
@@ -139,12 +141,12 @@ class Encodings(Sequence[Encoding]):
         if targets is not None:
             targets = {name: target.take(rows) for name, target in targets.items()}
         words, example = self.words.take(rows), self.example[rows]
-        return Encodings(ids, segments, words, example, self.part[rows], targets)
+        return FlatSequences(ids, segments, words, example, self.window[rows], targets)
 
     @property
     def first_word(self) -> Array:
         """The position of the first core word of each sequence, for tasks of words: [N]."""
-        return self.part
+        return self.window
 
     @property
     def lengths(self) -> Array:
@@ -161,32 +163,32 @@ class Encodings(Sequence[Encoding]):
         return len(self.example)
 
     @overload
-    def __getitem__(self, index: int) -> Encoding: ...
+    def __getitem__(self, index: int) -> TokenSequence: ...
     @overload
-    def __getitem__(self, index: slice) -> Encodings: ...
-    def __getitem__(self, index: int | slice) -> Encoding | Encodings:
+    def __getitem__(self, index: slice) -> FlatSequences: ...
+    def __getitem__(self, index: int | slice) -> TokenSequence | FlatSequences:
         if isinstance(index, slice):
             return self.take(np.arange(*index.indices(len(self))))
         row = range(len(self))[index]
         segments, targets = self.segments, self.targets
-        return Encoding(
+        return TokenSequence(
             int(self.example[row]),
             self.ids.row(row),
             None if segments is None else Ragged(segments, self.ids.offsets).row(row),
             self.words.row(row),
-            int(self.part[row]),
+            int(self.window[row]),
             None if targets is None else {name: t.row(row) for name, t in targets.items()},
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encoded(Sequence[Encodings]):
+class EncodedExamples(Sequence[FlatSequences]):
     """The sequences of examples: one each, or several windows.
 
     Example e has the rows ``offsets[e] .. offsets[e + 1] - 1`` of ``sequences``.
     """
 
-    sequences: Encodings
+    sequences: FlatSequences
     offsets: Array
     num_cut: int = 0
     """Number of texts or words that were cut to fit."""
@@ -196,18 +198,20 @@ class Encoded(Sequence[Encodings]):
     @classmethod
     def of(
         cls,
-        examples: Sequence[Sequence[Encoding]],
+        examples: Sequence[Sequence[TokenSequence]],
         num_cut: int = 0,
         ids: Kind = WHOLE,
         words: Kind = WHOLE,
-    ) -> Encoded:
-        """Convert the sequences of each example to flat arrays, with types as ``Encodings.of``."""
+    ) -> EncodedExamples:
+        """Flatten the sequences of each example, with types as ``FlatSequences.of``."""
         counts = np.fromiter(map(len, examples), np.int64, len(examples))
-        sequences = Encodings.of(chain.from_iterable(examples), ids, words)
+        sequences = FlatSequences.of(chain.from_iterable(examples), ids, words)
         return cls(sequences, _boundaries(counts), num_cut)
 
     @classmethod
-    def joined(cls, chunks: Iterable[Encoded], folder: Path | None = None) -> Encoded:
+    def joined(
+        cls, chunks: Iterable[EncodedExamples], folder: Path | None = None
+    ) -> EncodedExamples:
         """Concatenate chunks of examples: in memory, or in the files of a folder, mapped."""
         joiner = _Joiner(folder)
         for chunk in chunks:
@@ -232,14 +236,14 @@ class Encoded(Sequence[Encodings]):
         return len(self.offsets) - 1
 
     @overload
-    def __getitem__(self, index: int) -> Encodings: ...
+    def __getitem__(self, index: int) -> FlatSequences: ...
     @overload
-    def __getitem__(self, index: slice) -> Encoded: ...
-    def __getitem__(self, index: int | slice) -> Encodings | Encoded:
+    def __getitem__(self, index: slice) -> EncodedExamples: ...
+    def __getitem__(self, index: int | slice) -> FlatSequences | EncodedExamples:
         if isinstance(index, slice):
             chosen = np.arange(*index.indices(len(self)))
             rows, offsets = _gather(self.offsets, chosen)
-            return Encoded(self.sequences.take(rows), offsets)
+            return EncodedExamples(self.sequences.take(rows), offsets)
         row = range(len(self))[index]
         return self.sequences[int(self.offsets[row]) : int(self.offsets[row + 1])]
 
@@ -255,7 +259,7 @@ class _Joiner:
         self.num_cut = 0
         self.has_targets = True
 
-    def add(self, chunk: Encoded) -> None:
+    def add(self, chunk: EncodedExamples) -> None:
         """Append the sequences of the next examples."""
         sequences, segments = chunk.sequences, chunk.sequences.segments
         if segments is not None and "segments" not in self.arrays and "ids.values" in self.arrays:
@@ -266,7 +270,7 @@ class _Joiner:
         if segments is not None:
             self._append("segments", segments)
         self._append("example", sequences.example)
-        self._append("part", sequences.part)
+        self._append("window", sequences.window)
         self._offsets("windows", chunk.offsets)
         self._rows("ids", sequences.ids)
         self._rows("words", sequences.words)
@@ -275,10 +279,10 @@ class _Joiner:
             self._rows(f"{TARGET}{name}", target)
         self.num_cut += chunk.num_cut
 
-    def finish(self) -> Encoded:
+    def finish(self) -> EncodedExamples:
         """Return the sequences, and describe their arrays in ``entry.json``."""
         if not self.arrays:
-            self.add(Encoded.of([]))
+            self.add(EncodedExamples.of([]))
         found = {name: array.finish() for name, array in self.arrays.items()}
         rows = {
             name: width
@@ -338,7 +342,7 @@ class _Growing:
         return _mapped(self.path, self.kind.str)
 
 
-def load_encoded(folder: Path) -> Encoded:
+def load_encoded(folder: Path) -> EncodedExamples:
     """Map the sequences that were joined in a folder into memory.
 
     Raises:
@@ -358,13 +362,13 @@ def _mapped(path: Path, kind: str) -> Array:
 
 def _assembled(
     arrays: Mapping[str, Array], rows: Mapping[str, int | None], num_cut: int
-) -> Encoded:
+) -> EncodedExamples:
     found = {n: Ragged(arrays[f"{n}.values"], arrays[f"{n}.offsets"], w) for n, w in rows.items()}
     ids, words = found.pop("ids"), found.pop("words")
     targets = {name.removeprefix(TARGET): target for name, target in found.items()} or None
-    example, part = arrays["example"], arrays["part"]
-    sequences = Encodings(ids, arrays.get("segments"), words, example, part, targets)
-    return Encoded(sequences, arrays["windows"], num_cut)
+    example, window = arrays["example"], arrays["window"]
+    sequences = FlatSequences(ids, arrays.get("segments"), words, example, window, targets)
+    return EncodedExamples(sequences, arrays["windows"], num_cut)
 
 
 def _gather(offsets: Array, rows: Array) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 
 MaskUnit = Literal["subwords", "words", "spans"]
 
@@ -80,7 +80,9 @@ class Masking:
         weights = np.ones(len(self.special)) if self.frequency is None else self.frequency
         self._pool = np.cumsum(np.where(self.special, 0, weights))
 
-    def apply(self, sequences: Encodings, seed: int | None = None, epoch: int = 0) -> Encodings:
+    def apply(
+        self, sequences: FlatSequences, seed: int | None = None, epoch: int = 0
+    ) -> FlatSequences:
         """Return sequences with the masks of an epoch; without a seed, with masks for scoring.
 
         ``word_starts`` of the sequences begin the words. The targets ``position``, ``token``,
@@ -167,7 +169,7 @@ def special_subwords(tokenizer: Any) -> Array:
     return special
 
 
-def _original(sequences: Encodings) -> Array:
+def _original(sequences: FlatSequences) -> Array:
     values = sequences.ids.values
     if sequences.targets is None or "position" not in sequences.targets:
         return values

@@ -16,7 +16,7 @@ import numpy as np
 from finetune.data.word_splitting import UNSPACED
 from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.windows import window_starts
-from finetune.types import Answer, Encoding, Question, TextExample
+from finetune.types import Answer, Question, TextExample, TokenSequence
 
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 _ASCII_SPACES = np.array([chr(code).isspace() for code in range(128)])
@@ -82,7 +82,7 @@ def tokens_of(tokenizer: Subwords, context: str) -> ContextTokens:
 
 def encode_questions(
     examples: Sequence[TextExample], tokenizer: Subwords, max_length: int, overlap: int
-) -> tuple[list[list[Encoding]], int]:
+) -> tuple[list[list[TokenSequence]], int]:
     """Return the sequences of each question, and how many questions were cut.
 
     Neighboring windows of a context share ``overlap`` tokens, at most half of a window. A question
@@ -112,7 +112,7 @@ def encode_questions(
             if answers is not None:
                 target = _target(gold, first, len(own), begin)
             windows.append(
-                Encoding(example.id, ids, segments, [begin, begin + len(own)], first, target)
+                TokenSequence(example.id, ids, segments, [begin, begin + len(own)], first, target)
             )
         result.append(windows)
     return result, num_cut

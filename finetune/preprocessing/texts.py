@@ -10,7 +10,7 @@ from functools import partial
 from finetune.data.word_splitting import split_words
 from finetune.preprocessing.subwords import FAR, Subwords
 from finetune.preprocessing.windows import window_starts
-from finetune.types import Encoding, Example, TextExample, TokenExample, UserError
+from finetune.types import Example, TextExample, TokenExample, TokenSequence, UserError
 
 Input = str | Sequence[str]
 """A text; a pair of texts (for a model of pairs); or words (for a model that tags words)."""
@@ -21,7 +21,7 @@ def as_example(
 ) -> Example:
     """Convert an input to an example; raise UserError if that is impossible.
 
-    ``words`` says whether the model reads words. ``pairs`` is the field of ``TaskRecord``.
+    ``words`` says whether the model reads words. ``pairs`` is the field of ``TaskState``.
     """
     where = where or f"input {index}"
     texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
@@ -74,7 +74,7 @@ class TextSequences:
     overlap: int = 0
     """Number of subwords that neighboring windows of a text share."""
 
-    def encode(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+    def encode(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
         """Return the sequences of each text or pair: one, or windows."""
         subwords = self.tokenizer.text_subwords
         if self.long_text != "window":
@@ -95,10 +95,12 @@ class TextSequences:
             in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
             num_cut += size > room and not (self.long_text == "window" and in_windows)
             built = [self.tokenizer.build(*part) for part in self._fitting(first, second, room)]
-            result.append([Encoding(example.id, *b, part=k) for k, b in enumerate(built)])
+            result.append([TokenSequence(example.id, *b, window=k) for k, b in enumerate(built)])
         return result, num_cut
 
-    def encode_apart(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+    def encode_apart(
+        self, examples: Sequence[TextExample]
+    ) -> tuple[list[list[TokenSequence]], int]:
         """Return a sequence for each pair: its texts, each with its special tokens, in turn.
 
         They are the two "words" of the sequence.
@@ -115,7 +117,7 @@ class TextSequences:
             (first, segments), (second, more) = (self.tokenizer.build(text[:room]) for text in pair)
             both = None if segments is None or more is None else segments + more
             starts = [0, len(first), len(first) + len(second)]
-            result.append([Encoding(example.id, first + second, both, starts)])
+            result.append([TokenSequence(example.id, first + second, both, starts)])
         return result, num_cut
 
     def room(self, *, pair: bool) -> int:

@@ -25,7 +25,7 @@ from finetune.models.loading import load_config, load_pretrained_tokenizer
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import WHOLE, Kind, whole
 from finetune.preprocessing.subwords import Subwords, Template
-from finetune.types import Batch, Encoding, UserError
+from finetune.types import Batch, TokenSequence, UserError
 
 MAX_UNKNOWN = 0.05
 """A vocabulary does not cover a text if at least this fraction of its subwords is unknown."""
@@ -104,7 +104,7 @@ class SubwordTokenizer(Subwords):
         """
         room = max_length - self.single.num_special
         subwords = self.first_subwords(texts, max_length)
-        return pack([Encoding(n, *self.build(ids[:room])) for n, ids in enumerate(subwords)])
+        return pack([TokenSequence(n, *self.build(ids[:room])) for n, ids in enumerate(subwords)])
 
     @cached_property
     def id_kind(self) -> Kind:

@@ -8,7 +8,7 @@ from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from finetune.preprocessing.subwords import Subwords
-from finetune.types import Encoding, TokenExample, UserError
+from finetune.types import TokenExample, TokenSequence, UserError
 
 WordIds = list[list[int]]
 """The ids of the subwords of each word."""
@@ -66,8 +66,8 @@ def encode_words(
     overlap: int,
     *,
     core_only: bool,
-    in_context: Callable[[TokenExample, WordIds, int], Encoding] | None = None,
-) -> tuple[list[list[Encoding]], int]:
+    in_context: Callable[[TokenExample, WordIds, int], TokenSequence] | None = None,
+) -> tuple[list[list[TokenSequence]], int]:
     """Return the windows of each example, without targets, and how many words were cut.
 
     Args:
@@ -110,7 +110,7 @@ def encode_window(
     *,
     core_only: bool = True,
     shift: int = 0,
-) -> Encoding:
+) -> TokenSequence:
     """Encode a window of words, given by their subwords. Word ``shift`` is the example's first.
 
     With ``core_only`` the encoding predicts its core words, otherwise all words of the window.
@@ -119,7 +119,7 @@ def encode_window(
     subwords = list(chain.from_iterable(words[window.start : window.end]))
     before = sum(map(len, words[window.start : first]))
     starts = accumulate(map(len, words[first:last]), initial=len(tokenizer.single.prefix) + before)
-    return Encoding(example, *tokenizer.build(subwords), list(starts), first - shift)
+    return TokenSequence(example, *tokenizer.build(subwords), list(starts), first - shift)
 
 
 def _reach(before: Sequence[int], start: int, capacity: int) -> int:

@@ -18,19 +18,19 @@ import torch
 from finetune.data import Dataset
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import new_config
-from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import read_documents
 from finetune.tasks.base import Gather, Task, joined, starting_model
-from finetune.tasks.record import TaskRecord
+from finetune.tasks.state import TaskState
 from finetune.types import (
     Batch,
-    Encoding,
     LabelSet,
     MaskedPrediction,
     TextExample,
+    TokenSequence,
     UserError,
     WindowOutput,
 )
@@ -42,7 +42,7 @@ NUM_BEST = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainingRecord(TaskRecord):
+class PretrainingState(TaskState):
     """The record of masked language modeling."""
 
     config: PretrainConfig
@@ -57,8 +57,8 @@ class PretrainingRecord(TaskRecord):
 class MaskedTask(Task):
     """Base of filling masks and pretraining: the mask, positions in batches, and the model."""
 
-    record: PretrainingRecord
-    record_class = PretrainingRecord
+    state: PretrainingState
+    state_class = PretrainingState
     gold = attrgetter("text")
     graph_refusal = (
         "masked language models compute logits at masks alone, which a graph does not: "
@@ -80,7 +80,9 @@ class MaskedTask(Task):
         if self.tokenizer.tokenizer.mask_token_id is None:
             raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
         number = torch.from_numpy(rows["position"].counts)
         targets = {
             name: torch.from_numpy(rows[name].values.astype(np.int64))
@@ -92,7 +94,7 @@ class MaskedTask(Task):
 
     def model(self, folder: str | Path | None = None) -> Any:
         """Make a model to train, or load one from a folder."""
-        config = self.record.config
+        config = self.state.config
         options: dict[str, Any] = {"batching": config.batching}
         model: type[Any] = MaskedLanguageModel
         if config.boundary or config.nsp:
@@ -116,7 +118,7 @@ class MaskFilling(MaskedTask):
 
     def encode(
         self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
-    ) -> Encoded:
+    ) -> EncodedExamples:
         """Encode texts with the mask of this tokenizer, and find their masks."""
         mask, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
         examples = [
@@ -139,8 +141,8 @@ class MaskFilling(MaskedTask):
         targets = {"position": Ragged.of(rows)}
         return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        room = self.record.max_length - self.tokenizer.single.num_special
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
+        room = self.state.max_length - self.tokenizer.single.num_special
         texts = [sample.text.split("\n") for sample in examples]
         lines = iter(self.tokenizer.subwords_with_words([x for text in texts for x in text]))
         separator = [self.tokenizer.tokenizer.sep_token_id]
@@ -172,7 +174,7 @@ class MaskFilling(MaskedTask):
         return MaskedPrediction(example.id, subwords, scores, example.text)
 
 
-def begins_of(sequences: Encodings) -> torch.Tensor:
+def begins_of(sequences: FlatSequences) -> torch.Tensor:
     """Compute the row of the first token of each sequence [N], in the packed row."""
     return torch.from_numpy(sequences.ids.offsets[:-1].astype(np.int64))
 

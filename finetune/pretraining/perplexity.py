@@ -36,7 +36,7 @@ from finetune.preprocessing.windows import windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.tasks import find_saved_model
-from finetune.types import Batch, Encoding, TextExample, UserError, quantity
+from finetune.types import Batch, TextExample, TokenSequence, UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.pretraining.commands import Perplexity
@@ -190,7 +190,7 @@ class TextScorer:
             ids = list(copy.text.ids[copy.start : copy.end])
             begin, end = copy.target - copy.start, copy.masked_end - copy.start
             ids[begin:end] = [self.mask] * (end - begin)
-            sequences.append(Encoding(number, *self.tokenizer.build(ids)))
+            sequences.append(TokenSequence(number, *self.tokenizer.build(ids)))
         batch = pack(sequences)
         positions = [
             len(self.tokenizer.single.prefix) + masked.target - masked.start for masked in copies

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from finetune.data import Dataset
-from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.preprocessing.masking import keyed_generator
 from finetune.preprocessing.subwords import Template
 from finetune.types import UserError, quantity
@@ -56,7 +56,7 @@ class _Blocks:
     tokens, the first subword of each of its words, then their number (``starts``), and the first
     word of each of its ``lines``."""
 
-    def __init__(self, sequences: Encodings) -> None:
+    def __init__(self, sequences: FlatSequences) -> None:
         assert sequences.targets is not None
         self.text, self.starts, self.lines, document = (sequences.targets[name] for name in BLOCK)
         self.document = document.values
@@ -100,8 +100,8 @@ class SentencePairs:
         return self.max_length - self.template.num_special
 
     def apply(
-        self, blocks: Encodings, rows: Array, seed: int | None = None, epoch: int = 0
-    ) -> Encodings:
+        self, blocks: FlatSequences, rows: Array, seed: int | None = None, epoch: int = 0
+    ) -> FlatSequences:
         """Pair the blocks at ``rows`` with following or random texts, with token type ids 0 and 1.
 
         Without a seed, the pairs are for scoring, not for an epoch. The target ``next`` is 0 if the
@@ -124,12 +124,12 @@ class SentencePairs:
             starts = [first.starts + len(prefix), second.starts + begin + len(middle)]
             words.append(np.concatenate(starts))  # the tokens between the texts are a word
         targets = {name: own.targets[name] for name in BLOCK} | {"next": Ragged.of(labels)}
-        return Encodings(
+        return FlatSequences(
             Ragged.of([array.astype(np.int64) for array in ids]),
             np.concatenate(segments).astype(np.uint8),
             Ragged.of(words),
             own.example,
-            own.part,
+            own.window,
             targets,
         )
 

@@ -20,12 +20,12 @@ from torch.nn.functional import cross_entropy
 from finetune.data import Dataset
 from finetune.data.preparation import limited
 from finetune.models.warm_start import LANGUAGE_MODELS
-from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.masking import KINDS, Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import (
     MaskedTask,
-    PretrainingRecord,
+    PretrainingState,
     begins_of,
     joined_values,
     outputs_of,
@@ -42,10 +42,10 @@ from finetune.tasks.definition import (
 )
 from finetune.types import (
     Batch,
-    Encoding,
     MaskedPrediction,
     TextBlock,
     TextExample,
+    TokenSequence,
     UserError,
     WindowOutput,
 )
@@ -123,7 +123,7 @@ class PretrainingTask(MaskedTask):
 
     @cached_property
     def _masking(self) -> Masking:
-        config, tokenizer = self.record.config, self.tokenizer.tokenizer
+        config, tokenizer = self.state.config, self.tokenizer.tokenizer
         special = special_subwords(tokenizer)
         return Masking(
             special,
@@ -137,7 +137,7 @@ class PretrainingTask(MaskedTask):
 
     @cached_property
     def _objectives(self) -> list[SpanBoundary | NextSentence]:
-        config = self.record.config
+        config = self.state.config
         return [*[SpanBoundary()] * config.boundary, *[NextSentence()] * config.nsp]
 
     def _separator(self, size: int) -> Array:
@@ -152,14 +152,14 @@ class PretrainingTask(MaskedTask):
 
     def encode(
         self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
-    ) -> Encoded:
+    ) -> EncodedExamples:
         """Encode blocks; without ``for_training`` mask them, as for scores."""
         if for_training:
             return super().encode(examples, gather)
         masking = self._masking_of_scores
 
-        def masked_chunks(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
-            def masked(start: int) -> Encoded:  # drawn where a chunk is encoded
+        def masked_chunks(encode_chunk: EncodeChunk, starts: Sequence[int]) -> EncodedExamples:
+            def masked(start: int) -> EncodedExamples:  # drawn where a chunk is encoded
                 encoded = encode_chunk(start)
                 return replace(encoded, sequences=masking.apply(encoded.sequences))
 
@@ -168,8 +168,8 @@ class PretrainingTask(MaskedTask):
         return super().encode(examples, masked_chunks)
 
     def sequences_of_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
+        self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
+    ) -> FlatSequences:
         """Mask the sequences for an epoch."""
         plain = super().sequences_of_epoch(sequences, seed, epoch, rows)
         return self._masking.apply(plain, seed, epoch)
@@ -183,19 +183,21 @@ class PretrainingTask(MaskedTask):
         """The counts of masks and further objectives; None without further ones."""
         return self._loss_counts if self._objectives else None
 
-    def _sequences(self, examples: Sequence[TextBlock]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(self, examples: Sequence[TextBlock]) -> tuple[list[list[TokenSequence]], int]:
         before, rows = len(self.tokenizer.single.prefix), []
         for example in examples:
             ids, starts, lines = (memoryview(raw).cast("i").tolist() for raw in example.subwords)
             words = [before + start for start in [*starts, len(ids)]]
             target = self._block_targets(example, ids, [*starts, len(ids)], lines)
-            rows.append([Encoding(example.id, *self.tokenizer.build(ids), words, target=target)])
+            rows.append(
+                [TokenSequence(example.id, *self.tokenizer.build(ids), words, target=target)]
+            )
         return rows, 0
 
     def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         return None
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> dict[str, Tensor]:
         targets = super()._targets(rows, sequences)
         if "left" in targets:
             begins = begins_of(sequences).repeat_interleave(targets["number"])
@@ -255,11 +257,11 @@ class PairedTask(PretrainingTask):
 
     @cached_property
     def _pairs(self) -> SentencePairs:
-        return SentencePairs(self.tokenizer.pair, self.record.max_length)
+        return SentencePairs(self.tokenizer.pair, self.state.max_length)
 
     def encode(
         self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
-    ) -> Encoded:
+    ) -> EncodedExamples:
         """Encode blocks; without ``for_training`` make and mask the pairs of scores.
 
         The second text of a pair may be of any example.
@@ -269,17 +271,19 @@ class PairedTask(PretrainingTask):
         masking = self._masking_of_scores
         blocks = super().encode(examples, for_training=True)
 
-        def masked(start: int) -> Encoded:
+        def masked(start: int) -> EncodedExamples:
             rows = np.arange(start, min(start + CHUNK, len(examples)))
             masked_pairs = masking.apply(self._pairs.apply(blocks.sequences, rows))
-            return Encoded(masked_pairs, np.arange(len(rows) + 1), 0 if start else blocks.num_cut)
+            return EncodedExamples(
+                masked_pairs, np.arange(len(rows) + 1), 0 if start else blocks.num_cut
+            )
 
         encoded = gather(masked, range(0, len(examples), CHUNK))
         return replace(encoded, notes=blocks.notes)
 
     def sequences_of_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
+        self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
+    ) -> FlatSequences:
         """Pair and mask the sequences for an epoch."""
         rows = np.arange(len(sequences)) if rows is None else rows
         pairs = self._pairs.apply(sequences, rows, seed, epoch)
@@ -323,7 +327,7 @@ def load_blocks(task: type[Task], config: Any, data: Any = None) -> tuple[Task, 
     make = partial(packed_documents, config, data, tokenizer, longest)
     inputs = large_documents(config, data, tokenizer, longest)
     packed, derived, _ = inputs.prepared(make) if inputs else make()
-    record = PretrainingRecord(config=config, max_length=limit, **MaskedTask.derive(config, packed))
+    state = PretrainingState(config=config, max_length=limit, **MaskedTask.derive(config, packed))
     head = [warm_start.note] if warm_start else _head_notes(encoder)
     notes = [*packed.notes, *head, *derived["notes"]]
     packed = limited(replace(packed, notes=notes), config)
@@ -331,4 +335,4 @@ def load_blocks(task: type[Task], config: Any, data: Any = None) -> tuple[Task, 
         packed = replace(packed, notes=[*packed.notes, *pair_notes(packed, config.seed)])
     frequency = np.array(derived["frequency"], np.int64)
     make_task = PairedTask if config.nsp else PretrainingTask
-    return make_task(record, tokenizer, warm_start, _frequency=frequency), packed
+    return make_task(state, tokenizer, warm_start, _frequency=frequency), packed

@@ -99,14 +99,14 @@ def write_environment(
         content["recipe"] = recipe_run.to_dict() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
-    positive = task.record.extra_fields().get("positive")
+    positive = task.state.extra_fields().get("positive")
     mask = task.tokenizer.tokenizer.mask_token if task.description.fills_masks else ""
     return RunOutcome(
         baselines,
         reasons,
         found,
         positive,
-        predict_command(folder, task.name, task.record.pairs, mask),
+        predict_command(folder, task.name, task.state.pairs, mask),
         advice(config, data.splits["train"], bool(reasons)),
     )
 

@@ -103,7 +103,7 @@ def predict_split(run: RunFolder, name: str, file: GlueFile) -> list[Prediction]
 
     run.require_intact()
     model = Predictor(run.path, decide=False)
-    config = model.task.record.config
+    config = model.task.state.config
     source = file.data or run.config.get("data_used") or config.data
     data = task_class(model.task.name).read(config, source)
     if file.split not in data.splits:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("finetune")
 
 TASK_FILE = "finetune.json"
-"""File in the folder of a saved model with the task's record."""
+"""File in the folder of a saved model with the task's state."""
 FORMAT = 1
 """Version of that file."""
 
@@ -77,7 +77,7 @@ def saved_task(folder: str | Path) -> Task:
     """
     from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.tasks.model_config import task_of_config
-    from finetune.tasks.record import extra_fields
+    from finetune.tasks.state import extra_fields
 
     path = model_folder(folder) / TASK_FILE
     if not path.is_file():
@@ -95,11 +95,11 @@ def saved_task(folder: str | Path) -> Task:
         name: tuple(value) if isinstance(value, list) else value
         for name, value in content["extra"].items()
     }
-    hints = get_type_hints(task.record_class)
+    hints = get_type_hints(task.state_class)
     missing = dataclasses.MISSING, dataclasses.MISSING
     expected = {
         field.name: hints[field.name]
-        for field in extra_fields(task.record_class)
+        for field in extra_fields(task.state_class)
         if field.name in extra or missing == (field.default, field.default_factory)
     }
     check_types(path, extra, expected)
@@ -111,7 +111,7 @@ def saved_task(folder: str | Path) -> Task:
     known = _known_settings(path, name, content)
     try:
         config = from_settings(CONFIGS[name], known)
-        record = task.record_class(
+        state = task.state_class(
             config=_without_code(name, config),
             labels=LabelSet(content["labels"]),
             max_length=content["max_length"],
@@ -126,24 +126,24 @@ def saved_task(folder: str | Path) -> Task:
     class_names: dict[str, Any] = {"id2label": dict | None}
     names = (read_object(model, class_names).get("id2label") if model.is_file() else None) or {}
     in_model = [str(names.get(str(index))) for index in range(len(names))]
-    if record.labels and names and in_model != list(record.labels):
+    if state.labels and names and in_model != list(state.labels):
         raise UserError(
-            f"{path}: its labels ({abbreviated(record.labels)}) differ from {model.name} "
+            f"{path}: its labels ({abbreviated(state.labels)}) differ from {model.name} "
             f"({abbreviated(in_model)}), so one of the files was changed: restore it."
         )
     tokenizer = SubwordTokenizer.saved(path.parent, words=config.description.words)
-    return task_of(task, record, tokenizer)
+    return task_of(task, state, tokenizer)
 
 
 def task_of(
-    task: type[Task], record: Any, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
+    task: type[Task], state: Any, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
 ) -> Task:
-    """Make the task of a record, a tokenizer, and the trained model to begin with."""
-    if isinstance(record.config, TextConfig) and record.config.few_shot:
+    """Make the task of a state, a tokenizer, and the trained model to begin with."""
+    if isinstance(state.config, TextConfig) and state.config.few_shot:
         from finetune.tasks.few_shot import FewShotTask
 
         task = FewShotTask
-    return task(record, tokenizer, warm_start)
+    return task(state, tokenizer, warm_start)
 
 
 def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def save_task(task: Task, folder: Path) -> None:
-    """Write the tokenizer and the task's record into the folder of a model."""
+    """Write the tokenizer and the task's state into the folder of a model."""
     task.tokenizer.save_pretrained(folder)
     (folder / TASK_FILE).write_text(_record_text(task), encoding="utf-8")
 
@@ -187,7 +187,7 @@ def _without_code(task: str, config: TrainConfig) -> TrainConfig:
 
 
 def replace_record(task: Task, folder: Path) -> None:
-    """Replace the task's record in the folder of a saved model."""
+    """Replace the task's state in the folder of a saved model."""
     write_text(folder / TASK_FILE, _record_text(task))
 
 
@@ -196,10 +196,10 @@ def _record_text(task: Task) -> str:
         "format": FORMAT,
         "finetune": finetune.__version__,
         "task": task.name,
-        "labels": list(task.record.labels),
-        "max_length": task.record.max_length,
-        "extra": task.record.extra_fields(),
-        "config": settings(replace(task.record.config, resume=False)),
+        "labels": list(task.state.labels),
+        "max_length": task.state.max_length,
+        "extra": task.state.extra_fields(),
+        "config": settings(replace(task.state.config, resume=False)),
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 

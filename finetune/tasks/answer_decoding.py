@@ -77,7 +77,7 @@ class AnswerDecoder(Decoder):
         """Return the best answers of all windows of a context."""
         context = example.pair or ""
         scores = [output.values.astype(np.float64) for output in outputs]
-        starts = [output.part for output in outputs]
+        starts = [output.window for output in outputs]
         found = candidates(tokens, starts, [own[1:] for own in scores], self.max_answer)
         none = min(float(own[0].sum()) for own in scores)
         every = np.append(found.scores, none) if self.unanswerable else found.scores

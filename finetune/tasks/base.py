@@ -18,15 +18,15 @@ from finetune.data import Dataset
 from finetune.data.reading import read_examples
 from finetune.evaluation.prediction_types import TYPES, score
 from finetune.models.warm_start import ReusableHead, WarmStart
-from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged, whole
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged, whole
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
-from finetune.tasks.record import TaskRecord
+from finetune.tasks.state import TaskState
 from finetune.types import (
     Batch,
-    Encoding,
     Example,
     Sequences,
+    TokenSequence,
     WindowOutput,
 )
 
@@ -43,9 +43,9 @@ CHUNK = 8192
 BLOCK = 2**24
 """Number of token ids to look at together."""
 
-EncodeChunk = Callable[[int], Encoded]
+EncodeChunk = Callable[[int], EncodedExamples]
 """Encodes the chunk of examples that begins with an index."""
-Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
+Gather = Callable[[EncodeChunk, Sequence[int]], EncodedExamples]
 """Calls an ``EncodeChunk`` for all chunks, and joins the results."""
 
 BatchLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "torch.Tensor"]]
@@ -53,9 +53,9 @@ BatchLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "to
 head, the vectors [N, H] and their sequences."""
 
 
-def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
+def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> EncodedExamples:
     """Encode all chunks, and join them in memory."""
-    return Encoded.joined(map(encode_chunk, starts))
+    return EncodedExamples.joined(map(encode_chunk, starts))
 
 
 @dataclass(eq=False)
@@ -68,28 +68,30 @@ class Task(ABC):
     settings take it from the cache.
     """
 
-    record: TaskRecord
+    state: TaskState
     tokenizer: SubwordTokenizer
     warm_start: WarmStart | None = None
     """The trained model that a new model begins with."""
 
     # Required members.
 
-    record_class: ClassVar[type[TaskRecord]]
+    state_class: ClassVar[type[TaskState]]
     gold: ClassVar[attrgetter[Any]]
     """Return the gold of an example, None if it has none."""
 
     @classmethod
     @abstractmethod
     def derive(cls, config: Any, data: Dataset) -> dict[str, Any]:
-        """Derive the record's fields from the training data: ``labels`` and those it adds."""
+        """Derive the state's fields from the training data: ``labels`` and those it adds."""
 
     @abstractmethod
-    def _sequences(self, examples: Sequence[Any]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(self, examples: Sequence[Any]) -> tuple[list[list[TokenSequence]], int]:
         """Return the sequences of each example, and how many texts or words were cut to fit."""
 
     @abstractmethod
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
         """Make the targets of a batch from its sequences, and from their targets in ``rows``."""
 
     @abstractmethod
@@ -107,9 +109,9 @@ class Task(ABC):
     def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
         """Make the prediction for an example from the outputs of its windows in order.
 
-        A record that is a decoder makes it.
+        A state that is a decoder makes it.
         """
-        decoder: Any = self.record
+        decoder: Any = self.state
         return decoder.finish(example, outputs)
 
     # What the required members give.
@@ -117,16 +119,16 @@ class Task(ABC):
     @property
     def description(self) -> TaskDescription:
         """The task in words, and the kind of its examples and models."""
-        return self.record.config.description
+        return self.state.config.description
 
     @property
     def name(self) -> str:
         """The name of the command, as in ``TASKS``."""
         return self.description.name
 
-    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+    def collate(self, encodings: Iterable[TokenSequence]) -> dict[str, torch.Tensor]:
         """Make the targets of a batch of sequences, in their order; none if gold is missing."""
-        sequences = Encodings.of(encodings)
+        sequences = FlatSequences.of(encodings)
         return {} if sequences.targets is None else self._targets(sequences.targets, sequences)
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
@@ -160,7 +162,7 @@ class Task(ABC):
 
     def encode(
         self, examples: Sequence[Example], gather: Gather = joined, *, for_training: bool = False
-    ) -> Encoded:
+    ) -> EncodedExamples:
         """Turn examples into sequences of token ids: one for each example, or several windows.
 
         Args:
@@ -169,41 +171,41 @@ class Task(ABC):
                 all chunks; returns their sequences together.
             for_training: Leave out what ``sequences_of_epoch`` adds.
         """
-        widths = self.tokenizer.id_kind, whole(2 * self.record.max_length)  # two texts of a pair
+        widths = self.tokenizer.id_kind, whole(2 * self.state.max_length)  # two texts of a pair
 
-        def encoded_chunk(start: int) -> Encoded:
+        def encoded_chunk(start: int) -> EncodedExamples:
             with without_garbage_collection():
                 chunk = list(examples[start : start + CHUNK])
-                return Encoded.of(*self._sequences(chunk), *widths)
+                return EncodedExamples.of(*self._sequences(chunk), *widths)
 
         encoded = gather(encoded_chunk, range(0, len(examples), CHUNK))
         return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
 
-    def _encoding_notes(self, examples: Sequence[Any], encoded: Encoded) -> list[str]:
+    def _encoding_notes(self, examples: Sequence[Any], encoded: EncodedExamples) -> list[str]:
         ids, unknown = encoded.sequences.ids.values, self.tokenizer.unknown
         blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
         number = sum(int((block == unknown).sum()) for block in blocks)
         return self.tokenizer.unreadable(number, len(ids))
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> dict[str, Any]:
-        return score(TYPES[self.record.kind].tables_of(gold, predicted, **facts))
+        return score(TYPES[self.state.kind].tables_of(gold, predicted, **facts))
 
     @property
     def graph_refusal(self) -> str | None:
         """The reason why an exported graph cannot replace the model.
 
-        It is empty if a graph can: the record then decodes its logits, as a class of
+        It is empty if a graph can: the state then decodes its logits, as a class of
         ``finetune.tasks.decoding``. None if no model of the task is exported.
         """
         return None
 
     @property
     def calibrated(self) -> bool:
-        """True if values of the record are fitted on the validation split after training."""
+        """True if values of the state are fitted on the validation split after training."""
         return False
 
     def fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
-        """Return fitted fields of the record for gold and predictions, and a note about them."""
+        """Return fitted fields of the state for gold and predictions, and a note about them."""
         raise NotImplementedError
 
     def apply_fitted(self, example: Any, prediction: Any) -> Any:
@@ -211,8 +213,8 @@ class Task(ABC):
         raise NotImplementedError
 
     def sequences_of_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
+        self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
+    ) -> FlatSequences:
         """Return training sequences as the model reads them in an epoch: some rows, or all."""
         return sequences if rows is None else sequences.take(rows)
 
@@ -249,10 +251,10 @@ def labeled_model(
     task: Task, load: Callable[..., M], folder: str | Path | None, /, **settings: Any
 ) -> M:
     """Make a new model for the labels of a task by ``load`` with settings, or load one saved."""
-    batching = task.record.config.batching
+    batching = task.state.config.batching
     if folder is not None:
         return load(str(folder), batching=batching)
-    labels = list(task.record.labels)
+    labels = list(task.state.labels)
     model = load(labels=labels, batching=batching, **settings, **starting_model(task))
     if task.warm_start is not None:
         task.warm_start.copy_head(model)
@@ -261,6 +263,6 @@ def labeled_model(
 
 def starting_model(task: Task) -> dict[str, Any]:
     """Return the arguments of ``from_pretrained`` that name what a new model begins with."""
-    config, start = task.record.config, task.warm_start
+    config, start = task.state.config, task.warm_start
     name = config.model if start is None else start.source
     return {"name": name} | ({"bilstm": True} if config.bilstm else {})

@@ -41,7 +41,7 @@ def calibrate(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Cali
 
 def _fitted(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[Task, str]:
     fitted, note = task.fit(gold, predicted)
-    return replace(task, record=replace(task.record, **fitted)), note
+    return replace(task, state=replace(task.state, **fitted)), note
 
 
 def with_thresholds(task: Task, thresholds: str | float | Mapping[str, float]) -> Task:
@@ -50,9 +50,9 @@ def with_thresholds(task: Task, thresholds: str | float | Mapping[str, float]) -
     Raises:
         UserError: The model has no such label, or the thresholds are not from 0 to 1.
     """
-    record: Any = task.record
-    given = read_thresholds(thresholds, task.record.threshold_labels)
-    return replace(task, record=replace(record, thresholds={**record.thresholds, **given}))
+    state: Any = task.state
+    given = read_thresholds(thresholds, task.state.threshold_labels)
+    return replace(task, state=replace(state, thresholds={**state.thresholds, **given}))
 
 
 def least_confidence(
@@ -63,7 +63,7 @@ def least_confidence(
     Raises:
         UserError: The predictions have no probability, or no label has this name.
     """
-    type = TYPES[task.record.kind]
+    type = TYPES[task.state.kind]
     if not type.wording.rated:
         raise UserError(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
@@ -76,7 +76,7 @@ def least_confidence(
             f"--threshold {threshold!r}: answers of `finetune {task.name}` share one threshold: "
             "write a number."
         )
-    return read_thresholds(threshold, list(task.record.labels))
+    return read_thresholds(threshold, list(task.state.labels))
 
 
 def compared_values(
@@ -86,7 +86,7 @@ def compared_values(
 
     Examples without gold are left out. Probabilities are None if a task has none.
     """
-    type = TYPES[task.record.kind]
+    type = TYPES[task.state.kind]
     pairs = zip(map(type.gold, gold), predicted, strict=True)
     known = [(value, prediction) for value, prediction in pairs if value is not None]
     predictions = [prediction for _, prediction in known]

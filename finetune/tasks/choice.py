@@ -27,20 +27,20 @@ from finetune.data.text_labels import labeled
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
-from finetune.preprocessing.encodings import Encodings, Ragged
+from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences, check_characters
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.decoding import log_softmax
-from finetune.tasks.record import TaskRecord
 from finetune.tasks.soft_losses import SoftChoiceLoss, by_question
+from finetune.tasks.state import TaskState
 from finetune.types import (
     IGNORED,
     Batch,
     ChoicePrediction,
     ChoiceQuestion,
-    Encoding,
     Example,
     LabelSet,
+    TokenSequence,
     UserError,
     WindowOutput,
 )
@@ -55,8 +55,8 @@ BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceRecord(TaskRecord):
-    """The record of a task of multiple choice."""
+class ChoiceState(TaskState):
+    """The state of a task of multiple choice."""
 
     config: ChoiceConfig
     temperature: float | None = None
@@ -90,8 +90,8 @@ class ChoiceRecord(TaskRecord):
 class ChoiceTask(Task):
     """The most probable choice of each question."""
 
-    record: ChoiceRecord
-    record_class = ChoiceRecord
+    state: ChoiceState
+    state_class = ChoiceState
     reusable_head = ChoiceScorer
     skipped_checks = ("labels",)
     gold = attrgetter("label")
@@ -111,9 +111,11 @@ class ChoiceTask(Task):
     @property
     def calibrated(self) -> bool:
         """True if a temperature is fitted."""
-        return self.record.config.calibrate != "none"
+        return self.state.config.calibrate != "none"
 
-    def _sequences(self, examples: Sequence[ChoiceQuestion]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(
+        self, examples: Sequence[ChoiceQuestion]
+    ) -> tuple[list[list[TokenSequence]], int]:
         subwords, making = self._subwords(examples), self._text_sequences
         found, num_cut = [], 0
         for example in examples:
@@ -130,14 +132,16 @@ class ChoiceTask(Task):
                 cut, rest = making.with_cut_context(first, rest, room)
                 ids, segments = self.tokenizer.build(cut, None if second is None else rest)
                 right = None if example.label is None else {"right": [part == example.label]}
-                sequences.append(Encoding(example.id, ids, segments, part=part, target=right))
+                sequences.append(
+                    TokenSequence(example.id, ids, segments, window=part, target=right)
+                )
             found.append(sequences)
             num_cut += longest > 0
         return found, num_cut
 
     @property
     def _text_sequences(self) -> TextSequences:
-        return TextSequences(self.tokenizer, self.record.max_length, self.record.config.long_text)
+        return TextSequences(self.tokenizer, self.state.max_length, self.state.config.long_text)
 
     def _subwords(self, examples: Sequence[ChoiceQuestion]) -> dict[tuple[str, bool], list[int]]:
         """Return the subwords of each text; most questions have a text that all choices share.
@@ -154,27 +158,29 @@ class ChoiceTask(Task):
         found: dict[tuple[str, bool], list[int]] = {}
         for second in (False, True):
             texts = [text for text, is_second in flat if is_second == second]
-            last = second or self.record.config.long_text == "truncate-start"
-            ids = self.tokenizer.first_subwords(texts, self.record.max_length, last=last)
+            last = second or self.state.config.long_text == "truncate-start"
+            ids = self.tokenizer.first_subwords(texts, self.state.max_length, last=last)
             found |= dict(zip(((text, second) for text in texts), ids, strict=True))
         return found
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
         """Make the targets of whole questions: ``rows`` [Q, C] and ``label`` [Q].
 
         ``rows`` are the sequences of the choices of each of Q questions, -1 where a question has
         fewer choices than C. ``label`` is ``IGNORED`` without gold.
         """
         _, question = np.unique(sequences.example, return_inverse=True)
-        choices = np.full((question.max() + 1, sequences.part.max() + 1), -1)
-        choices[question, sequences.part] = np.arange(len(sequences))
+        choices = np.full((question.max() + 1, sequences.window.max() + 1), -1)
+        choices[question, sequences.window] = np.arange(len(sequences))
         label, right = np.full(len(choices), IGNORED), rows["right"].values.astype(bool)
-        label[question[right]] = sequences.part[right]
+        label[question[right]] = sequences.window[right]
         return {"rows": torch.from_numpy(choices), "label": torch.from_numpy(label)}
 
     def model(self, folder: str | Path | None = None) -> ChoiceScorer:
         """Make a new model on the configured encoder, or load one from a folder."""
-        dropout = self.record.config.classifier_dropout
+        dropout = self.state.config.classifier_dropout
         return labeled_model(self, ChoiceScorer.from_pretrained, folder, dropout=dropout)
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -195,9 +201,9 @@ class ChoiceTask(Task):
 
     def _decided(self, example: ChoiceQuestion, probabilities: np.ndarray) -> ChoicePrediction:
         best, before = int(probabilities.argmax()), None
-        if self.record.temperature is not None:
+        if self.state.temperature is not None:
             before = tuple(map(float, probabilities))
-            probabilities = scale(probabilities, self.record.temperature, False)
+            probabilities = scale(probabilities, self.state.temperature, False)
         return ChoicePrediction(
             example.id, best, example.choices[best], tuple(map(float, probabilities)), before
         )
@@ -225,7 +231,7 @@ class ChoiceTask(Task):
         self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction], **facts: Any
     ) -> dict[str, float]:
         found = super()._score(gold, predicted)
-        if self.record.temperature is not None:
+        if self.state.temperature is not None:
             labels = [example.label for example in gold]
             correct = [p.choice == label for p, label in zip(predicted, labels, strict=True)]
             before = [max(p.uncalibrated or ()) for p in predicted]

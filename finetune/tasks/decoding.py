@@ -1,8 +1,8 @@
 """From the logits of sequences to predictions: what all decoders share, and texts.
 
 Numpy alone, as exported models decode with this file and its neighbors too (``tag_decoding``,
-``span_decoding``, ``answer_decoding``). The record of a task is a decoder, and an export holds the
-attributes of the record that decoding reads. ``windows`` makes one value of each sequence of a
+``span_decoding``, ``answer_decoding``). The state of a task is a decoder, and an export holds the
+attributes of the state that decoding reads. ``windows`` makes one value of each sequence of a
 batch, and ``finish`` makes the prediction of an example from the values of its sequences.
 """
 
@@ -25,7 +25,7 @@ from finetune.types import (
 
 
 class Decoder:
-    """Makes predictions from logits: the record of a task, or what an export holds of it."""
+    """Makes predictions from logits: the state of a task, or what an export holds of it."""
 
     labels: LabelSet
     all_subwords: bool = False
@@ -42,7 +42,7 @@ class Decoder:
 
     @classmethod
     def restored(cls, values: Mapping[str, Any]) -> Self:
-        """Make a decoder that is no record from the values of its attributes."""
+        """Make a decoder that is no state from the values of its attributes."""
         decoder = cls()
         vars(decoder).update(values, labels=LabelSet(values["labels"]))
         return decoder

@@ -36,9 +36,9 @@ def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tup
     data, derived, _ = _prepared(task, config, data)
     warm_start, tokenizer = load_tokenizer(config, task, derived["labels"], derived.get("problem"))
     limit = sequence_limit(config, tokenizer, warm_start)
-    record = task.record_class(config=config, max_length=limit, **derived)
+    state = task.state_class(config=config, max_length=limit, **derived)
     data = limited(data, config)
-    made = task_of(task, record, tokenizer, warm_start)
+    made = task_of(task, state, tokenizer, warm_start)
     data = made.complete(replace(data, notes=[*data.notes, *unmeasured_labels(data)]))
     return made, replace(data, notes=[*data.notes, warm_start.note]) if warm_start else data
 
@@ -59,7 +59,7 @@ def run_data(
         UserError: The data were in memory, or have changed since.
     """
     saved = RunFolder.open(model.parent).config  # empty if the folder is a model alone
-    config: Any = replace(task.record.config, resume=False)
+    config: Any = replace(task.state.config, resume=False)
     config = replace(config, data=saved.get("data_used") or config.data)
     definition = task_class(task.name)
     if data is not None:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from finetune.models.heads.crf import CrfScores
-from finetune.preprocessing.encodings import Array, Encodings
+from finetune.preprocessing.encodings import Array, FlatSequences
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
-from finetune.types import Encoding, LabelSpan, SpanPrediction, TextPrediction, TokenPrediction
+from finetune.types import LabelSpan, SpanPrediction, TextPrediction, TokenPrediction, TokenSequence
 
 
 class Explained(ABC):
@@ -25,8 +25,8 @@ class Explained(ABC):
         record: The record of the task.
     """
 
-    def __init__(self, record: Any) -> None:
-        self.record = record
+    def __init__(self, state: Any) -> None:
+        self.state = state
 
     @property
     @abstractmethod
@@ -41,11 +41,11 @@ class Explained(ABC):
     def scores(self, logits: Any) -> torch.Tensor:
         """Return the uncalibrated score of each class in each row of the logits: [R, C]."""
 
-    def num_rows(self, sequences: Encodings) -> Array:
+    def num_rows(self, sequences: FlatSequences) -> Array:
         """Return the number of rows of the logits of each sequence: [N]."""
         return np.ones(len(sequences), dtype=np.int64)
 
-    def row(self, label: LabelSpan, sequence: Encoding) -> int | None:
+    def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
         """Return the row of a label among the rows of a sequence; None if it has no row."""
         return 0
 
@@ -57,22 +57,22 @@ class ExplainedTexts(Explained):
     def unit(self) -> str:
         """The unit of the scores."""
         units = {"single": "log-probability", "multi": "logit", "regression": "number"}
-        return units[self.record.problem]
+        return units[self.state.problem]
 
     def labels(self, prediction: TextPrediction) -> Sequence[LabelSpan]:
         """Return the predicted label, also a withheld one, each of several, or the number."""
-        labels, label = self.record.labels, prediction.label
+        labels, label = self.state.labels, prediction.label
         label = prediction.decided.get("withheld") if label is None else label
         if label is None:
             return ()
-        if self.record.problem == "regression":
+        if self.state.problem == "regression":
             return (LabelSpan(labels[0], 0),)
         names = label if isinstance(label, tuple) else (str(label),)
         return [LabelSpan(name, labels.id(name)) for name in names]
 
     def scores(self, logits: torch.Tensor) -> torch.Tensor:
         """Return log-probabilities of classes, logits of several labels, or the number: [N, C]."""
-        return logits.log_softmax(-1) if self.record.problem == "single" else logits
+        return logits.log_softmax(-1) if self.state.problem == "single" else logits
 
 
 class ExplainedTags(Explained):
@@ -81,11 +81,11 @@ class ExplainedTags(Explained):
     @property
     def unit(self) -> str:
         """The unit of the scores."""
-        return "log-probability" if self.record.config.context == "none" else ""
+        return "log-probability" if self.state.config.context == "none" else ""
 
     def labels(self, prediction: TokenPrediction) -> Sequence[LabelSpan]:
         """Return the tag of each word, without O and withheld tags."""
-        ids = self.record.labels.ids(prediction.tags, -1)
+        ids = self.state.labels.ids(prediction.tags, -1)
         tags = enumerate(zip(prediction.tags, ids, strict=True))
         return [LabelSpan(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
 
@@ -93,18 +93,18 @@ class ExplainedTags(Explained):
         """Return log-probabilities of tags; a CRF gives them from its emissions alone: [R, C]."""
         return (logits.emissions if isinstance(logits, CrfScores) else logits).log_softmax(-1)
 
-    def num_rows(self, sequences: Encodings) -> Array:
+    def num_rows(self, sequences: FlatSequences) -> Array:
         """Return the number of core words of each sequence, or of their subwords: [N]."""
-        return self.record.num_rows(sequences)  # type: ignore[no-any-return]
+        return self.state.num_rows(sequences)  # type: ignore[no-any-return]
 
-    def row(self, label: LabelSpan, sequence: Encoding) -> int | None:
+    def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
         """Return the row of a word, or of its first subword; None in the other windows."""
         assert label.words is not None
         word = label.words[0] - sequence.first_word
         if not 0 <= word < sequence.num_words:
             return None
         starts = sequence.word_starts
-        return starts[word] - starts[0] if self.record.all_subwords else word
+        return starts[word] - starts[0] if self.state.all_subwords else word
 
 
 class ExplainedSpans(Explained):
@@ -113,26 +113,26 @@ class ExplainedSpans(Explained):
     @property
     def unit(self) -> str:
         """The unit of the scores."""
-        return "logit" if self.record.config.context == "none" else ""
+        return "logit" if self.state.config.context == "none" else ""
 
     def labels(self, prediction: SpanPrediction) -> Sequence[LabelSpan]:
         """Return the type of each span."""
-        ids = self.record.labels.id
+        ids = self.state.labels.id
         return [LabelSpan(span.label, ids(span.label), span[:2]) for span in prediction.spans]
 
     def scores(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the logits of types against no type: [S, C]."""
-        return logits if self.record.multi_label else logits[:, 1:] - logits[:, :1]
+        return logits if self.state.multi_label else logits[:, 1:] - logits[:, :1]
 
-    def num_rows(self, sequences: Encodings) -> Array:
+    def num_rows(self, sequences: FlatSequences) -> Array:
         """Return the number of candidates of each sequence: [N]."""
-        width = self.record.max_width
+        width = self.state.max_width
         return np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
 
-    def row(self, label: LabelSpan, sequence: Encoding) -> int | None:
+    def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
         """Return the row of a span; None in windows without it."""
         assert label.words is not None
         start, end = (word - sequence.first_word for word in label.words)
         if start < 0 or end > sequence.num_words:
             return None
-        return int(candidate_index(start, end, sequence.num_words, self.record.max_width))
+        return int(candidate_index(start, end, sequence.num_words, self.state.max_width))

@@ -19,7 +19,7 @@ from torch.nn import functional
 from finetune.data import Dataset
 from finetune.data.text_labels import label_names
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
-from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
 from finetune.tasks.base import BatchLoss, Task, starting_model
 from finetune.tasks.explained import ExplainedTexts
@@ -62,7 +62,7 @@ class FewShotTask(TextClassificationTask):
     def complete(self, data: Dataset) -> Dataset:
         """Raise UserError if the training examples lack a label."""
         found = {name for example in data.splits["train"] for name in label_names(example)}
-        if missing := [name for name in self.record.labels if name not in found]:
+        if missing := [name for name in self.state.labels if name not in found]:
             raise UserError(
                 f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
             )
@@ -76,24 +76,26 @@ class FewShotTask(TextClassificationTask):
             "`finetune predict`, or train without it and export that"
         )
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
         return {}  # the loss compares vectors
 
     def model(self, folder: str | Path | None = None) -> SentenceEncoder:
         """Make a new sentence encoder with a classifier, or load one from a folder."""
-        config = self.record.config
+        config = self.state.config
         settings: dict[str, Any] = {
             "pairs": False,
-            "max_length": self.record.max_length,
+            "max_length": self.state.max_length,
             "batching": config.batching,
         }
         if folder is not None:
             return SentenceEncoder.from_pretrained(
-                str(folder), trained=True, labels=list(self.record.labels), **settings
+                str(folder), trained=True, labels=list(self.state.labels), **settings
             )
         pooling, normalize = starting_pooling(config)
         return SentenceEncoder.from_pretrained(
-            labels=list(self.record.labels),
+            labels=list(self.state.labels),
             pooling=pooling,
             normalize=normalize,
             **settings,
@@ -101,8 +103,8 @@ class FewShotTask(TextClassificationTask):
         )
 
     def sequences_of_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
+        self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
+    ) -> FlatSequences:
         """Return each text with one of its own label and one of another.
 
         They are the anchor, its positive and its negative: ``part`` 0, 1 and 2.
@@ -120,7 +122,7 @@ class FewShotTask(TextClassificationTask):
         return replace(
             sequences.take(triples),
             example=np.repeat(sequences.example[chosen], 3),
-            part=np.tile(np.arange(3), len(chosen)),
+            window=np.tile(np.arange(3), len(chosen)),
         )
 
     @property
@@ -131,7 +133,7 @@ class FewShotTask(TextClassificationTask):
     def _loss_of_triples(
         self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        numbers = torch.tensor(sequences.part)
+        numbers = torch.tensor(sequences.window)
         rows = [to_device((numbers == each).nonzero()[:, 0], vectors.device) for each in range(3)]
         anchor, *others = (vectors.index_select(0, each) for each in rows)
         label = torch.cat([anchor.new_ones(len(anchor)), anchor.new_zeros(len(anchor))])
@@ -148,9 +150,9 @@ class FewShotTask(TextClassificationTask):
         """Fit a logistic regression on the vectors, with an L2 penalty as in SetFit (C = 1)."""
         from sklearn.linear_model import LogisticRegression  # which takes long to import
 
-        labels, predicted = self.record.labels, predict(_VectorTask(self.record, self.tokenizer))
+        labels, predicted = self.state.labels, predict(_VectorTask(self.state, self.tokenizer))
         classes = np.array([labels.id(str(each.label), each.where) for each in gold])
-        weights = self.record.class_weights
+        weights = self.state.class_weights
         model = LogisticRegression(max_iter=10_000).fit(
             np.stack([each.vectors[0] for each in predicted]).astype(np.float64),
             classes,

@@ -97,10 +97,10 @@ def task_of_config(folder: Path) -> Task:
     tokenizer = SubwordTokenizer.saved(folder, words=settings.description.words)
     encoder = load_config(str(folder))
     limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
-    record = made.record_class(
+    state = made.state_class(
         config=settings,
         labels=labels_of(config) if settings.description.labels else LabelSet(()),
         max_length=tokenizer.max_length(limit, None),
         **fields,
     )
-    return made(record, tokenizer)
+    return made(state, tokenizer)

@@ -62,7 +62,7 @@ class Multitask:
         """Make new models on one encoder, or load those of the folders ``folder/NAME``."""
         heads = {}
         for name, task in self.tasks.items():
-            set_seed(task.record.config.seed)
+            set_seed(task.state.config.seed)
             heads[name] = task.model(None if folder is None else folder / name)
         return MultitaskHead(heads)
 

@@ -24,21 +24,21 @@ from finetune.data.tables import Table
 from finetune.evaluation.prediction_types.answers import gold_answers
 from finetune.evaluation.prediction_types.squad import best_threshold
 from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.calibration import check_thresholds
-from finetune.tasks.record import TaskRecord
 from finetune.tasks.soft_losses import SoftAnswerLoss
+from finetune.tasks.state import TaskState
 from finetune.types import (
     AnswerPrediction,
     Batch,
-    Encoding,
     Example,
     LabelSet,
     Question,
+    TokenSequence,
     UserError,
     WindowOutput,
     quantity,
@@ -51,8 +51,8 @@ MOST_MISPLACED = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerRecord(TaskRecord, AnswerDecoder):
-    """The record of question answering; ``AnswerDecoder`` explains what decides predictions."""
+class AnswerState(TaskState, AnswerDecoder):
+    """The state of question answering; ``AnswerDecoder`` explains what decides predictions."""
 
     config: QAConfig
     unanswerable: bool
@@ -92,8 +92,8 @@ class AnswerRecord(TaskRecord, AnswerDecoder):
 class QuestionAnsweringTask(Task):
     """The answer to a question in its context."""
 
-    record: AnswerRecord
-    record_class = AnswerRecord
+    state: AnswerState
+    state_class = AnswerState
     reusable_head = QuestionAnswerer
     skipped_checks = ("labels", "pairs")
     gold = attrgetter("answers")
@@ -158,13 +158,13 @@ class QuestionAnsweringTask(Task):
     @property
     def calibrated(self) -> bool:
         """True if a threshold of no answer is chosen."""
-        return self.record.unanswerable
+        return self.state.unanswerable
 
-    def _sequences(self, examples: Sequence[Question]) -> tuple[list[list[Encoding]], int]:
-        record = self.record
-        return encode_questions(examples, self.tokenizer, record.max_length, record.overlap)
+    def _sequences(self, examples: Sequence[Question]) -> tuple[list[list[TokenSequence]], int]:
+        state = self.state
+        return encode_questions(examples, self.tokenizer, state.max_length, state.overlap)
 
-    def _encoding_notes(self, examples: Sequence[Question], encoded: Encoded) -> list[str]:
+    def _encoding_notes(self, examples: Sequence[Question], encoded: EncodedExamples) -> list[str]:
         notes = super()._encoding_notes(examples, encoded)
         targets = encoded.sequences.targets
         if targets is None:
@@ -180,7 +180,9 @@ class QuestionAnsweringTask(Task):
             )
         return notes
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
         found = {name: torch.from_numpy(rows[name].values.astype(np.int64)) for name in POSITIONS}
         weight = (found["start"] >= 0).float()
         return {name: value.clamp(min=0) for name, value in found.items()} | {"weight": weight}
@@ -203,12 +205,12 @@ class QuestionAnsweringTask(Task):
             (first, begin, begin + size)
             for first, begin, size in zip(firsts, begins, sizes, strict=True)
         ]
-        return batch.window_outputs(self.record.windows(logits.cpu().numpy(), rows))
+        return batch.window_outputs(self.state.windows(logits.cpu().numpy(), rows))
 
     def finish(self, example: Question, outputs: Sequence[WindowOutput]) -> AnswerPrediction:
         """Return the best answers of all windows."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
-        return self.record.finish(example, outputs, tokens)
+        return self.state.finish(example, outputs, tokens)
 
     def fit(
         self, gold: Sequence[Question], predicted: Sequence[AnswerPrediction]
@@ -228,7 +230,7 @@ class QuestionAnsweringTask(Task):
 
     def apply_fitted(self, example: Question, prediction: AnswerPrediction) -> AnswerPrediction:
         """Apply the fitted values to a prediction."""
-        return self.record.decide(prediction.id, prediction.best, prediction.no_answer_score)
+        return self.state.decide(prediction.id, prediction.best, prediction.no_answer_score)
 
 
 def _best_text(prediction: AnswerPrediction) -> str:

@@ -25,7 +25,7 @@ from finetune.data.examples import Examples
 from finetune.data.preparation import with_gold
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
 from finetune.tasks.base import labeled_model
@@ -36,16 +36,16 @@ from finetune.tasks.class_losses import (
     loss_targets,
 )
 from finetune.tasks.decoding import log_softmax
-from finetune.tasks.word_task import WordRecord, WordTask
+from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
-    Encoding,
     LabelSet,
     Relation,
     RelationPrediction,
     Span,
     TokenExample,
+    TokenSequence,
     UserError,
     WindowOutput,
     abbreviated,
@@ -60,8 +60,8 @@ MANY_PAIRS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelationRecord(WordRecord):
-    """The record of a relation task."""
+class RelationState(WordState):
+    """The state of a relation task."""
 
     config: RelationsConfig
     related: Mapping[str, list[str]]
@@ -85,8 +85,8 @@ NO_GOLD = (
 class RelationTask(WordTask):
     """Labels for pairs of spans of a sentence."""
 
-    record: RelationRecord
-    record_class = RelationRecord
+    state: RelationState
+    state_class = RelationState
     reusable_head = RelationClassifier
     gold = attrgetter("relations")
     graph_refusal = "relations are between given spans, which the exported models do not read"
@@ -139,10 +139,10 @@ class RelationTask(WordTask):
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on the pairs to classify, and notes on the unseen types of each split."""
-        record, found = self.record, list(data.notes)
+        state, found = self.state, list(data.notes)
         for split, rows in data.splits.items():
             spans = [example.spans or () for example in rows]
-            chosen = [{*_pairs(record.config, record.related, each)} for each in spans]
+            chosen = [{*_pairs(state.config, state.related, each)} for each in spans]
             every = sum(len(each) * (len(each) - 1) for each in spans)
             number = sum(map(len, chosen))
             if len(chosen) and max(map(len, chosen)) > MANY_PAIRS:
@@ -158,7 +158,7 @@ class RelationTask(WordTask):
                 note += "found, as none in training is between spans of such types (--pairs all)"
             found.append(note)
             types = Counter(span.label for each in spans for span in each)
-            if unseen := sorted(types.keys() - record.related.keys()):
+            if unseen := sorted(types.keys() - state.related.keys()):
                 number = sum(types[name] for name in unseen)
                 found.append(
                     f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
@@ -170,21 +170,21 @@ class RelationTask(WordTask):
     def _markers(self) -> Markers:
         return Markers(self.tokenizer)
 
-    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
-        record = self.record
+    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
+        state = self.state
         neighbors = self._neighbors(examples)
         subwords = self.tokenizer.word_subwords([example.words for example in examples])
         result, num_cut = [], 0
         for example, words in zip(examples, subwords, strict=True):
             gold = None if example.relations is None else _gold_labels(example)
             found = []
-            for number, pair in enumerate(_pairs(record.config, record.related, _spans(example))):
+            for number, pair in enumerate(_pairs(state.config, state.related, _spans(example))):
                 encoding, num_left_out = self._pair(example, words, pair, neighbors)
                 target = None
                 if gold is not None:
                     label = gold.get(pair)
-                    target = {"label": [_class_of(label, record.labels)]}
-                found.append(replace(encoding, part=number, target=target))
+                    target = {"label": [_class_of(label, state.labels)]}
+                found.append(replace(encoding, window=number, target=target))
                 num_cut += num_left_out
             result.append(found)
         return result, num_cut
@@ -195,12 +195,12 @@ class RelationTask(WordTask):
         words: WordIds,
         pair: tuple[Span, Span],
         neighbors: Mapping[tuple[str, ...], WordIds],
-    ) -> tuple[Encoding, int]:
+    ) -> tuple[TokenSequence, int]:
         tokenizer, size = self.tokenizer, self._markers.size(*(span.label for span in pair))
-        room = self.record.max_length - tokenizer.single.num_special
+        room = self.state.max_length - tokenizer.single.num_special
         if room < size + 2:
             raise UserError(
-                f"{example.where}: --max-length {self.record.max_length} has no room for words "
+                f"{example.where}: --max-length {self.state.max_length} has no room for words "
                 f"between the {size} tokens of the markers: raise it."
             )
         if neighbors and (spare := room - size - sum(map(len, words))) > 0:
@@ -210,20 +210,24 @@ class RelationTask(WordTask):
         ids, segments = tokenizer.build(marked)
         begin = len(tokenizer.single.prefix)
         starts = [*(begin + index for index in represents), len(ids)]
-        return Encoding(example.id, ids, segments, starts), num_left_out
+        return TokenSequence(example.id, ids, segments, starts), num_left_out
 
-    def _encoding_notes(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
+    def _encoding_notes(
+        self, examples: Sequence[TokenExample], encoded: EncodedExamples
+    ) -> list[str]:
         notes = super()._encoding_notes(examples, encoded)
         if number := sum(len(example.unreachable) for example in examples):
             spans = quantity(number, "span begins or ends", "spans begin or end")
             notes.append(f"{spans} inside a word: no pairs with them are classified")
         return notes
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
-        record = self.record
-        weights = record.class_weights and (1.0, *record.class_weights)
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
+        state = self.state
+        weights = state.class_weights and (1.0, *state.class_weights)
         label = torch.from_numpy(rows["label"].values.astype(np.int64))
-        return {"label": label} | loss_targets(record.config, weights, record.class_frequencies)
+        return {"label": label} | loss_targets(state.config, weights, state.class_frequencies)
 
     def model(self, folder: str | Path | None = None) -> RelationClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
@@ -232,13 +236,13 @@ class RelationTask(WordTask):
             RelationClassifier.from_pretrained,
             folder,
             subject_id=self._markers.subject_id,
-            dropout=self.record.config.classifier_dropout,
+            dropout=self.state.config.classifier_dropout,
         )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed loss of the pairs [N, 1 + C], and their summed weight."""
         losses, weights = class_losses(
-            self.record.config, logits, batch.targets["label"], batch.targets
+            self.state.config, logits, batch.targets["label"], batch.targets
         )
         return (losses * weights).sum(), weights.sum()
 
@@ -249,17 +253,17 @@ class RelationTask(WordTask):
 
     def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> RelationPrediction:
         """Predict the most probable label of each pair, in one or both directions."""
-        record, spans = self.record, _spans(example)
-        pairs = list(_pairs(record.config, record.related, spans))
+        state, spans = self.state, _spans(example)
+        pairs = list(_pairs(state.config, state.related, spans))
         found: dict[tuple[Span, Span], tuple[float, Relation]] = {}
         for output in outputs:
             best = int(output.values.argmax())
             if best:
-                subject, object = pairs[output.part]
-                relation = Relation(subject, object, record.labels[best - 1])
+                subject, object = pairs[output.window]
+                relation = Relation(subject, object, state.labels[best - 1])
                 found[subject, object] = float(output.values[best]), relation
-        setting = record.config.decoding
-        if not (record.both if setting == "auto" else setting == "both"):
+        setting = state.config.decoding
+        if not (state.both if setting == "auto" else setting == "both"):
             for (subject, object), (score, _) in list(found.items()):
                 other = found.get((object, subject))
                 if other is not None and other[0] >= score:

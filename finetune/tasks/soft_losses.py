@@ -20,19 +20,19 @@ from torch.nn import functional
 
 from finetune.models.heads.crf import CrfScores, chain_divergence
 from finetune.models.heads.pretrained import POSITIONS, rows_of
-from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.preprocessing.span_candidates import num_candidates
 from finetune.types import IGNORED, Batch
 
 
 class SoftLoss(ABC):
-    """The loss against a teacher, by the record of the task.
+    """The loss against a teacher, by the state of the task.
 
     The sum over a batch is to be divided by the number of words, or of sequences of texts.
     """
 
-    def __init__(self, record: Any) -> None:
-        self.record = record
+    def __init__(self, state: Any) -> None:
+        self.state = state
 
     @abstractmethod
     def __call__(self, logits: Any, teacher: Tensor, batch: Batch, temperature: float) -> Tensor:
@@ -43,7 +43,7 @@ class SoftLoss(ABC):
         """
 
     @abstractmethod
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: FlatSequences) -> Mapping[str, Ragged]:
         """Return targets of sequences without gold, which add nothing to the loss of the task."""
 
 
@@ -52,21 +52,21 @@ class SoftTextLoss(SoftLoss):
 
     def __call__(self, logits: Tensor, teacher: Tensor, batch: Batch, temperature: float) -> Tensor:
         """Return the summed loss of logits [N, C]."""
-        if self.record.problem == "regression":
+        if self.state.problem == "regression":
             return functional.mse_loss(logits, teacher.to(logits.dtype), reduction="sum")
-        if self.record.problem == "multi":
+        if self.state.problem == "multi":
             return label_divergence(logits, teacher, temperature).mean(1).sum()
         return class_divergence(logits, teacher, temperature).sum()
 
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: FlatSequences) -> Mapping[str, Ragged]:
         """Return targets whose weight is 0."""
-        num_labels, problem = len(self.record.labels), self.record.problem
+        num_labels, problem = len(self.state.labels), self.state.problem
         kind = np.int32 if problem == "single" else np.float32
         targets = {
             "label": _zeros(len(sequences), num_labels if problem == "multi" else 1, kind),
             "fraction": _zeros(len(sequences), 1, np.float32),
         }
-        if self.record.votes:
+        if self.state.votes:
             targets["votes"] = _zeros(len(sequences), num_labels, np.float32)
         return targets
 
@@ -81,11 +81,11 @@ class SoftTagLoss(SoftLoss):
             return chain_divergence(logits, CrfScores(teacher, *edges), batch, temperature)
         return class_divergence(logits, teacher, temperature).sum()
 
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: FlatSequences) -> Mapping[str, Ragged]:
         """Return unknown tags, which have no loss."""
-        counts = self.record.num_rows(sequences)
+        counts = self.state.num_rows(sequences)
         targets = {"tag": Ragged.of_counts(np.full(counts.sum(), IGNORED, np.int32), counts)}
-        if self.record.config.crf:
+        if self.state.config.crf:
             last = np.diff(sequences.example, append=-1) != 0  # window of its sentence
             ones = np.ones_like(counts)
             targets["begins"] = Ragged.of_counts(sequences.first_word == 0, ones)
@@ -98,12 +98,12 @@ class SoftSpanLoss(SoftLoss):
 
     def __call__(self, logits: Tensor, teacher: Tensor, batch: Batch, temperature: float) -> Tensor:
         """Return the summed loss of logits [S, C]."""
-        divergence = label_divergence if self.record.multi_label else class_divergence
+        divergence = label_divergence if self.state.multi_label else class_divergence
         return divergence(logits, teacher, temperature).sum()
 
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: FlatSequences) -> Mapping[str, Ragged]:
         """Return targets in which no candidate has a loss."""
-        number, width = len(sequences), self.record.max_width
+        number, width = len(sequences), self.state.max_width
         counts = np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
         ones = np.ones(number, np.int64)
         none = Ragged.of_counts(np.zeros(0, np.int32), ones * 0)
@@ -127,7 +127,7 @@ class SoftAnswerLoss(SoftLoss):
         )
         return class_divergence(student, expected, temperature).sum() / 2
 
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: FlatSequences) -> Mapping[str, Ragged]:
         """Return targets whose weight is 0."""
         return dict.fromkeys(POSITIONS, _filled(len(sequences), 1, np.int32, -1))
 
@@ -141,7 +141,7 @@ class SoftChoiceLoss(SoftLoss):
         student, expected = (by_question(each, batch).clamp(min=-1e4) for each in (logits, teacher))
         return class_divergence(student, expected, temperature).sum()
 
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: FlatSequences) -> Mapping[str, Ragged]:
         """Return targets of sequences of which none has the right choice."""
         return {"right": _zeros(len(sequences), 1, bool)}
 

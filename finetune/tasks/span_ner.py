@@ -26,7 +26,7 @@ from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.prediction_types import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.span_candidates import (
     candidate_index,
     num_candidates,
@@ -42,15 +42,15 @@ from finetune.tasks.class_losses import (
 from finetune.tasks.explained import ExplainedSpans
 from finetune.tasks.soft_losses import SoftSpanLoss
 from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_thresholds
-from finetune.tasks.word_task import WordRecord, WordTask
+from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
-    Encoding,
     LabelSet,
     Span,
     SpanPrediction,
     TokenExample,
+    TokenSequence,
     WindowOutput,
     quantity,
 )
@@ -60,8 +60,8 @@ Bounds = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanRecord(WordRecord, SpanDecoder):
-    """The record of a span-based NER task; ``SpanDecoder`` explains what decides predictions."""
+class SpanState(WordState, SpanDecoder):
+    """The state of a span-based NER task; ``SpanDecoder`` explains what decides predictions."""
 
     config: NerConfig
     max_width: int | None
@@ -99,8 +99,8 @@ NO_GOLD = (
 class SpanNerTask(WordTask):
     """Labeled spans of words."""
 
-    record: SpanRecord
-    record_class = SpanRecord
+    state: SpanState
+    state_class = SpanState
     gold = attrgetter("spans")
     explained = ExplainedSpans
     soft_loss = SoftSpanLoss
@@ -134,17 +134,17 @@ class SpanNerTask(WordTask):
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on candidates and decoding."""
-        width = self.record.max_width
+        width = self.state.max_width
         limit = "of any width" if width is None else f"up to {width} words wide"
-        note = f"candidates: spans {limit}; decoding {self.record.constraint}"
+        note = f"candidates: spans {limit}; decoding {self.state.constraint}"
         return replace(data, notes=[*data.notes, note])
 
     @property
     def calibrated(self) -> bool:
         """True if thresholds are chosen."""
-        return self.record.config.calibrate != "none"
+        return self.state.config.calibrate != "none"
 
-    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
         encoded, num_cut = self._windows(examples, core_only=False)
         result = []
         for example, windows in zip(examples, encoded, strict=True):
@@ -164,7 +164,7 @@ class SpanNerTask(WordTask):
         indices of the ``others``, which another window predicts, ``num_words`` that it predicts as
         candidates, and ``width``, the number of its words."""
         start, end = bounds[index]
-        size, widest = end - start, self.record.max_width
+        size, widest = end - start, self.state.max_width
         found = [
             (candidate_index(s.start - start, s.end - start, size, widest), number)
             for s, number in self._known(spans)
@@ -188,7 +188,7 @@ class SpanNerTask(WordTask):
         }
 
     def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
-        labels, multi_label = self.record.labels, self.record.multi_label
+        labels, multi_label = self.state.labels, self.state.multi_label
         first = 0 if multi_label else 1
         known = [(s, first + labels.id(s.label)) for s in spans if s.label in labels]
         if multi_label:
@@ -196,13 +196,15 @@ class SpanNerTask(WordTask):
         return list({(s.start, s.end): (s, number) for s, number in reversed(known)}.values())
 
     def _too_wide(self, span: Span) -> bool:
-        return self.record.max_width is not None and span.end - span.start > self.record.max_width
+        return self.state.max_width is not None and span.end - span.start > self.state.max_width
 
-    def _encoding_notes(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
+    def _encoding_notes(
+        self, examples: Sequence[TokenExample], encoded: EncodedExamples
+    ) -> list[str]:
         notes = super()._encoding_notes(examples, encoded)
         if not any(example.spans for example in examples):
             return notes
-        record, sequences = self.record, encoded.sequences
+        state, sequences = self.state, encoded.sequences
         ends = (sequences.first_word + sequences.num_words).tolist()
         every = list(zip(sequences.first_word.tolist(), ends, strict=True))
         bounds = [every[start:end] for start, end in pairwise(encoded.offsets.tolist())]
@@ -211,14 +213,14 @@ class SpanNerTask(WordTask):
             unique = set(example.spans or ())
             narrow = {span for span in unique if not self._too_wide(span)}
             held = {s for s in narrow if any(a <= s.start and s.end <= b for a, b in windows)}
-            single = held if record.multi_label else {(s.start, s.end): s for s in held}.values()
-            kept = best_spans([(span, 0.9) for span in single], record.constraint, {})
+            single = held if state.multi_label else {(s.start, s.end): s for s in held}.values()
+            kept = best_spans([(span, 0.9) for span in single], state.constraint, {})
             total += len(unique)
             for reason, before, after in (
-                (f"wider than --max-width {record.max_width}", unique, narrow),
-                (f"cut by a window of --max-length {record.max_length}", narrow, held),
+                (f"wider than --max-width {state.max_width}", unique, narrow),
+                (f"cut by a window of --max-length {state.max_length}", narrow, held),
                 ("a second label of the same words (see --multi-label)", held, single),
-                (f"in conflict with another under --decoding {record.constraint}", single, kept),
+                (f"in conflict with another under --decoding {state.constraint}", single, kept),
             ):
                 numbers[reason] += len(before) - len(after)
         reasons = "; ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
@@ -226,48 +228,50 @@ class SpanNerTask(WordTask):
         found = f"{fraction} out of reach, counted as missed: {reasons}"
         return [*notes, found] if reasons else notes
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
         """Return ``span``, ``num_words`` predicted, and ``loss_targets``.
 
         ``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels;
         ``IGNORED`` for candidates that another window predicts.
         """
-        record = self.record
+        state = self.state
         widths = rows["width"].values.tolist()
-        ends = np.cumsum([num_candidates(number, record.max_width) for number in widths])
+        ends = np.cumsum([num_candidates(number, state.max_width) for number in widths])
         begins = np.concatenate(([0], ends[:-1]))
-        shape = (ends[-1], len(record.labels)) if record.multi_label else (ends[-1],)
+        shape = (ends[-1], len(state.labels)) if state.multi_label else (ends[-1],)
         target = np.zeros(shape, dtype=np.int64)
         gold, others = (
             rows[name].values.astype(np.int64) + np.repeat(begins, rows[name].counts)
             for name in ("indices", "others")
         )
         classes = rows["classes"].values.astype(np.int64)
-        if record.multi_label:
+        if state.multi_label:
             target[gold, classes] = 1
         else:
             target[gold] = classes
         target[others] = IGNORED
-        weights = record.class_weights
-        if weights is not None and not record.multi_label:
+        weights = state.class_weights
+        if weights is not None and not state.multi_label:
             weights = (1.0, *weights)
         num_words = torch.tensor(int(rows["num_words"].values.sum()))
         spans = {"span": torch.from_numpy(target), "num_words": num_words}
-        return spans | loss_targets(record.config, weights)
+        return spans | loss_targets(state.config, weights)
 
     def model(self, folder: str | Path | None = None) -> SpanClassifier:
         """Make a new span scorer on the configured encoder, or load one from a folder."""
-        record, config = self.record, self.record.config
+        state, config = self.state, self.state.config
         head = labeled_model(
             self,
             SpanClassifier.from_pretrained,
             folder,
             representation=config.representation,
-            max_width=record.max_width,
+            max_width=state.max_width,
             multi_label=config.multi_label,
-            decoding=record.constraint,
+            decoding=state.constraint,
         )
-        head.config.thresholds = dict(record.thresholds)
+        head.config.thresholds = dict(state.thresholds)
         return head
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -276,9 +280,9 @@ class SpanNerTask(WordTask):
         It is divided by words and not by candidates, so a wider --max-width does not reduce the
         contribution of entities to the loss.
         """
-        target, config = batch.targets["span"], self.record.config
+        target, config = batch.targets["span"], self.state.config
         several = config.multi_label
-        if config.loss != "ce" or self.record.class_weights is not None:
+        if config.loss != "ce" or self.state.class_weights is not None:
             if several:
                 known = target != IGNORED
                 losses = label_losses(config, logits, target * known, batch.targets) * known
@@ -300,20 +304,20 @@ class SpanNerTask(WordTask):
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
         """Return the candidates of each sequence whose score could reach a threshold."""
-        rows = self.record.windows(logits.cpu().numpy(), batch.num_words)
+        rows = self.state.windows(logits.cpu().numpy(), batch.num_words)
         return batch.window_outputs(rows)
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> tuple[dict[str, Any], str]:
         """Choose thresholds of span types."""
-        record = self.record
+        state = self.state
         thresholds = choose_thresholds(
             [example.spans or () for example in gold],
             [prediction.candidates for prediction in predicted],
-            record.constraint,
-            list(record.labels),
-            record.config.calibrate == "types",
+            state.constraint,
+            list(state.labels),
+            state.config.calibrate == "types",
         )
         shown = sorted({round(value, 3) for value in thresholds.values()})
         note = f"thresholds chosen on validation: {', '.join(map(str, shown))}"
@@ -321,14 +325,14 @@ class SpanNerTask(WordTask):
 
     def apply_fitted(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
         """Apply the fitted values to a prediction."""
-        return self.record.decide(prediction, self.record.thresholds)
+        return self.state.decide(prediction, self.state.thresholds)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction], **facts: Any
     ) -> dict[str, float]:
         found = super()._score(gold, predicted)
-        if self.record.thresholds:
-            before = [self.record.decide(prediction, {}).spans for prediction in predicted]
+        if self.state.thresholds:
+            before = [self.state.decide(prediction, {}).spans for prediction in predicted]
             uncalibrated = scores_of("spans", [example.spans for example in gold], before)
             found["span_f1_uncalibrated"] = uncalibrated["span_f1_strict"]
         return found

@@ -27,7 +27,7 @@ from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
-from finetune.preprocessing.encodings import Encodings, Ragged
+from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.calibration import check_thresholds
@@ -39,14 +39,14 @@ from finetune.tasks.class_losses import (
 )
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.explained import Explained, ExplainedTexts
-from finetune.tasks.record import TaskRecord
 from finetune.tasks.soft_losses import SoftLoss, SoftTextLoss
+from finetune.tasks.state import TaskState
 from finetune.tasks.text_fields import derive_texts
 from finetune.types import (
     Batch,
-    Encoding,
     TextExample,
     TextPrediction,
+    TokenSequence,
     WindowOutput,
 )
 
@@ -60,8 +60,8 @@ CUSTOM_HEAD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRecord(TaskRecord, TextDecoder):
-    """The record of text classification; ``TextDecoder`` explains what decides predictions."""
+class TextState(TaskState, TextDecoder):
+    """The state of text classification; ``TextDecoder`` explains what decides predictions."""
 
     config: TextConfig
     problem: Problem
@@ -103,8 +103,8 @@ class TextRecord(TaskRecord, TextDecoder):
 class TextClassificationTask(Task):
     """One label, several labels or a number for each text or pair of texts."""
 
-    record: TextRecord
-    record_class = TextRecord
+    state: TextState
+    state_class = TextState
     reusable_head = SequenceClassifier
     gold = attrgetter("label")
     explained: ClassVar[type[Explained]] = ExplainedTexts
@@ -122,8 +122,8 @@ class TextClassificationTask(Task):
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on the positive class where its name does not tell it."""
-        record, rare = self.record, self.record.positive
-        if rare is None or record.config.positive or named_positive(record.labels):
+        state, rare = self.state, self.state.positive
+        if rare is None or state.config.positive or named_positive(state.labels):
             return data
         note = f"f1 scores {rare!r}, the rarer label in training; --positive names another"
         return replace(data, notes=[*data.notes, note])
@@ -131,22 +131,22 @@ class TextClassificationTask(Task):
     @property
     def graph_refusal(self) -> str:
         """The reason why an exported graph cannot replace the model; empty if it can."""
-        return CUSTOM_HEAD if self.record.config.custom_head else ""
+        return CUSTOM_HEAD if self.state.config.custom_head else ""
 
     @property
     def calibrated(self) -> bool:
         """True if a temperature is fitted."""
-        return self.record.config.calibrate != "none"
+        return self.state.config.calibrate != "none"
 
     @cached_property
     def _text_sequences(self) -> TextSequences:
-        record = self.record
+        state = self.state
         return TextSequences(
-            self.tokenizer, record.max_length, record.config.long_text, record.overlap
+            self.tokenizer, state.max_length, state.config.long_text, state.overlap
         )
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        config = self.record.config
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
+        config = self.state.config
         if config.pair_encoder != "cross":
             encoded, num_cut = self._text_sequences.encode_apart(examples)
         else:
@@ -158,52 +158,54 @@ class TextClassificationTask(Task):
         return targets, num_cut
 
     def _target(self, example: TextExample, num_windows: int) -> dict[str, list[float]] | None:
-        label, labels = example.label, self.record.labels
+        label, labels = example.label, self.state.labels
         if label is None:
             return None
-        if self.record.problem == "regression":
+        if self.state.problem == "regression":
             numbers = [float(label)]  # type: ignore[arg-type]
-        elif self.record.problem == "multi":
+        elif self.state.problem == "multi":
             assert isinstance(label, tuple)
             numbers = [float(name in label) for name in labels]
         else:
             numbers = [labels.id(str(label), example.where)]
         target = {"label": numbers, "fraction": [1 / num_windows]}
-        if self.record.votes:
+        if self.state.votes:
             shares = example.shares()
             target["votes"] = [shares.get(name, 0.0) for name in labels]
         return target
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
         """Return ``label`` [N] or [N, C], ``weight`` [N] of the window, and ``loss_targets``.
 
         Of annotators who disagree, also the shares of their ``votes`` [N, C].
         """
         label = rows["label"].values
-        if self.record.problem == "multi":
-            label = label.reshape(-1, len(self.record.labels))
-        elif self.record.problem == "single":
+        if self.state.problem == "multi":
+            label = label.reshape(-1, len(self.state.labels))
+        elif self.state.problem == "single":
             label = label.astype(np.int64)
         targets = {"label": label, "weight": rows["fraction"].values}
-        if self.record.votes:
+        if self.state.votes:
             targets["votes"] = rows["votes"].values.reshape(len(label), -1)
-        record = self.record
+        state = self.state
         return {name: torch.from_numpy(each) for name, each in targets.items()} | loss_targets(
-            record.config,
-            record.class_weights,
-            record.class_frequencies,
-            independent=record.problem == "multi",
+            state.config,
+            state.class_weights,
+            state.class_frequencies,
+            independent=state.problem == "multi",
         )
 
     def model(self, folder: str | Path | None = None) -> Any:
         """Make a new classifier on the configured encoder, or load one from a folder."""
-        config = self.record.config
+        config = self.state.config
         if not config.custom_head:
             return labeled_model(
                 self,
                 SequenceClassifier.from_pretrained,
                 folder,
-                problem=self.record.problem,
+                problem=self.state.problem,
                 dropout=config.classifier_dropout,
             )
         return labeled_model(
@@ -218,12 +220,12 @@ class TextClassificationTask(Task):
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed loss of classes or labels, or squared error, of [N, C]."""
         label, weight = batch.targets["label"], batch.targets["weight"].to(logits.dtype)
-        config = self.record.config
-        if self.record.problem == "regression":
+        config = self.state.config
+        if self.state.problem == "regression":
             losses = (logits[:, 0] - label.to(logits.dtype)) ** 2
-        elif self.record.problem == "multi":
+        elif self.state.problem == "multi":
             losses = label_losses(config, logits, label, batch.targets).mean(1)
-        elif self.record.votes:
+        elif self.state.votes:
             losses, of_votes = vote_losses(config, logits, batch.targets["votes"], batch.targets)
             return (losses * weight).sum(), (of_votes * weight).sum()
         else:
@@ -233,7 +235,7 @@ class TextClassificationTask(Task):
 
     def decode(self, logits: Any, batch: Batch) -> list[WindowOutput]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
-        rows = self.record.windows(logits.cpu().numpy())
+        rows = self.state.windows(logits.cpu().numpy())
         return batch.window_outputs(rows)
 
     def fit(
@@ -244,22 +246,22 @@ class TextClassificationTask(Task):
         temperature, note = fit_on_probabilities(
             self._probabilities([predicted[index] for index in known]),
             self._gold_classes([gold[index] for index in known]),
-            self.record.problem == "multi",
+            self.state.problem == "multi",
         )
         return {"temperature": temperature}, note
 
     def apply_fitted(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
         """Apply the fitted values to a prediction."""
-        return self.record.decide(example.id, self._probabilities([prediction])[0])
+        return self.state.decide(example.id, self._probabilities([prediction])[0])
 
     def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
-        labels = self.record.labels
+        labels = self.state.labels
         rows = [[(p.scores or {})[name] for name in labels] for p in predicted]
         return np.array(rows).reshape(len(rows), len(labels))
 
     def _gold_classes(self, gold: Sequence[TextExample]) -> np.ndarray:
-        labels = self.record.labels
-        if self.record.problem == "multi":
+        labels = self.state.labels
+        if self.state.problem == "multi":
             applies = [[name in (e.label or ()) for name in labels] for e in gold]  # type: ignore[operator]
             return np.array(applies, dtype=bool).reshape(len(gold), len(labels))
         return np.array([labels.id(str(e.label), e.where) for e in gold], dtype=int)
@@ -267,16 +269,16 @@ class TextClassificationTask(Task):
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction], **facts: Any
     ) -> dict[str, float]:
-        facts = {"labels": self.record.labels, "positive": self.record.positive}
+        facts = {"labels": self.state.labels, "positive": self.state.positive}
         scores = super()._score(gold, predicted, **facts)
-        if self.record.temperature is not None:
+        if self.state.temperature is not None:
             scores |= self._calibration_errors(gold, predicted)
         return scores
 
     def _calibration_errors(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> dict[str, float]:
-        multi = self.record.problem == "multi"
+        multi = self.state.problem == "multi"
         after, correct = self._probabilities(predicted), self._gold_classes(gold)
         before = self._probabilities([replace(p, scores=p.uncalibrated) for p in predicted])
         if not multi:
@@ -295,5 +297,5 @@ class NliTask(TextClassificationTask):
 
     @classmethod
     def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
-        """Return the fields of the record, with the NLI labels in their order."""
+        """Return the fields of the state, with the NLI labels in their order."""
         return derive_texts(config, data, nli_label_order)

@@ -1,4 +1,4 @@
-"""The fields of the record of a task that labels texts, derived from its training data."""
+"""The fields of the state of a task that labels texts, derived from its training data."""
 
 from __future__ import annotations
 

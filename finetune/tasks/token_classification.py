@@ -35,7 +35,7 @@ from finetune.models.heads.crf import (
 )
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.tasks.base import labeled_model
 from finetune.tasks.class_losses import (
     class_frequencies,
@@ -46,14 +46,14 @@ from finetune.tasks.class_losses import (
 from finetune.tasks.explained import ExplainedTags
 from finetune.tasks.soft_losses import SoftTagLoss
 from finetune.tasks.tag_decoding import TagDecoder
-from finetune.tasks.word_task import WordRecord, WordTask
+from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
-    Encoding,
     LabelSet,
     TokenExample,
     TokenPrediction,
+    TokenSequence,
     UserError,
     WindowOutput,
     abbreviated,
@@ -61,8 +61,8 @@ from finetune.types import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagRecord(WordRecord, TagDecoder):
-    """The record of a tagging task; ``TagDecoder`` explains what decides predictions."""
+class TagState(WordState, TagDecoder):
+    """The state of a tagging task; ``TagDecoder`` explains what decides predictions."""
 
     config: TagConfig
     scheme: str | None
@@ -94,7 +94,7 @@ class TagRecord(WordRecord, TagDecoder):
         config = self.config
         return not config.crf and (config.label_subwords == "all" or config.word_score != "first")
 
-    def num_rows(self, sequences: Encodings) -> Array:
+    def num_rows(self, sequences: FlatSequences) -> Array:
         """Return the number of core words of each sequence, or of their subwords: [N]."""
         if not self.all_subwords:
             return sequences.num_words
@@ -106,8 +106,8 @@ class TagRecord(WordRecord, TagDecoder):
 class TokenClassificationTask(WordTask):
     """One tag for every word."""
 
-    record: TagRecord
-    record_class = TagRecord
+    state: TagState
+    state_class = TagState
     reusable_head = TokenClassifier
     gold = attrgetter("tags")
     explained = ExplainedTags
@@ -152,7 +152,7 @@ class TokenClassificationTask(WordTask):
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on subwords that word scores use without training."""
-        config = self.record.config
+        config = self.state.config
         if config.word_score == "first" or config.label_subwords != "first":
             return data
         note = (
@@ -164,9 +164,9 @@ class TokenClassificationTask(WordTask):
     @property
     def calibrated(self) -> bool:
         """True if a temperature is fitted."""
-        return self.record.config.calibrate != "none"
+        return self.state.config.calibrate != "none"
 
-    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
         encoded, num_cut = self._windows(examples, core_only=True)
         result = []
         for example, windows in zip(examples, encoded, strict=True):
@@ -176,18 +176,18 @@ class TokenClassificationTask(WordTask):
             result.append(windows)
         return result, num_cut
 
-    def _target(self, window: Encoding, tags: list[int]) -> dict[str, Sequence[float]]:
+    def _target(self, window: TokenSequence, tags: list[int]) -> dict[str, Sequence[float]]:
         end = window.first_word + window.num_words
         core = tags[window.first_word : end]
-        if self.record.config.crf:
+        if self.state.config.crf:
             return {"tag": core, "begins": [window.first_word == 0], "ends": [end == len(tags)]}
-        if not self.record.all_subwords:
+        if not self.state.all_subwords:
             return {"tag": core}
         spread: list[int] = []
-        continuations = self.record.continuations
+        continuations = self.state.continuations
         for (first, last), target in zip(pairwise(window.word_starts), core, strict=True):
             follow = IGNORED
-            if self.record.config.label_subwords == "all" and target != IGNORED:
+            if self.state.config.label_subwords == "all" and target != IGNORED:
                 follow = continuations[target]
             spread += [target] + [follow] * (last - first - 1)
         return {"tag": spread}
@@ -195,27 +195,29 @@ class TokenClassificationTask(WordTask):
     def _gold_classes(self, example: TokenExample) -> list[int] | None:
         if example.tags is None:
             return None
-        return self.record.labels.ids(self._in_scheme(example.tags), IGNORED)
+        return self.state.labels.ids(self._in_scheme(example.tags), IGNORED)
 
     def _in_scheme(self, tags: Sequence[str]) -> Sequence[str]:
-        source, scheme = self.record.source, self.record.scheme
+        source, scheme = self.state.source, self.state.scheme
         return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
-        if self.record.config.crf:
-            return chain_targets(rows, len(self.record.labels))
-        record = self.record
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
+        if self.state.config.crf:
+            return chain_targets(rows, len(self.state.labels))
+        state = self.state
         return {"tag": torch.from_numpy(rows["tag"].values.astype(np.int64))} | loss_targets(
-            record.config, record.class_weights, record.class_frequencies
+            state.config, state.class_weights, state.class_frequencies
         )
 
     def model(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
         """Make a new tagger on the configured encoder, or load one from a folder."""
-        if self.record.config.crf:
-            scheme = self.record.scheme
+        if self.state.config.crf:
+            scheme = self.state.scheme
             return labeled_model(self, CrfTagger.from_pretrained, folder, scheme=scheme)
         tagger = labeled_model(self, TokenClassifier.from_pretrained, folder)
-        tagger.subwords = "all" if self.record.all_subwords else "first"
+        tagger.subwords = "all" if self.state.all_subwords else "first"
         return tagger
 
     def loss(
@@ -226,9 +228,9 @@ class TokenClassificationTask(WordTask):
         labeled words."""
         if isinstance(logits, CrfScores):
             return chain_loss(logits, batch)
-        target, config = batch.targets["tag"], self.record.config
+        target, config = batch.targets["tag"], self.state.config
         plain = config.loss == "ce" and not config.label_smoothing
-        if not plain or self.record.class_weights is not None:
+        if not plain or self.state.class_weights is not None:
             losses, weights = class_losses(config, logits, target, batch.targets)
             return (losses * weights).sum(), weights.sum()
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
@@ -242,12 +244,12 @@ class TokenClassificationTask(WordTask):
             logits, transitions = logits.emissions, (start, end, pairs)
         logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
         lengths = batch.word_lengths.cpu().numpy()
-        rows = self.record.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
+        rows = self.state.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
         return batch.window_outputs(rows)
 
     def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> TokenPrediction:
         """Predict one tag for each word, with the log-probabilities of all."""
-        return self.record.finish(example, outputs, log_probabilities=True)
+        return self.state.finish(example, outputs, log_probabilities=True)
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
@@ -262,18 +264,18 @@ class TokenClassificationTask(WordTask):
     def apply_fitted(self, example: TokenExample, prediction: TokenPrediction) -> TokenPrediction:
         """Apply the fitted values to a prediction."""
         logs = prediction.log_probabilities
-        classes = [self.record.labels.id(tag) for tag in prediction.tags]
-        probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
-        return self.record.decide(example, classes, probabilities, logs)
+        classes = [self.state.labels.id(tag) for tag in prediction.tags]
+        probabilities = probabilities_of(classes, logs, self.state.temperature or 1.0)
+        return self.state.decide(example, classes, probabilities, logs)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction], **facts: Any
     ) -> dict[str, float]:
-        schemes = self.record.source, self.record.scheme
+        schemes = self.state.source, self.state.scheme
         scores = super()._score(gold, predicted, schemes=schemes)
-        if self.record.temperature is not None:
+        if self.state.temperature is not None:
             tags = [self._in_scheme(example.tags or ()) for example in gold]
-            scores |= word_calibration_scores(tags, predicted, self.record.labels)
+            scores |= word_calibration_scores(tags, predicted, self.state.labels)
         return scores
 
 

@@ -14,13 +14,13 @@ from finetune.preprocessing.context import fill
 from finetune.preprocessing.texts import Input, as_example
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task
-from finetune.tasks.record import TaskRecord
-from finetune.types import Encoding, Example, TokenExample
+from finetune.tasks.state import TaskState
+from finetune.types import Example, TokenExample, TokenSequence
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordRecord(TaskRecord):
-    """The record of a task whose examples are words."""
+class WordState(TaskState):
+    """The state of a task whose examples are words."""
 
     config: WordConfig
 
@@ -49,12 +49,12 @@ class WordRecord(TaskRecord):
 class WordTask(Task):
     """Base class of tasks whose examples are words."""
 
-    record: WordRecord
+    state: WordState
 
     @property
     def graph_refusal(self) -> str:
         """The reason why an exported graph cannot replace the model; empty if it can."""
-        if self.record.config.context == "none":
+        if self.state.config.context == "none":
             return ""
         return (
             "the model reads sentences in their document (--context), which a graph does not: "
@@ -63,7 +63,7 @@ class WordTask(Task):
 
     def _windows(
         self, examples: Sequence[TokenExample], *, core_only: bool
-    ) -> tuple[list[list[Encoding]], int]:
+    ) -> tuple[list[list[TokenSequence]], int]:
         """Return the windows of each example, without targets, and how many words were cut.
 
         With ``core_only`` each window has only its core words; otherwise windows share the words in
@@ -71,7 +71,7 @@ class WordTask(Task):
         """
         neighbors = self._neighbors(examples)
 
-        def in_context(example: TokenExample, words: WordIds, spare: int) -> Encoding:
+        def in_context(example: TokenExample, words: WordIds, spare: int) -> TokenSequence:
             first, everything = self._in_context(example, words, neighbors, spare)
             window = Window(0, len(everything), first, first + len(words))
             return encode_window(self.tokenizer, example.id, everything, window, shift=first)
@@ -79,14 +79,14 @@ class WordTask(Task):
         return encode_words(
             examples,
             self.tokenizer,
-            self.record.max_length,
-            self.record.overlap,
+            self.state.max_length,
+            self.state.overlap,
             core_only=core_only,
             in_context=in_context if neighbors else None,
         )
 
     def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], WordIds]:
-        if not self.record.context_words:
+        if not self.state.context_words:
             return {}
         near = {words: None for e in examples for side in (e.before, e.after) for words in side}
         return dict(zip(near, self.tokenizer.word_subwords(list(near)), strict=True))
@@ -101,5 +101,5 @@ class WordTask(Task):
         before = [word for sentence in example.before for word in neighbors[sentence]]
         after = [word for sentence in example.after for word in neighbors[sentence]]
         counts = [len(word) for word in reversed(before)], [len(word) for word in after]
-        first, last = fill(*counts, spare, self.record.context_words)
+        first, last = fill(*counts, spare, self.state.context_words)
         return first, [*before[len(before) - first :], *words, *after[:last]]

@@ -20,7 +20,7 @@ from typing import cast
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data.examples import Examples
 from finetune.preprocessing.context import context_facts
-from finetune.preprocessing.encodings import SEQUENCES, Encoded, load_encoded
+from finetune.preprocessing.encodings import SEQUENCES, EncodedExamples, load_encoded
 from finetune.runtime.cache import (
     cache_folder,
     check_entry,
@@ -32,7 +32,7 @@ from finetune.runtime.files import SaveError, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.tasks.base import EncodeChunk, Task, joined
-from finetune.tasks.record import FITTED
+from finetune.tasks.state import FITTED
 from finetune.types import Example, TokenExample, UserError
 
 MIN_EXAMPLES = 50_000
@@ -43,7 +43,9 @@ KIND = "encodings"
 """The folder of the cache."""
 
 
-def encode(task: Task, examples: Sequence[Example], *, for_training: bool = False) -> Encoded:
+def encode(
+    task: Task, examples: Sequence[Example], *, for_training: bool = False
+) -> EncodedExamples:
     """Encode examples, or load their sequences from the cache if it has them.
 
     Args:
@@ -89,19 +91,19 @@ NOTES = "notes.json"
 
 def _to_files(
     folder: Path, number: int, workers: int, encode_chunk: EncodeChunk, starts: Sequence[int]
-) -> Encoded:
+) -> EncodedExamples:
     with stage("tokenizing", number) as show:
 
-        def chunks() -> Iterator[Encoded]:
+        def chunks() -> Iterator[EncodedExamples]:
             done = 0
             for chunk in forked_map(encode_chunk, starts, max(1, min(workers, len(starts)))):
                 yield chunk
                 show(done := done + len(chunk))
 
-        return Encoded.joined(chunks(), folder)
+        return EncodedExamples.joined(chunks(), folder)
 
 
-def _load(entry: Path) -> Encoded:
+def _load(entry: Path) -> EncodedExamples:
     check_entry(entry)
     encoded = load_encoded(entry)
     notes = json.loads((entry / NOTES).read_text(encoding="utf-8"))["notes"]
@@ -113,15 +115,15 @@ def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> st
 
     ``of`` tells sequences for training from others.
     """
-    record, tokenizer = task.record, task.tokenizer
+    state, tokenizer = task.state, task.tokenizer
     common = {field.name for field in dataclasses.fields(TrainConfig)}
-    own = {n: v for n, v in settings(record.config).items() if n not in common}
-    derived = {name: v for name, v in record.extra_fields().items() if name not in FITTED}
-    facts = [SEQUENCES, task.name, list(record.labels), derived, record.max_length, record.overlap]
+    own = {n: v for n, v in settings(state.config).items() if n not in common}
+    derived = {name: v for name, v in state.extra_fields().items() if name not in FITTED}
+    facts = [SEQUENCES, task.name, list(state.labels), derived, state.max_length, state.overlap]
     facts += [tokenizer.uses_segments, tokenizer.placeholder, tokenizer.leading_space]
     facts += [of] if of != "all" else []
     described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)
     content = described + Examples.of(examples).digest()
-    if record.context_words:
+    if state.context_words:
         content += context_facts(cast("Sequence[TokenExample]", examples))
     return hashlib.sha256(content.encode()).hexdigest()

@@ -20,7 +20,7 @@ from finetune.preprocessing.batching import (
     pass_seed,
     process_shard,
 )
-from finetune.preprocessing.encodings import Array, Encoded, Encodings
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.training import cache
@@ -49,7 +49,7 @@ class TrainingData:
 
     task: Task
     splits: Mapping[str, Sequence[Example]]
-    encoded: dict[str, Encoded]
+    encoded: dict[str, EncodedExamples]
     """The sequences of each split."""
     lengths: Array
     """Number of tokens of each training example: [E]."""
@@ -63,22 +63,22 @@ class TrainingData:
     max_tokens: int
     shares: Tensor | None
     """Shares of the training examples in an epoch [E]; None if all have the same."""
-    targets: Callable[[Encodings], dict[str, Tensor]]
+    targets: Callable[[FlatSequences], dict[str, Tensor]]
     """Returns the targets of a micro-batch."""
     name: str = ""
     """The name of the task among several."""
 
     @property
-    def train(self) -> Encoded:
+    def train(self) -> EncodedExamples:
         """The training sequences."""
         return self.encoded["train"]
 
     @property
-    def read_in_training(self) -> list[Encoded]:
+    def read_in_training(self) -> list[EncodedExamples]:
         """The sequences that the model reads before the last step."""
         return [self.encoded[name] for name in ("train", self.validation) if name is not None]
 
-    def split(self, name: str) -> tuple[Sequence[Example], Encoded]:
+    def split(self, name: str) -> tuple[Sequence[Example], EncodedExamples]:
         """Return the examples of a split and their sequences."""
         return self.splits[name], self.encoded[name]
 
@@ -130,7 +130,7 @@ class TrainingData:
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         return process_shard(self.schedule.batch(step, order), rank, world, self.lengths)
 
-    def _micro_batches(self, step: int, examples: Sequence[int]) -> list[Encodings]:
+    def _micro_batches(self, step: int, examples: Sequence[int]) -> list[FlatSequences]:
         epoch, rows = step // self.schedule.steps_per_epoch, self.train.rows(examples)
         encoded, seed = self.train.sequences, self.schedule.seed
         sequences = self.task.sequences_of_epoch(encoded, seed, epoch, rows)
@@ -191,7 +191,7 @@ def _encode(
     split: str,
     examples: Sequence[Example],
     report: Callable[[str], None],
-) -> Encoded:
+) -> EncodedExamples:
     encoded = cache.encode(task, examples, for_training=split == "train")
     windows = int((encoded.num_windows > 1).sum())
     if windows and task.description.windows:

@@ -40,7 +40,7 @@ from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.master_weights import cast_weights, casting
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.context import surrounded
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.runtime.cache import file_hash
 from finetune.runtime.device import batches_to_device, place, to_device
 from finetune.runtime.progress import Reporter
@@ -115,16 +115,16 @@ class DistillationLoss(RunLoss):
     """The losses of a student against its teacher."""
 
     def __init__(self, task: Task, teacher: Teacher, weights: Distillation) -> None:
-        super().__init__(task, task.record.config.custom_loss)
+        super().__init__(task, task.state.config.custom_loss)
         require_distillable(task, teacher.name)
         assert task.soft_loss is not None
         self.task, self.teacher, self.weights = task, teacher, weights
-        self.soft_loss = task.soft_loss(task.record)
+        self.soft_loss = task.soft_loss(task.state)
         self.precision, self.hidden_weight = "fp32", 0.0
         self.layers: Sequence[int] = ()
         self.teacher_layers: Sequence[int] = ()
         """The layers of student and teacher whose hidden states are compared."""
-        self.read_by_teacher: Encodings | None = None
+        self.read_by_teacher: FlatSequences | None = None
         """The training sequences of a teacher with another tokenizer; the target ``row`` of a
         sequence of the student is the number of the teacher's."""
 
@@ -146,30 +146,30 @@ class DistillationLoss(RunLoss):
                 others += [teacher.task.encode(chunk)] if reads_otherwise else []
             if len(parts) == 1:
                 raise UserError(f"--unlabeled {self.weights.unlabeled}: has no texts.")
-            data.encoded["train"] = Encoded.joined(parts)
+            data.encoded["train"] = EncodedExamples.joined(parts)
             data.lengths = data.train.lengths
             data.schedule = Schedule.from_config(scorer.config, len(data.train))
             number = quantity(len(data.train) - len(examples), "unlabeled example")
             scorer.report(f"train: {number} more, which the teacher labels")
         if others:
-            self.read_by_teacher = Encoded.joined(others).sequences
+            self.read_by_teacher = EncodedExamples.joined(others).sequences
             self._require_same_windows(data.train.sequences, self.read_by_teacher)
             _number_rows(data)
 
     def _unlabeled(self, encoding: str, first_id: int) -> Iterator[list[Example]]:
-        record = self.task.record
-        examples: Iterator[Any] = record.read(str(self.weights.unlabeled), encoding=encoding)
+        state = self.task.state
+        examples: Iterator[Any] = state.read(str(self.weights.unlabeled), encoding=encoding)
         if self.task.description.words:
             examples = (replace(e, tags=None, spans=None, unreachable=()) for e in examples)
-        if reach := record.context_words:
+        if reach := state.context_words:
             examples = surrounded(examples, reach)
         yield from chunks(replace(e, id=id) for id, e in enumerate(examples, first_id))
 
-    def _require_same_windows(self, student: Encodings, teacher: Encodings) -> None:
-        subwords = self.task.record.all_subwords
+    def _require_same_windows(self, student: FlatSequences, teacher: FlatSequences) -> None:
+        subwords = self.task.state.all_subwords
         same = len(student) == len(teacher) and all(
             (getattr(student, name) == getattr(teacher, name)).all()
-            for name in ("example", "part", "num_words")
+            for name in ("example", "window", "num_words")
         )
         if subwords or not same or len(student) != len(set(student.example.tolist())):
             what = "--label-subwords all and --word-score" if subwords else "long examples"
@@ -302,7 +302,7 @@ def _number_rows(data: TrainingData) -> None:
     numbered = {**(sequences.targets or {}), "row": Ragged.of_counts(rows, np.ones_like(rows))}
     data.encoded["train"] = replace(data.train, sequences=replace(sequences, targets=numbered))
 
-    def targets(batch: Encodings) -> dict[str, Tensor]:
+    def targets(batch: FlatSequences) -> dict[str, Tensor]:
         row = (batch.targets or {})["row"]
         return targets_of_task(batch) | {"row": torch.from_numpy(row.values)}
 
@@ -346,10 +346,10 @@ def new_student(
         given["data"], data = str(data), None
     elif data is not None:
         given["data"] = IN_MEMORY
-    elif "data" not in given and teacher.task.record.config.data == IN_MEMORY:
+    elif "data" not in given and teacher.task.state.config.data == IN_MEMORY:
         raise UserError(f"{teacher.name} was trained on data in memory: give data.")
     given["out"] = given.get("out") or student_folder(teacher.name, given.get("resume", False))
-    config = student_config(teacher.task.record.config, model, teacher.name, **given)
+    config = student_config(teacher.task.state.config, model, teacher.name, **given)
     return with_run_folder(config, teacher.task.name), data
 
 
@@ -388,24 +388,24 @@ def student_config(
 
 def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data, and return the task of the teacher with the student's settings."""
-    if config.init_from is not None and teacher.task.record.config.bilstm:
+    if config.init_from is not None and teacher.task.state.config.bilstm:
         raise UserError(
             "--layers does not work with a teacher with --bilstm: name a small model with --model."
         )
     task, dataset = load_task(config, teacher.task.name, data)
-    record, own = teacher.task.record, task.record
-    if unknown := set(own.labels) - set(record.labels):
+    state, own = teacher.task.state, task.state
+    if unknown := set(own.labels) - set(state.labels):
         raise UserError(
             f"{config.data}: label {min(unknown)!r} is not one of the teacher's "
-            f"({abbreviated(record.labels)}): its student has the same labels."
+            f"({abbreviated(state.labels)}): its student has the same labels."
         )
-    if own.kind != record.kind:
+    if own.kind != state.kind:
         raise UserError(
             f"{config.data}: the teacher was trained on another kind of data, and its student "
             "predicts the same kind."
         )
-    record = replace(record, config=config, max_length=own.max_length)
-    return replace(task, record=record), dataset
+    state = replace(state, config=config, max_length=own.max_length)
+    return replace(task, state=state), dataset
 
 
 def starting_head(task: Task, head: Any, number: int) -> Any:
@@ -465,18 +465,18 @@ def fit_without_teacher(
     With ``layers`` it starts with these layers of the pretrained model that the teacher started
     from, and a new head.
     """
-    head, record = None, replace(task.record, config=config)
+    head, state = None, replace(task.state, config=config)
     if layers is not None:
-        start = teacher.task.record.config
+        start = teacher.task.state.config
         config = replace(config, model=start.model, init_from=start.init_from)
-        problem = record.extra_fields().get("problem")
-        warm_start, _ = load_tokenizer(config, task_class(task.name), list(record.labels), problem)
-        task = replace(task, record=replace(record, config=config), warm_start=warm_start)
+        problem = state.extra_fields().get("problem")
+        warm_start, _ = load_tokenizer(config, task_class(task.name), list(state.labels), problem)
+        task = replace(task, state=replace(state, config=config), warm_start=warm_start)
         set_seed(config.seed)  # whether the student was trained just now must not matter
         head = starting_head(task, task.model(), layers)
         folder.teacher = {"layers": layers}
     else:
-        task = replace(task, record=record)
+        task = replace(task, state=state)
     config = with_run_folder(config, task.name)
     return fit(task, data, config, folder, reporter, head)
 

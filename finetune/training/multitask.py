@@ -18,7 +18,7 @@ from finetune.config.tasks import Resume, TrainConfig, changes_of, flag, setting
 from finetune.data import Dataset
 from finetune.data.mixing import sampling_probabilities
 from finetune.evaluation.runs import RunFolder
-from finetune.preprocessing.encodings import Encoded
+from finetune.preprocessing.encodings import EncodedExamples
 from finetune.runtime.files import recover
 from finetune.runtime.progress import Reporter
 from finetune.tasks.base import Task
@@ -55,7 +55,7 @@ def with_planned_steps(
     planned = {}
     for (name, (task, data, config)), number in zip(tasks.items(), steps, strict=True):
         config = replace(config, out=str(out / name), steps=number)
-        planned[name] = replace(task, record=replace(task.record, config=config)), data, config
+        planned[name] = replace(task, state=replace(task.state, config=config)), data, config
     return planned, dict(zip(tasks, shares, strict=True))
 
 
@@ -102,7 +102,7 @@ def require_own_checkpoint(out: Path, names: Sequence[str], resume: Resume) -> N
 class MixedData:
     """The data of several tasks, whose steps take turns in an order that the seed gives."""
 
-    read_in_training: Sequence[Encoded] = ()
+    read_in_training: Sequence[EncodedExamples] = ()
 
     def __init__(self, data: Mapping[str, TrainingData], config: TrainConfig) -> None:
         """``config`` has the ``steps`` of all tasks together."""

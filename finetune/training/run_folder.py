@@ -323,7 +323,7 @@ class RunWriter:
                 head.save_pretrained(fresh)
             if adapters(head):
                 with self.replacing(self.adapter) as fresh:
-                    export_adapter(head, task.record.config, fresh)
+                    export_adapter(head, task.state.config, fresh)
 
         on_main_process(write)
 

@@ -289,7 +289,7 @@ class Scorer:
         return -1 if custom is not None and custom.lower_is_better else 1
 
     def _selection_score(self, metrics: Mapping[str, float], name: str = "") -> float:
-        name = name or self.task.record.metric
+        name = name or self.task.state.metric
         facts = {metric: facts_of(metric) for metric in metrics}
         legal = [name for name, of in facts.items() if not (of.lower_is_better or of.of_gold)]
         if name not in legal:
@@ -307,7 +307,7 @@ class Scorer:
         split = self.data.validation
         if split is None or not (self.config.metric or self.custom_metrics):
             return
-        name = self.config.metric or self.task.record.metric
+        name = self.config.metric or self.task.state.metric
         metrics: dict[str, float] = {}
         for number in (None,) if self.custom_metrics else (1, None):
             if name not in metrics:
@@ -315,7 +315,7 @@ class Scorer:
         self._selection_score(metrics, name)
 
     def _report_scores(self, when: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
-        name = self.task.record.metric
+        name = self.task.state.metric
         scores = [
             f"{split} {of_split[name]:.4f}"
             for split, of_split in metrics.items()
@@ -326,7 +326,7 @@ class Scorer:
         return note
 
     def _say_score(self, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:
-        now, name, state = time.monotonic(), self.task.record.metric, self.progress
+        now, name, state = time.monotonic(), self.task.state.metric, self.progress
         if now - self.last_score < SCORE_EVERY and state.step != self.data.schedule.num_steps:
             return
         if is_best and not better and not metrics[name]:  # it has not learned anything yet

@@ -138,7 +138,7 @@ class Search:
     @property
     def metric(self) -> str:
         """The metric that the search improves."""
-        return self.loaded[0].record.metric
+        return self.loaded[0].state.metric
 
     def run(self, trials: int, minutes: float | None, on_end: Callable[[], object]) -> None:
         """Run trials until their number or their total time reaches a limit; earlier ones count.
@@ -275,7 +275,7 @@ def open_search(
         data = task_class(task).read(config, source)
     data = data.with_splits({name: d for name, d in data.splits.items() if not is_test(name)})
     loaded = load_task(config, task, data)
-    own = custom_metrics(config.custom_metrics, metrics or {}).get(loaded[0].record.metric)
+    own = custom_metrics(config.custom_metrics, metrics or {}).get(loaded[0].state.metric)
     facts = {"task": task, **result_settings(config), "data": data.fingerprint}
     facts["space"] = " ".join(f"{name}={values}" for name, values in dimensions.items())
     study = _open_study(folder, facts, lower_is_better=own is not None and own.lower_is_better)

@@ -214,7 +214,7 @@ def _collected(
     Returns:
         The vectors [N, H], the rows of each micro-batch of this process, and the sequences.
     """
-    keys = [key for batch in batches for key in zip(batch.example, batch.part, strict=True)]
+    keys = [key for batch in batches for key in zip(batch.example, batch.window, strict=True)]
     vectors = torch.cat(list(parts))
     targets = {
         name: torch.cat([batch.targets[name] for batch in batches]) for name in batches[0].targets

@@ -166,7 +166,7 @@ def scorer_of(
 ) -> Scorer:
     """Return what scores a task, without the values fitted by an earlier run."""
     return Scorer(
-        task=replace(task, record=task.record.unfitted()),
+        task=replace(task, state=task.state.unfitted()),
         dataset=data,
         config=config,
         folder=folder,

@@ -14,7 +14,7 @@ from finetune.types import Span, TextExample, TokenExample
 
 def task(name: str, labels: list[str], **more: object) -> SimpleNamespace:
     record = SimpleNamespace(labels=labels, kind="spans" if name == "ner" else name, **more)
-    return SimpleNamespace(description=CONFIGS[name].description, record=record)
+    return SimpleNamespace(description=CONFIGS[name].description, state=record)
 
 
 def found(task: SimpleNamespace, examples: list, predictions: list) -> list[Suspect]:

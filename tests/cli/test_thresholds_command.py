@@ -263,7 +263,7 @@ def test_decisions_of_every_task_do_not_depend_on_other_texts(kind: str, tmp_pat
         run("thresholds", own, "--sets", "0.6", "--set-scores", "randomized").ok()
     model = finetune.load(own)
     file = next(lab.data(lab.KINDS[kind][1]).glob("test.*"))
-    examples = list(model.task.record.read(str(file)))
+    examples = list(model.task.state.read(str(file)))
     rows = [each.to_dict() for each in model.stream(examples)]
     alone = [one for each in examples for one in model.stream([replace(each, id=0)])]
     for others in (alone, list(model.stream(examples[::-1]))[::-1]):
@@ -287,5 +287,5 @@ def test_damaged_thresholds_are_refused(place: Path, capsys) -> None:
         finetune.load(place / "topics")
     del content["extra"]["thresholds"]  # saved by an earlier version
     path.write_text(json.dumps(content))
-    assert finetune.load(place / "topics").task.record.thresholds == {}
+    assert finetune.load(place / "topics").task.state.thresholds == {}
     path.write_text(before)

@@ -72,7 +72,7 @@ def content_of(config: ClassifyConfig) -> Any:
         name: loaded.splits["train"].fact(name).tolist() for name in ("text", "words", "flags")
     }
     fingerprints = loaded.fingerprint, loaded.training_fingerprint
-    return rows, facts, loaded.notes, fingerprints, loaded.label_order, task.record
+    return rows, facts, loaded.notes, fingerprints, loaded.label_order, task.state
 
 
 def test_equal_to_what_is_read(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +181,8 @@ def test_a_resumed_run(
     (tmp_path / "whole" / "last" / "finetune.json").write_text(json.dumps(saved))
     assert reads(resumed, monkeypatch)
     assert not reads(resumed, monkeypatch)
-    assert list(load_task(resumed, "classify")[0].record.labels) == saved["labels"]
-    assert list(load_task(whole, "classify")[0].record.labels) == saved["labels"][::-1]
+    assert list(load_task(resumed, "classify")[0].state.labels) == saved["labels"]
+    assert list(load_task(whole, "classify")[0].state.labels) == saved["labels"][::-1]
 
 
 def test_repeated_runs(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:

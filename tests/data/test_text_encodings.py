@@ -158,7 +158,7 @@ def test_commands_read_the_encoding_and_runs_keep_it(tmp_path: Path):
     options = {"model": str(tmp_path / "bert"), "data": str(tmp_path), "validation": "none"}
     config = CONFIGS["classify"](**options, encoding="latin1")
     task, _ = load_task(config, "classify")
-    assert task.record.config.encoding == "latin1"
+    assert task.state.config.encoding == "latin1"
 
     def fingerprint(config):
         return task_class("classify").read(config, config.data).fingerprint

@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 from finetune.embeddings.attention_norms import BLOCKS, analyze_attention
 from finetune.models.encoder import Encoder
 from finetune.preprocessing.batching import pack
-from finetune.types import Encoding, UserError
+from finetune.types import TokenSequence, UserError
 from tests import tiny
 from tests.models.test_every_family import CHANGES, SIZES
 
@@ -29,7 +29,7 @@ def encoder(family: str, **changes: Any) -> Encoder:
 @pytest.mark.parametrize("family", [name for name in BLOCKS if name in CONFIG_MAPPING])
 def test_contributions_add_up_to_the_output_of_the_block(family: str) -> None:
     made = encoder(family)
-    batch = pack([Encoding(0, IDS)])
+    batch = pack([TokenSequence(0, IDS)])
     blocks = analyze_attention(made, batch)
     assert len(blocks) == made.num_layers
     for block in blocks:
@@ -44,7 +44,7 @@ def test_equal_to_a_direct_computation_in_bert() -> None:
     """Equation by equation, with transformers' own attention weights and plain loops."""
     made = encoder("bert", num_hidden_layers=2)
     model: Any = made.model
-    blocks = analyze_attention(made, pack([Encoding(0, IDS)]))
+    blocks = analyze_attention(made, pack([TokenSequence(0, IDS)]))
     model.set_attn_implementation("eager")
     with torch.no_grad():
         output = model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
@@ -83,12 +83,14 @@ def test_equal_to_a_direct_computation_in_bert() -> None:
 
 def test_float32_and_padded_batching() -> None:
     made = Encoder(tiny.model("modernbert"), batching="padded")
-    assert all(block.error < 1e-5 for block in analyze_attention(made, pack([Encoding(0, IDS)])))
+    assert all(
+        block.error < 1e-5 for block in analyze_attention(made, pack([TokenSequence(0, IDS)]))
+    )
 
 
 def test_sliding_windows_of_modernbert() -> None:
     made = encoder("modernbert", local_attention=4, global_attn_every_n_layers=3)
-    blocks = analyze_attention(made, pack([Encoding(0, IDS)]))
+    blocks = analyze_attention(made, pack([TokenSequence(0, IDS)]))
     seen = [int((block.weights[0] > 0).sum()) for block in blocks]
     assert seen[0] == len(IDS) and seen[1] == 3  # the token and two on its right
     assert all(block.error < 1e-10 for block in blocks)
@@ -97,9 +99,9 @@ def test_sliding_windows_of_modernbert() -> None:
 @pytest.mark.parametrize("family", ["squeezebert", "deberta-v2"])
 def test_other_families_are_refused_by_name(family: str) -> None:
     with pytest.raises(UserError, match=f"no analysis of attention: {family} models"):
-        analyze_attention(encoder(family), pack([Encoding(0, IDS)]))
+        analyze_attention(encoder(family), pack([TokenSequence(0, IDS)]))
 
 
 def test_one_sequence_at_a_time() -> None:
     with pytest.raises(UserError, match="for one sequence, not 2"):
-        analyze_attention(encoder("bert"), pack([Encoding(0, IDS), Encoding(1, IDS)]))
+        analyze_attention(encoder("bert"), pack([TokenSequence(0, IDS), TokenSequence(1, IDS)]))

@@ -87,7 +87,7 @@ def test_texts_without_pairs_are_scored_with_half_of_their_words(place: Path) ->
         assert len(half) == len(words) // 2 and set(half) <= set(words)
     again = loaded(place, "simcse", "texts.txt", seed=9)[1].splits["validation"]
     assert texts_of(again) == texts_of(data.splits["validation"])
-    assert task.record.metric == "ranking_accuracy"
+    assert task.state.metric == "ranking_accuracy"
     config = replace(config_of(place, "simcse", "texts.txt"), data=str(place / "texts.txt"))
     held_out = lab.load(config)[1].splits
     assert len(held_out["train"]) == 9 and held_out["validation"][0].pair is not None
@@ -101,7 +101,7 @@ def test_entailment_is_positive_and_contradiction_negative(place: Path) -> None:
     ]
     assert texts_of(data.splits["train"]) == expected
     assert texts_of(data.splits["validation"]) == [(a, b, None) for a, b, _ in expected]
-    assert (task.record.metric, len(task.record.labels)) == ("ranking_accuracy", 0)
+    assert (task.state.metric, len(task.state.labels)) == ("ranking_accuracy", 0)
 
 
 def test_columns_of_search(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_numbers_are_scaled_for_training_only(place: Path) -> None:
 
 def test_splits_may_have_other_labels(place: Path) -> None:
     task, data = loaded(place, "softmax", "nli.jsonl", "numbers.jsonl")
-    assert list(task.record.labels) == ["entailment", "neutral", "contradiction"]
-    assert task.record.metric == "spearman_all"
+    assert list(task.state.labels) == ["entailment", "neutral", "contradiction"]
+    assert task.state.metric == "spearman_all"
     assert isinstance(data.splits["validation"][0].label, float)
 
 
@@ -207,7 +207,7 @@ def test_masked_views(place: Path, family: str) -> None:
     seen: set[tuple[int, ...]] = set()
     for seed in range(20):
         views = task.sequences_of_epoch(whole, 1, seed)
-        assert [view.part for view in views] == [0, 1] * len(whole)
+        assert [view.window for view in views] == [0, 1] * len(whole)
         for one, other in zip(views[::2], views[1::2], strict=True):
             at = other.input_ids.index(mask)
             after = len(other.input_ids) - at - 1
@@ -253,10 +253,10 @@ def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
     vectors = torch.randn(len(views), 8, dtype=torch.float64)
 
     def loss(bias: torch.Tensor) -> float:
-        moved = vectors + bias[[view.part for view in views]]
+        moved = vectors + bias[[view.window for view in views]]
         sequences = finetune.types.Sequences(
             tuple(view.example for view in views),
-            tuple(view.part for view in views),
+            tuple(view.window for view in views),
             task.collate(views),
         )
         return float(task.batch_loss(None, moved, sequences)[0])
@@ -378,10 +378,10 @@ def test_run_folders(trained: dict[str, Path]) -> None:
 def test_a_run_starts_from_another_with_its_pooling(trained: dict[str, Path], place: Path) -> None:
     start = {"model": None, "init_from": str(trained["cls"])}
     task, _ = loaded(place, "cosine", "numbers.jsonl", **start)
-    assert (task.record.pooling, task.record.normalize) == ("cls", True)
+    assert (task.state.pooling, task.state.normalize) == ("cls", True)
     assert task.model().pooling == "cls"  # also for objectives without labels
     other, _ = loaded(place, "cosine", "numbers.jsonl", pooling="mean", **start)
-    assert other.record.pooling == "mean"
+    assert other.state.pooling == "mean"
     (trained["cls"] / "best" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "last"}')
     with pytest.raises(UserError, match="the pooling must be one of cls, max, mean, not 'last'"):
         loaded(place, "cosine", "numbers.jsonl", **start)

@@ -30,7 +30,7 @@ from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.positive import positive_label
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.subgroups import confusion_tables
-from finetune.tasks.text_classification import TextClassificationTask, TextRecord
+from finetune.tasks.text_classification import TextClassificationTask, TextState
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -399,7 +399,7 @@ def test_other_numbers_of_labels(labels: list[str]):
 def in_training(order: Callable[..., list[str]], gold: list[str], answers: list[str]) -> float:
     """As at every evaluation; the score that selects models under --metric f1."""
     labels = LabelSet(order(set(gold)))
-    record = TextRecord(config=NliConfig(), labels=labels, max_length=8, problem="single")
+    record = TextState(config=NliConfig(), labels=labels, max_length=8, problem="single")
     rows = [TextExample(i, "x", None, label, "") for i, label in enumerate(gold)]
     predicted = [TextPrediction(i, label) for i, label in enumerate(answers)]
     return TextClassificationTask(record, tokenizer=None).score(rows, predicted)["f1"]

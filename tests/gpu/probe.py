@@ -31,7 +31,7 @@ from finetune.models.shapes import Shape
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import begin_step
-from finetune.types import Batch, Encoding
+from finetune.types import Batch, TokenSequence
 
 ABSENT = "not on this device"
 Row = tuple[str, str]
@@ -66,7 +66,7 @@ class Size:
         rows = [torch.randint(5, self.vocabulary, (length,)).tolist() for length in self.lengths()]
         label = torch.randint(3, (self.sequences,))
         targets = {"label": label, "share": torch.ones(self.sequences)}
-        return pack([Encoding(n, row) for n, row in enumerate(rows)], targets)
+        return pack([TokenSequence(n, row) for n, row in enumerate(rows)], targets)
 
 
 def median(action: Callable[[], Any], size: Size) -> float:

@@ -47,8 +47,8 @@ def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[st
     task, dataset = lab.load(config_of(kind, family, **changes))
     accelerator = Accelerator()
     head = task.model().to(accelerator.device)
-    weights = make_optimizer(head, task.record.config, "bf16")
-    step = begin_step(task, head, *weights, task.record.config, accelerator)
+    weights = make_optimizer(head, task.state.config, "bf16")
+    step = begin_step(task, head, *weights, task.state.config, accelerator)
     batches = batches_of(task, dataset)
     for batch in batches:  # kernels are loaded, which may wait
         step([batch], weight=1.0, lr_factor=1.0)

@@ -407,7 +407,7 @@ def test_recipes_by_their_names(hub: Hub, encoder: Path) -> None:
         ("cola-minilm", ("unacceptable", "acceptable"), "cola"),
     ):
         task, data = recipe_data(name, "lab/encoder")
-        assert (tuple(task.record.labels), f":{config}@" in str(data.pinned)) == (labels, True)
+        assert (tuple(task.state.labels), f":{config}@" in str(data.pinned)) == (labels, True)
 
 
 def recipe_data(name: str, model: str) -> Any:
@@ -495,7 +495,7 @@ def test_recipes_of_questions_and_choices_by_their_names(hub: Hub) -> None:
 
     for name in ("squad-roberta-large", "squad_v2-roberta-large"):
         task, data = recipe_data(name, "lab/tiny")
-        assert task.record.extra_fields()["unanswerable"] == ("v2" in name)
+        assert task.state.extra_fields()["unanswerable"] == ("v2" in name)
         assert len(data.splits["train"]) == 30
     for name in ("race-roberta-large", "dream-roberta-large", "swag-roberta-base"):
         _, data = recipe_data(name, "lab/tiny")

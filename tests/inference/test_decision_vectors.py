@@ -37,7 +37,7 @@ def model_of(task: str, settings: dict[str, Any]) -> Any:
 
 def examples_of(model: Any, number: int = 3) -> list[Any]:
     """Some training examples, with gold."""
-    config = model.task.record.config
+    config = model.task.state.config
     return list(model.task.read(config, config.data).splits["train"])[:number]
 
 
@@ -50,8 +50,8 @@ def test_batches_change_nothing(task: str, settings: dict[str, Any]) -> None:
     assert whole.shape == (7, widths * model.model.encoder.width) and whole.dtype == np.float32
     alone = [decision_vectors(model.task, model.model, part) for part in chunks(examples, 1)]
     np.testing.assert_allclose(np.concatenate(alone), whole, atol=1e-5)
-    config = replace(model.task.record.config, max_tokens=40)
-    small = replace(model.task, record=replace(model.task.record, config=config))
+    config = replace(model.task.state.config, max_tokens=40)
+    small = replace(model.task, state=replace(model.task.state, config=config))
     np.testing.assert_allclose(decision_vectors(small, model.model, examples), whole, atol=1e-5)
 
 
@@ -69,7 +69,7 @@ def test_vectors_equal_plain_transformers(task: str) -> None:
             encoding = tokenizer(list(example.words), is_split_into_words=True, return_tensors="pt")
         else:
             encoding = tokenizer(example.text, example.pair, return_tensors="pt")
-        if encoding.input_ids.shape[1] > model.task.record.max_length:
+        if encoding.input_ids.shape[1] > model.task.state.max_length:
             continue  # cut, or in windows
         states = plain(**encoding).last_hidden_state[0].numpy()
         words = encoding.word_ids()

@@ -52,7 +52,7 @@ def test_packed_and_batch_size_change_nothing(name: str, monkeypatch: Any) -> No
     folder = lab.trained(task, **settings)
     model = finetune.load(folder)
     other = finetune.load(folder, batching="padded", max_tokens=48)
-    config = model.task.record.config
+    config = model.task.state.config
     for example in list(model.task.read(config, config.data).splits["train"])[:2]:
         expected, found = (explained(m, example, monkeypatch) for m in (model, other))
         for mine, theirs in zip(expected, found, strict=True):

@@ -128,6 +128,6 @@ def test_a_model_trained_in_float16_predicts_in_float32_on_a_cpu(
     asked: tuple[Task, Any, list[Any]],
 ) -> None:
     task, head, examples = asked
-    config = replace(task.record.config, precision="fp16")
-    half = replace(task, record=replace(task.record, config=config))
+    config = replace(task.state.config, precision="fp16")
+    half = replace(task, state=replace(task.state, config=config))
     assert predict(half, head, examples) == predict(task, head, examples, precision="fp32")

@@ -26,7 +26,7 @@ from finetune.models.heads.pretrained import (
 )
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 from tests import tiny
 from tests.models.parity import encodings, plain_inputs
 
@@ -128,7 +128,7 @@ def head_of(
     return head.eval().double()
 
 
-def sequences_of(name: str, head: Any) -> list[Encoding]:
+def sequences_of(name: str, head: Any) -> list[TokenSequence]:
     """Sequences of mixed lengths with the words that a kind of head reads."""
     made = encodings(head.encoder.model)
     words = KINDS[name].words
@@ -144,10 +144,10 @@ def sequences_of(name: str, head: Any) -> list[Encoding]:
         else:
             found.append([])
     rows = zip(made, found, strict=True)
-    return [Encoding(e.example, e.input_ids, e.segment_ids, own) for e, own in rows if own]
+    return [TokenSequence(e.example, e.input_ids, e.segment_ids, own) for e, own in rows if own]
 
 
-def words_of(made: list[Encoding], seed: int = 0) -> list[Encoding]:
+def words_of(made: list[TokenSequence], seed: int = 0) -> list[TokenSequence]:
     """The same sequences with words: some of one piece, some long; some sequences with none."""
     chance = random.Random(seed)
     result = []
@@ -156,7 +156,9 @@ def words_of(made: list[Encoding], seed: int = 0) -> list[Encoding]:
         inner = range(1, length - 1)
         count = min(len(inner), chance.randint(1, 9))
         starts = [*sorted(chance.sample(inner, count)), length - 1] if count else []
-        result.append(Encoding(encoding.example, encoding.input_ids, encoding.segment_ids, starts))
+        result.append(
+            TokenSequence(encoding.example, encoding.input_ids, encoding.segment_ids, starts)
+        )
     return result
 
 
@@ -165,7 +167,7 @@ def logits_of(output: Any) -> Tensor:
     return output.emissions if isinstance(output, CrfScores) else output
 
 
-def expected_logits(kind: str, reference: Any, made: list[Encoding]) -> Tensor:
+def expected_logits(kind: str, reference: Any, made: list[TokenSequence]) -> Tensor:
     """Return logits of the Hugging Face class on padded rows, for sequences or first subwords."""
     inputs = plain_inputs(reference, made)
     if kind == "choice":  # questions of one choice

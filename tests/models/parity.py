@@ -11,19 +11,19 @@ import random
 import torch
 from torch import Tensor
 
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 
 LENGTHS = (5, 62, 17, 3, 1, 22, 22, 9, 40, 21)
 CLOSE = dict.fromkeys(("deberta", "eurobert"), 1e-6)  # their norms are computed in float32
 
 
-def encodings(model, lengths=LENGTHS, seed: int = 0) -> list[Encoding]:
+def encodings(model, lengths=LENGTHS, seed: int = 0) -> list[TokenSequence]:
     """Random sequences, with two segments where the model tells segments apart."""
     chance = random.Random(seed)
     segments = getattr(model.config, "type_vocab_size", 0) > 1
     special = 5
     return [
-        Encoding(
+        TokenSequence(
             example,
             [chance.randrange(special, model.config.vocab_size) for _ in range(length)],
             [int(place > length // 2) for place in range(length)] if segments else None,
@@ -32,7 +32,7 @@ def encodings(model, lengths=LENGTHS, seed: int = 0) -> list[Encoding]:
     ]
 
 
-def plain_inputs(model, made: list[Encoding]) -> dict[str, Tensor]:
+def plain_inputs(model, made: list[TokenSequence]) -> dict[str, Tensor]:
     """Return the inputs of a data collator: ids and mask padded at the right, nothing else."""
     longest = max(len(e.input_ids) for e in made)
     shape = (len(made), longest)

@@ -22,12 +22,12 @@ from finetune.models.heads.crf import (
 )
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.encodings import Encodings
+from finetune.preprocessing.encodings import FlatSequences
 from finetune.tasks import load_task
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.token_classification import chain_targets
 from finetune.training.optimizer import parameter_groups
-from finetune.types import IGNORED, Batch, Encoding, TokenExample
+from finetune.types import IGNORED, Batch, TokenExample, TokenSequence
 from tests import laboratory as lab
 from tests import small_data as data
 from tests import tiny
@@ -82,15 +82,15 @@ def test_transitions_have_a_rate_of_their_own() -> None:
 # Its chains of tags
 
 
-def target_of(tags: list[int], ends: bool, example: int = 0, first_word: int = 0) -> Encoding:
+def target_of(tags: list[int], ends: bool, example: int = 0, first_word: int = 0) -> TokenSequence:
     starts = list(range(1, len(tags) + 2))
     ids = [5] * (len(tags) + 2)
     target = {"tag": tags, "begins": [first_word == 0], "ends": [ends]}
-    return Encoding(example, ids, None, starts, first_word, target)
+    return TokenSequence(example, ids, None, starts, first_word, target)
 
 
-def targets_of(made: list[Encoding]) -> dict[str, torch.Tensor]:
-    return chain_targets(Encodings.of(made).targets, 3)
+def targets_of(made: list[TokenSequence]) -> dict[str, torch.Tensor]:
+    return chain_targets(FlatSequences.of(made).targets, 3)
 
 
 def scores_of(num_words: int) -> CrfScores:
@@ -234,7 +234,7 @@ def test_an_untrained_model_answers_legally(scheme: str, tmp_path: Path) -> None
         precision="fp32",
     )
     task, dataset = load_task(config, "tag")
-    assert list(task.record.labels) == tag_names(["LOC", "PER"], scheme)
+    assert list(task.state.labels) == tag_names(["LOC", "PER"], scheme)
     head = task.model().eval()
     sentences = [*dataset.splits["test"], TokenExample(99, ("", "Ana", "\u200b") * 15)]
     encoded = task.encode(sentences)

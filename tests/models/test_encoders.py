@@ -12,7 +12,7 @@ from finetune.models.encoder import Encoder
 from finetune.models.master_weights import cast_weights, casting
 from finetune.models.packing import MULTIPLE, needs_round_size, with_round_size
 from finetune.preprocessing.batching import pack
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 from tests import tiny
 from tests.models.parity import CLOSE, assert_equal, encodings, gradients, plain_inputs
 
@@ -181,7 +181,7 @@ def test_padded_families_run_in_groups_of_near_equal_length(
 def test_positions_of_roberta_begin_behind_the_padding_id() -> None:
     """Trap 3, and the room that it leaves."""
     encoder = Encoder(tiny.model("roberta"))
-    batch = pack([Encoding(0, [5, 6, 7]), Encoding(1, [8, 9])])
+    batch = pack([TokenSequence(0, [5, 6, 7]), TokenSequence(1, [8, 9])])
     assert encoder.packed_inputs(batch)["position_ids"].tolist() == [[2, 3, 4, 2, 3]]
     assert encoder.max_length == tiny.POSITIONS - 2
     assert Encoder(tiny.model("bert")).max_length == tiny.POSITIONS
@@ -190,7 +190,7 @@ def test_positions_of_roberta_begin_behind_the_padding_id() -> None:
 def test_a_padding_id_inside_a_text_changes_nothing() -> None:
     """Hugging Face's RoBERTa stops counting at it; packed and padded count on."""
     model = tiny.model("roberta").double()
-    batch = pack([Encoding(0, [5, 1, 7, 8]), Encoding(1, [6, 9])])
+    batch = pack([TokenSequence(0, [5, 1, 7, 8]), TokenSequence(1, [6, 9])])
     packed, padded = Encoder(model, "packed")(batch), Encoder(model, "padded")(batch)
     torch.testing.assert_close(packed, padded, rtol=0, atol=1e-12)
 
@@ -199,11 +199,11 @@ def test_says_what_does_not_fit() -> None:
     encoder = Encoder(tiny.model("bert"))
     size = encoder.vocabulary_size
     with pytest.raises(ValueError, match="65 tokens exceeds the 64 positions"):
-        encoder(pack([Encoding(0, [5] * 65)]))
+        encoder(pack([TokenSequence(0, [5] * 65)]))
     with pytest.raises(ValueError, match=rf"input id {size} .* 0\.\.{size - 1}"):
-        encoder(pack([Encoding(0, [5, size])]))
+        encoder(pack([TokenSequence(0, [5, size])]))
     with pytest.raises(ValueError, match="segment id 2"):
-        encoder(pack([Encoding(0, [5, 6], [0, 2])]))
+        encoder(pack([TokenSequence(0, [5, 6], [0, 2])]))
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "modernbert", "squeezebert"])
@@ -237,4 +237,4 @@ def test_loads_in_float32_without_pooler(tmp_path) -> None:
     encoder = Encoder.from_pretrained(str(tmp_path))
     assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
     assert not list(encoder.model.pooler.parameters())
-    assert encoder(pack([Encoding(0, [5, 6, 7])])).shape == (3, tiny.WIDTH)
+    assert encoder(pack([TokenSequence(0, [5, 6, 7])])).shape == (3, tiny.WIDTH)

@@ -35,7 +35,7 @@ from finetune.models.heads.span_classifier import SpanClassifier, SpanClassifier
 from finetune.models.loading import load_config, quiet, refusal
 from finetune.models.master_weights import cast_weights, casting
 from finetune.preprocessing.batching import pack
-from finetune.types import Batch, Encoding, UserError
+from finetune.types import Batch, TokenSequence, UserError
 from tests.models.reference import reference
 
 SEQUENCES = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
@@ -119,7 +119,7 @@ def batch_of(lengths: tuple[int, ...] = LENGTHS, words: bool = False) -> Batch:
     made = []
     for example, length in enumerate(lengths):
         ids = torch.randint(5, 85, (length,), generator=generator).tolist()
-        made.append(Encoding(example, ids, None, list(range(length + 1)) if words else []))
+        made.append(TokenSequence(example, ids, None, list(range(length + 1)) if words else []))
     return pack(made)
 
 

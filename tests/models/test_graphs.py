@@ -27,7 +27,7 @@ from finetune.models.packing import PackedCall
 from finetune.models.recording import CallAgain, Passes, PassKey
 from finetune.models.shapes import MULTIPLE, RowShapes, Shape, best_sizes, with_fillers
 from finetune.preprocessing.batching import pack
-from finetune.types import Batch, Encoding
+from finetune.types import Batch, TokenSequence
 from tests import laboratory as lab
 from tests import tiny
 from tests.models.parity import CLOSE, assert_equal, encodings
@@ -366,7 +366,7 @@ def test_eight_shapes_hold_the_batches_of_a_run() -> None:
     lengths = np.clip(np.exp(lengths), 4, 128).astype(int).reshape(-1, 32)
     rows = [Shape(int(row.sum()), len(row), int(row.max())) for row in lengths]
     shapes = RowShapes.of(rows[:300])
-    batches = [pack([Encoding(0, [5] * length) for length in row]) for row in lengths[300:400]]
+    batches = [pack([TokenSequence(0, [5] * length) for length in row]) for row in lengths[300:400]]
     found = [(shapes.shape_of(Shape.of(batch)), batch) for batch in batches]
     held = [(shape.num_tokens, len(batch.input_ids)) for shape, batch in found if shape is not None]
     assert len(shapes.sizes) == 8 and len(held) >= 95
@@ -385,7 +385,7 @@ def test_eight_shapes_hold_the_batches_of_a_run() -> None:
     ],
 )
 def test_a_row_is_filled_up_to_its_shape_by_sequences(lengths: list[int], held: bool) -> None:
-    batch = pack([Encoding(0, [7] * length) for length in lengths])
+    batch = pack([TokenSequence(0, [7] * length) for length in lengths])
     shape = SHAPES.shape_of(Shape.of(batch))
     assert (shape is not None) == held
     if shape is not None:

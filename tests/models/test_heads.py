@@ -14,7 +14,7 @@ from transformers import (
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier, subword_rows
 from finetune.models.loading import ALIASES, resolve_model
 from finetune.preprocessing.batching import pack
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 from tests import laboratory as lab
 from tests import tiny
 from tests.models.heads import (
@@ -36,7 +36,9 @@ def both(kind: str, family: str, **changes):
     return head, copy.deepcopy(head.model), sequences_of(kind, head)
 
 
-def assert_equals_class(kind: str, head, reference, made: list[Encoding], tolerance: float) -> None:
+def assert_equals_class(
+    kind: str, head, reference, made: list[TokenSequence], tolerance: float
+) -> None:
     logits = head(pack(made))
     expected = expected_logits(kind, reference, made)
     assert_equal(logits, expected, head.model, reference, tolerance)
@@ -60,7 +62,7 @@ def test_eurobert_pooling(pooling: str, norms_in_float64: None) -> None:
     """Every way to pool, with texts that end in the padding token, as EuroBERT's do."""
     head, reference, made = both("sequence", "eurobert", classifier_pooling=pooling)
     end = reference.config.pad_token_id
-    made = [Encoding(e.example, [*e.input_ids, end], None, e.word_starts) for e in made]
+    made = [TokenSequence(e.example, [*e.input_ids, end], None, e.word_starts) for e in made]
     assert head.encoder.packed
     assert_equals_class("sequence", head, reference, made, 1e-12)
 
@@ -137,7 +139,7 @@ def test_checkpoint_with_another_head(tmp_path) -> None:
     assert len(SequenceClassifier.from_pretrained(nli, labels=["a", "b"]).labels) == 2
     order = ["perhaps", "yes", "no"]
     turned = SequenceClassifier.from_pretrained(nli, labels=order).eval()
-    batch = pack([Encoding(0, [5, 6, 7]), Encoding(1, [8, 9])])
+    batch = pack([TokenSequence(0, [5, 6, 7]), TokenSequence(1, [8, 9])])
     with torch.no_grad():
         torch.testing.assert_close(turned(batch), trained(batch)[:, [2, 0, 1]])
     same_size = SequenceClassifier.from_pretrained(nli, labels=["a", "b", "c"])

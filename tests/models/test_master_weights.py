@@ -22,7 +22,7 @@ from finetune.runtime.device import TYPES
 from finetune.training.data import training_data
 from finetune.training.optimizer import adamw, make_optimizer, parameter_groups
 from finetune.training.step import Step, begin_step
-from finetune.types import Batch, Encoding
+from finetune.types import Batch, TokenSequence
 from tests import laboratory as lab
 
 CPU = torch.device("cpu")
@@ -70,14 +70,14 @@ def prepared(name: str, precision: str) -> Iterator[tuple[Any, Any, list[list[Ba
 
 
 def step_of(task: Any, head: Any, precision: str) -> Step:
-    config = task.record.config
+    config = task.state.config
     weights = make_optimizer(head, config, precision)
     return begin_step(task, head, *weights, config, Accelerator(cpu=True))
 
 
 def reference(task: Any, head: Any, batches: list[list[Batch]], dtype: torch.dtype) -> None:
     """Train with a list of float32 weights, which the model gets at the end."""
-    config, names = task.record.config, {id(weight): n for n, weight in head.named_parameters()}
+    config, names = task.state.config, {id(weight): n for n, weight in head.named_parameters()}
     groups, pairs = parameter_groups(head, config), []
     for group in groups:
         masters = [weight.detach().clone() for weight in group["params"]]
@@ -146,7 +146,7 @@ class TwoHeads(nn.Module):
         self.heads = nn.ModuleDict({n: nn.Linear(32, size) for n, size in sizes.items()})
 
     def loss(self, head: str) -> Tensor:
-        hidden = self.encoder(pack([Encoding(0, [2, 7, 8, 9, 3])]))
+        hidden = self.encoder(pack([TokenSequence(0, [2, 7, 8, 9, 3])]))
         output: Tensor = self.heads[head](hidden).float().square().sum()
         return output
 
@@ -240,7 +240,7 @@ def test_families_that_need_autocast_keep_float32_weights() -> None:
 
 def test_a_model_predicts_in_half_precision_and_stays_float32() -> None:
     model = Encoder.from_pretrained(str(lab.checkpoint()))
-    batch = pack([Encoding(0, [2, 7, 8, 9, 3])])
+    batch = pack([TokenSequence(0, [2, 7, 8, 9, 3])])
     weights = [weight.detach().clone() for weight in model.parameters()]
     cast = copy.deepcopy(model)
     cast_weights(cast, "bf16")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.preprocessing.batching import pack
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 from tests.models.heads import head_of as tiny_head
 from tests.models.parity import assert_equal
 
@@ -29,9 +29,9 @@ def head_of(family: str, kind: str, dropout: float = 0.0) -> Any:
     return tiny_head("bi", family, dropout=dropout, settings=settings)
 
 
-def sequences() -> list[Encoding]:
+def sequences() -> list[TokenSequence]:
     return [
-        Encoding(number, first + second, None, [0, len(first), len(first) + len(second)])
+        TokenSequence(number, first + second, None, [0, len(first), len(first) + len(second)])
         for number, (first, second) in enumerate(PAIRS)
     ]
 
@@ -65,7 +65,10 @@ def test_one_query_and_cached_candidates_equal_pairs(kind: str):
         replace(e, input_ids=query + t, word_starts=[0, len(query), len(query) + len(t)])
         for e, t in zip(sequences(), texts, strict=True)
     ]
-    batch, alone = pack([Encoding(n, t) for n, t in enumerate(texts)]), pack([Encoding(0, query)])
+    batch, alone = (
+        pack([TokenSequence(n, t) for n, t in enumerate(texts)]),
+        pack([TokenSequence(0, query)]),
+    )
     candidates = head.text_vectors(head.encoder(batch), batch)
     logits = head.compare(head.query_vectors(head.encoder(alone), alone), candidates)
     torch.testing.assert_close(logits, head(pack(pairs)), rtol=0, atol=1e-10)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from finetune.preprocessing.batching import pack
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 from tests.models.heads import head_of
 from tests.models.parity import assert_equal
 
@@ -27,7 +27,7 @@ def test_logits_and_gradients_are_those_of_the_paper(family: str, batching: str)
     head = head_of("relations", family, batching=batching)
     reference = copy.deepcopy(head)
     made = [
-        Encoding(number, ids, None, [*sorted((subject, object)), len(ids)])
+        TokenSequence(number, ids, None, [*sorted((subject, object)), len(ids)])
         for number, (ids, subject, object) in enumerate(SEQUENCES)
     ]
     logits = head(pack(made))

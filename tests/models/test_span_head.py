@@ -24,7 +24,7 @@ from finetune.models.heads.span_classifier import (
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
-from finetune.types import Batch, Encoding
+from finetune.types import Batch, TokenSequence
 from tests import laboratory as lab
 from tests import tiny
 from tests.models.heads import LABELS, words_of
@@ -37,11 +37,11 @@ def head_of(family: str = "bert", *, dropout: float = 0.0, **settings) -> SpanCl
     return tiny_head("boundary", family, dropout=dropout, settings=settings)
 
 
-def sequences(head: SpanClassifier) -> list[Encoding]:
+def sequences(head: SpanClassifier) -> list[TokenSequence]:
     """Sequences with many words, one word and no words; words of one piece and of many."""
     made = words_of(encodings(head.model))
-    made.append(Encoding(10, [5, 6, 7, 8, 9, 10, 11], None, [1, 5]))
-    made.append(Encoding(11, list(range(5, 45)), None, list(range(1, 40))))
+    made.append(TokenSequence(10, [5, 6, 7, 8, 9, 10, 11], None, [1, 5]))
+    made.append(TokenSequence(11, list(range(5, 45)), None, list(range(1, 40))))
     return made
 
 
@@ -112,7 +112,7 @@ def test_sequences_of_similar_lengths_are_one_product(monkeypatch) -> None:
     head = head_of(representation="biaffine", max_width=None)
     lengths = [5] * 20 + [17, 0, 6, 24, 5, 40, 1]
     layout = SpanLayout(
-        pack([Encoding(0, [5] * (n + 1), None, [*range(n + 1)]) for n in lengths]), None
+        pack([TokenSequence(0, [5] * (n + 1), None, [*range(n + 1)]) for n in lengths]), None
     )
     products, matmul = [], Tensor.__matmul__
     monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: products.append(a) or matmul(a, b))
@@ -142,8 +142,8 @@ def test_order_of_candidates(max_width: int | None) -> None:
 def test_no_words_and_single_words(representation: str) -> None:
     """Every weight has a gradient, zero perhaps: processes add up theirs one by one."""
     head = head_of(representation=representation, max_width=3)
-    for last in (Encoding(1, [5]), Encoding(1, [5, 6, 7], None, [1, 2])):
-        logits = head(pack([Encoding(0, [5, 6, 7]), last]))
+    for last in (TokenSequence(1, [5]), TokenSequence(1, [5, 6, 7], None, [1, 2])):
+        logits = head(pack([TokenSequence(0, [5, 6, 7]), last]))
         assert logits.shape == (last.num_words, 4)
         logits.sum().backward()
         assert all(parameter.grad is not None for parameter in head.parameters())
@@ -217,7 +217,7 @@ def bytes_kept(scorer, words: Tensor, layout: SpanLayout) -> int:
 def test_memory_of_recomputing(representation: str, monkeypatch) -> None:
     """Kept are tables of W words, not S candidates: a wider limit adds their logarithm."""
     monkeypatch.setattr(span_scoring, "ACTIVATION_BUDGET", 0)
-    encoding = Encoding(0, list(range(5, 65)), None, list(range(1, 60)))
+    encoding = TokenSequence(0, list(range(5, 65)), None, list(range(1, 60)))
     batch, kept = pack([encoding]), {}
     for width in (4, 32):
         head = head_of(representation=representation, max_width=width, hidden=256)
@@ -253,7 +253,7 @@ def test_half_precision_is_close(representation: str) -> None:
     """Autocast, and weights in bfloat16, err by what bfloat16 does and no more over long spans."""
     head = head_of(representation=representation, max_width=32, hidden=64)
     words = torch.randn(58, tiny.WIDTH, dtype=torch.double)
-    layout = SpanLayout(pack([Encoding(0, list(range(5, 65)), None, list(range(1, 60)))]), 32)
+    layout = SpanLayout(pack([TokenSequence(0, list(range(5, 65)), None, list(range(1, 60)))]), 32)
     exact = head.scorer(words, layout)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = copy.deepcopy(head).float().scorer(words.float(), layout)
@@ -267,7 +267,7 @@ def test_half_precision_is_close(representation: str) -> None:
 
 
 def test_classes() -> None:
-    batch = pack([Encoding(0, [5, 6, 7, 8], None, [1, 2, 3])])
+    batch = pack([TokenSequence(0, [5, 6, 7, 8], None, [1, 2, 3])])
     assert head_of()(batch).shape == (3, 4)
     assert head_of(multi_label=True)(batch).shape == (3, 3)
     assert list(head_of().labels) == LABELS

@@ -69,7 +69,7 @@ def begun(place: Path, run: str, task: str, **more: Any) -> tuple[Any, Any, str,
     old = saved_task(folder).model(folder / "best")
     made, dataset = load_task(config(place, task, init_from=str(folder), **more), task)
     torch.manual_seed(4)
-    return old, made.record.labels, dataset.notes[-1], made.model()
+    return old, made.state.labels, dataset.notes[-1], made.model()
 
 
 def encoder_weights(head: Any) -> dict[str, torch.Tensor]:

@@ -16,17 +16,17 @@ from finetune.preprocessing.batching import (
     pack,
     process_shard,
 )
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 
 
-def encodings(seed: int, number: int = 30) -> list[Encoding]:
+def encodings(seed: int, number: int = 30) -> list[TokenSequence]:
     chance = random.Random(seed)
     made = []
     for example in range(number):
         length = chance.randint(2, 40)
         starts = sorted(chance.sample(range(1, length + 1), min(length, chance.randint(2, 6))))
         ids = [chance.randint(5, 90) for _ in range(length)]
-        made.append(Encoding(example, ids, None, starts if chance.random() < 0.9 else []))
+        made.append(TokenSequence(example, ids, None, starts if chance.random() < 0.9 else []))
     return made
 
 
@@ -112,7 +112,7 @@ def test_pack_lays_sequences_end_to_end(seed: int) -> None:
 
 
 def test_pack_without_words_and_with_segments() -> None:
-    batch = pack([Encoding(4, [2, 5, 3], [0, 0, 1]), Encoding(9, [2, 3])])
+    batch = pack([TokenSequence(4, [2, 5, 3], [0, 0, 1]), TokenSequence(9, [2, 3])])
     assert batch.segment_ids.tolist() == [0, 0, 1, 0, 0]
     assert batch.words.tolist() == batch.word_lengths.tolist() == []
     assert batch.words_cu.tolist() == [0, 0, 0]

@@ -12,24 +12,32 @@ from hypothesis import strategies as st
 
 from finetune.inference.loop import distinct
 from finetune.preprocessing.batching import grouped
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged, load_encoded, whole
-from finetune.types import Encoding
+from finetune.preprocessing.encodings import (
+    EncodedExamples,
+    FlatSequences,
+    Ragged,
+    load_encoded,
+    whole,
+)
+from finetune.types import TokenSequence
 
 NUMBERS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6)
 IDS = st.lists(st.integers(0, 300_000), min_size=1, max_size=8)
 
 
 @st.composite
-def encoding(draw: st.DrawFn) -> Encoding:
+def encoding(draw: st.DrawFn) -> TokenSequence:
     ids = draw(IDS)
     segments = draw(st.none() | st.lists(st.integers(0, 1), min_size=len(ids), max_size=len(ids)))
     words = draw(st.lists(st.integers(0, 500), max_size=4))
     target = {"tag": draw(NUMBERS), "share": [draw(st.floats(0, 1, width=32))]}
-    return Encoding(draw(st.integers(0, 99)), ids, segments, words, draw(st.integers(0, 9)), target)
+    return TokenSequence(
+        draw(st.integers(0, 99)), ids, segments, words, draw(st.integers(0, 9)), target
+    )
 
 
-def same(found: Encoding, expected: Encoding) -> None:
-    for name in ("example", "input_ids", "word_starts", "part", "target"):
+def same(found: TokenSequence, expected: TokenSequence) -> None:
+    for name in ("example", "input_ids", "word_starts", "window", "target"):
         assert getattr(found, name) == getattr(expected, name), name
     nothing = [0] * len(expected.input_ids)
     assert (found.segment_ids or nothing) == (expected.segment_ids or nothing)
@@ -40,18 +48,18 @@ EXAMPLES = st.lists(st.lists(encoding(), min_size=1, max_size=3), max_size=5)
 
 @given(EXAMPLES, EXAMPLES, st.booleans())
 def test_what_goes_in_comes_out(
-    first: list[list[Encoding]], second: list[list[Encoding]], in_files: bool
+    first: list[list[TokenSequence]], second: list[list[TokenSequence]], in_files: bool
 ) -> None:
     expected = [*first, *second]
     with tempfile.TemporaryDirectory() as folder:
-        parts = [Encoded.of(part) for part in (first, second) if part]
-        encoded = Encoded.joined(parts, Path(folder) if in_files else None)
+        parts = [EncodedExamples.of(part) for part in (first, second) if part]
+        encoded = EncodedExamples.joined(parts, Path(folder) if in_files else None)
         check_same(encoded, expected)
         if in_files:
             check_same(load_encoded(Path(folder)), expected)
 
 
-def check_same(encoded: Encoded, expected: list[list[Encoding]]) -> None:
+def check_same(encoded: EncodedExamples, expected: list[list[TokenSequence]]) -> None:
     assert len(encoded) == len(expected)
     assert encoded.num_windows.tolist() == [len(windows) for windows in expected]
     tokens = [sum(len(window.input_ids) for window in windows) for windows in expected]
@@ -62,9 +70,9 @@ def check_same(encoded: Encoded, expected: list[list[Encoding]]) -> None:
 
 
 @given(st.lists(encoding(), min_size=1, max_size=6), st.data())
-def test_taking_some(made: list[Encoding], data: st.DataObject) -> None:
+def test_taking_some(made: list[TokenSequence], data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(0, len(made) - 1), max_size=8))
-    taken = Encodings.of(made).take(np.array(rows, dtype=np.int64))
+    taken = FlatSequences.of(made).take(np.array(rows, dtype=np.int64))
     assert len(taken) == len(rows)
     for found, row in zip(taken, rows, strict=True):
         same(found, made[row])
@@ -72,18 +80,18 @@ def test_taking_some(made: list[Encoding], data: st.DataObject) -> None:
 
 
 def test_a_missing_target_leaves_no_targets() -> None:
-    known = Encoding(0, [1], target={"label": [2]})
-    assert Encodings.of([known, known]).targets["label"].values.tolist() == [2, 2]
-    assert Encodings.of([known, Encoding(1, [1])]).targets is None
-    parts = [Encoded.of([[known]]), Encoded.of([[Encoding(1, [1])]])]
-    assert Encoded.joined(parts).sequences.targets is None
+    known = TokenSequence(0, [1], target={"label": [2]})
+    assert FlatSequences.of([known, known]).targets["label"].values.tolist() == [2, 2]
+    assert FlatSequences.of([known, TokenSequence(1, [1])]).targets is None
+    parts = [EncodedExamples.of([[known]]), EncodedExamples.of([[TokenSequence(1, [1])]])]
+    assert EncodedExamples.joined(parts).sequences.targets is None
 
 
 def test_types_are_known_before_the_values() -> None:
     rows = [[[65_535]], [[-1, 65_536]], [[0.5]], [[True]], [[]]]
     kinds = [np.int32, np.int32, np.float32, np.bool_, np.int32]
     assert [Ragged.of(row).values.dtype for row in rows] == kinds
-    made = Encodings.of([Encoding(0, [7], None, [0, 1])], whole(65_535), whole(65_536))
+    made = FlatSequences.of([TokenSequence(0, [7], None, [0, 1])], whole(65_535), whole(65_536))
     assert (made.ids.values.dtype, made.words.values.dtype) == (np.uint16, np.int32)
     with pytest.raises(OverflowError):
         Ragged.of([[65_536]], whole(65_535))
@@ -101,9 +109,15 @@ def test_groups_are_as_full_as_can_be(lengths: list[int], most: int) -> None:
 
 
 def test_equal_sequences_are_found() -> None:
-    plain, other = Encoding(0, [5, 6, 7], None, [1, 2]), Encoding(1, [5, 6, 7], [0, 1, 1], [1, 2])
-    shorter, shifted = Encoding(2, [5, 6], None, [7, 1, 2]), Encoding(3, [5, 6, 7], None, [1, 3])
-    made = [plain, other, shorter, shifted, Encoding(4, [5, 6, 7], None, [1, 2]), other]
-    first, copies = distinct(Encodings.of(made))
+    plain, other = (
+        TokenSequence(0, [5, 6, 7], None, [1, 2]),
+        TokenSequence(1, [5, 6, 7], [0, 1, 1], [1, 2]),
+    )
+    shorter, shifted = (
+        TokenSequence(2, [5, 6], None, [7, 1, 2]),
+        TokenSequence(3, [5, 6, 7], None, [1, 3]),
+    )
+    made = [plain, other, shorter, shifted, TokenSequence(4, [5, 6, 7], None, [1, 2]), other]
+    first, copies = distinct(FlatSequences.of(made))
     assert first.tolist() == [0, 1, 2, 3]
     assert copies == [[0, 4], [1, 5], [2], [3]]

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from finetune.preprocessing.encodings import Encodings
+from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.masking import KEPT, MASKED, RANDOM, SPAN_LENGTHS, Mask, Masking
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 
 VOCABULARY, MASK_ID = 200, 4
 SPECIAL = np.arange(VOCABULARY) < 5
@@ -19,7 +19,7 @@ RULE = Masking(SPECIAL, MASK_ID)
 UNITS = ["subwords", "words", "spans"]
 
 
-def sequences(number: int, length: int = 126, seed: int = 0) -> Encodings:
+def sequences(number: int, length: int = 126, seed: int = 0) -> FlatSequences:
     """Sequences of words of one to four subwords, between special tokens."""
     rng = np.random.default_rng(seed)
     made = []
@@ -28,11 +28,11 @@ def sequences(number: int, length: int = 126, seed: int = 0) -> Encodings:
         while starts[-1] < 1 + length:
             starts.append(min(1 + length, starts[-1] + int(rng.choice([1, 1, 1, 2, 3, 4]))))
         ids = [1, *rng.integers(5, VOCABULARY, length).tolist(), 2]
-        made.append(Encoding(example, ids, None, starts))
-    return Encodings.of(made)
+        made.append(TokenSequence(example, ids, None, starts))
+    return FlatSequences.of(made)
 
 
-def masks(found: Encodings) -> list[Mask]:
+def masks(found: FlatSequences) -> list[Mask]:
     """The mask of each sequence."""
     assert found.targets is not None
     rows = (found.targets[name] for name in Mask._fields)
@@ -103,8 +103,8 @@ def test_words_are_never_half_masked() -> None:
 def test_spans() -> None:
     """Their lengths, one kind for spans that touch, and boundaries that are never masked."""
     assert np.arange(1, 11) @ SPAN_LENGTHS == pytest.approx(3.80, abs=0.005)
-    given = Encodings.of(
-        Encoding(n, [1, *[9] * 400, 2], None, list(range(1, 402))) for n in range(1500)
+    given = FlatSequences.of(
+        TokenSequence(n, [1, *[9] * 400, 2], None, list(range(1, 402))) for n in range(1500)
     )
     found = replace(RULE, unit="spans", probability=0.02).apply(given, seed=1)
     lengths = []
@@ -136,7 +136,7 @@ def test_lengths_of_spans() -> None:
 def test_a_mask_depends_on_seed_epoch_and_sequence_alone(unit: str) -> None:
     rule, given = replace(RULE, unit=unit), sequences(30)
 
-    def ids(found: Encodings) -> list[list[int]]:
+    def ids(found: FlatSequences) -> list[list[int]]:
         return [found[row].input_ids for row in range(len(found))]
 
     whole = ids(rule.apply(given, seed=1, epoch=2))
@@ -189,12 +189,12 @@ def test_random_subwords_by_frequency() -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_degenerate_sequences(unit: str) -> None:
     made = [
-        Encoding(0, [1, 2], None, [1]),  # no text
-        Encoding(1, [1, 3, 3, 2], None, [1, 2, 3]),  # unknown subwords only
-        Encoding(2, [1, 9, 2], None, [1, 2]),
-        Encoding(3, [1, 9, 9, 9, 3, 9, 2], None, [1, 4, 5, 6]),
+        TokenSequence(0, [1, 2], None, [1]),  # no text
+        TokenSequence(1, [1, 3, 3, 2], None, [1, 2, 3]),  # unknown subwords only
+        TokenSequence(2, [1, 9, 2], None, [1, 2]),
+        TokenSequence(3, [1, 9, 9, 9, 3, 9, 2], None, [1, 4, 5, 6]),
     ]
-    found = replace(RULE, unit=unit).apply(Encodings.of(made), seed=1)
+    found = replace(RULE, unit=unit).apply(FlatSequences.of(made), seed=1)
     assert found.targets["position"].counts[:3].tolist() == [0, 0, 1]
     assert 4 not in found.targets["position"].row(3)
     assert 1 <= found.targets["position"].counts[3] <= 3

@@ -19,7 +19,7 @@ from finetune.pretraining.model import (
     PretrainingModel,
     require_next_sentence,
 )
-from finetune.types import Encoding, UserError
+from finetune.types import TokenSequence, UserError
 from tests import tiny
 from tests.models.test_every_family import batch_of, config, model_of
 
@@ -36,7 +36,7 @@ def batch_of_spans(vocabulary: int):
     )
     for number in (0, 1):
         rows.append(
-            Encoding(number, torch.randint(5, vocabulary, (12,), generator=generator).tolist())
+            TokenSequence(number, torch.randint(5, vocabulary, (12,), generator=generator).tolist())
         )
         for first, last in [*SPANS[number], (10, 10)]:
             for place in range(first, last + 1):
@@ -112,7 +112,7 @@ def test_the_boundary_head_is_saved_beside_the_model(tmp_path) -> None:
         PretrainingModel.from_pretrained(str(tmp_path), boundary=True, new_head=False)
     empty = {name: batch.targets[name][:0] for name in ("boundary", "left", "right", "offset")}
     none = pack(
-        [Encoding(0, [5, 6, 7])],
+        [TokenSequence(0, [5, 6, 7])],
         {"position": torch.tensor([1]), "token": torch.tensor([6]), **empty},
     )
     assert F.cross_entropy(head.logits(none), torch.tensor([6])).isfinite()
@@ -130,7 +130,7 @@ def test_next_sentence_prediction_equals_that_of_transformers(family: str) -> No
     ]
     chosen = {"position": torch.tensor([1, 7]), "token": torch.tensor([6, 9])}
     ids = [row.tolist() for row in batch_of().input_ids.split(batch_of().lengths)]
-    made = [Encoding(n, *each) for n, each in enumerate(zip(ids, segments, strict=True))]
+    made = [TokenSequence(n, *each) for n, each in enumerate(zip(ids, segments, strict=True))]
     batch = pack(made, chosen)
     scores = head(batch)
     rows = zip(ids, segments, strict=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from finetune.preprocessing.encodings import Encodings
+from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.subwords import Template
 from finetune.pretraining.sentence_pairs import SentencePairs
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 
 CLS, SEP = 1, 2
 TEMPLATE = Template((CLS,), (SEP,), (SEP,), (0, 0, 0, 1, 1))
 RULE = SentencePairs(TEMPLATE, 43)
 
 
-def blocks(documents: list[list[list[int]]], seed: int = 0) -> Encodings:
+def blocks(documents: list[list[list[int]]], seed: int = 0) -> FlatSequences:
     """Blocks of documents, given by the numbers of subwords of the lines of each block. The
     subword ids of a line are those of no other line: 100 * line + place."""
     rng = np.random.default_rng(seed)
@@ -30,11 +30,11 @@ def blocks(documents: list[list[list[int]]], seed: int = 0) -> Encodings:
                     starts.append(min(len(text), starts[-1] + int(rng.choice([1, 1, 2]))))
                 lines.append(len(starts) - 1)
             target = {"text": text, "starts": starts, "lines": lines, "document": [document]}
-            made.append(Encoding(len(made), [CLS, *text, SEP], None, [], 0, target))
-    return Encodings.of(made)
+            made.append(TokenSequence(len(made), [CLS, *text, SEP], None, [], 0, target))
+    return FlatSequences.of(made)
 
 
-def parts(pair: Encoding) -> tuple[list[int], list[int]]:
+def parts(pair: TokenSequence) -> tuple[list[int], list[int]]:
     """Check the form of a pair, and return its two texts."""
     ids = pair.input_ids
     assert ids[0] == CLS and ids[-1] == SEP and ids.count(SEP) == 2 and len(ids) <= 43
@@ -105,8 +105,8 @@ def test_documents_of_one_line(size: int) -> None:
 
 def test_a_word_longer_than_the_room_is_cut() -> None:
     target = {"text": list(range(100, 140)), "starts": [0, 40], "lines": [0, 1]}
-    made = [Encoding(n, [CLS, SEP], None, [], 0, {**target, "document": [n]}) for n in (0, 1)]
-    for pair in RULE.apply(Encodings.of(made), np.arange(2), 1, 0):
+    made = [TokenSequence(n, [CLS, SEP], None, [], 0, {**target, "document": [n]}) for n in (0, 1)]
+    for pair in RULE.apply(FlatSequences.of(made), np.arange(2), 1, 0):
         assert [len(part) for part in parts(pair)] == [20, 20]
 
 

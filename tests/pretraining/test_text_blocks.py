@@ -76,7 +76,7 @@ def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_pa
     task, loaded = lab.load(lab.config("pretrain", **given, **settings))
     blocks = loaded.splits["train"]
     assert all(block.subwords is not None for block in blocks)
-    filling = MaskFilling(task.record, task.tokenizer)
+    filling = MaskFilling(task.state, task.tokenizer)
     found, expected = (each._sequences(blocks)[0] for each in (task, filling))
     assert [[replace(own, target=None) for own in each] for each in found] == expected
 

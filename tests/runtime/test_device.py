@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from finetune.preprocessing.batching import pack
 from finetune.runtime import device as device_module
 from finetune.runtime.device import autocast, batch_to_device, batches_to_device, loss_scaler
-from finetune.types import TENSORS, Batch, Encoding, UserError
+from finetune.types import TENSORS, Batch, TokenSequence, UserError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -21,8 +21,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 @pytest.fixture
 def batch() -> Batch:
     rows = [
-        Encoding(0, [2, 7, 8, 9, 3], [0, 0, 1, 1, 1], [1, 3, 4]),
-        Encoding(1, [2, 7, 3], [0] * 3, [1, 2]),
+        TokenSequence(0, [2, 7, 8, 9, 3], [0, 0, 1, 1, 1], [1, 3, 4]),
+        TokenSequence(1, [2, 7, 3], [0] * 3, [1, 2]),
     ]
     targets = {"label": torch.tensor([1, 0]), "half": torch.ones(3).half(), "none": torch.ones(0)}
     return pack(rows, targets)

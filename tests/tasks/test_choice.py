@@ -23,7 +23,7 @@ from finetune.evaluation.predictions import read_predictions
 from finetune.preprocessing.batching import grouped, micro_batches, pack
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.choice import texts_of_choices
-from finetune.types import ChoicePrediction, ChoiceQuestion, Encoding, UserError
+from finetune.types import ChoicePrediction, ChoiceQuestion, TokenSequence, UserError
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
@@ -129,7 +129,7 @@ def test_the_sequences_of_an_example_stay_together() -> None:
     chance = np.random.default_rng(1)
     for max_tokens in (1, 30, 100, 10**6):
         made = [
-            Encoding(example, [1] * int(chance.integers(2, 30)), part=part)
+            TokenSequence(example, [1] * int(chance.integers(2, 30)), window=part)
             for example in chance.permutation(40)
             for part in range(int(chance.integers(1, 6)))
         ]
@@ -140,8 +140,8 @@ def test_the_sequences_of_an_example_stay_together() -> None:
         for group in groups:
             tokens = int(group.lengths.sum())
             assert tokens <= max_tokens or len({*group.example.tolist()}) == 1
-        found = sorted((e.example, e.part) for group in groups for e in group)
-        assert found == sorted((e.example, e.part) for e in made)
+        found = sorted((e.example, e.window) for group in groups for e in group)
+        assert found == sorted((e.example, e.window) for e in made)
     assert [g.tolist() for g in grouped(np.array([3, 1, 2]), 4, np.array([7, 5, 7]))] == [
         [1],
         [0, 2],

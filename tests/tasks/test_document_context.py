@@ -25,7 +25,7 @@ from finetune.tasks import load_task, saved_task
 from finetune.tasks.word_task import WordTask
 from finetune.training.cache import encoding_key
 from finetune.training.trainer import fit
-from finetune.types import Encoding, TokenExample
+from finetune.types import TokenExample, TokenSequence
 from tests import laboratory as lab
 from tests.command import Outcome, run
 from tests.small_data import write_jsonl
@@ -49,11 +49,11 @@ def task_of(kind: str = "tag", family: str = "bert", **changes: Any) -> tuple[An
 
 
 def in_context(task: WordTask, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
-    reach = task.record.context_words
+    reach = task.state.context_words
     return surrounded(examples, reach) if reach else iter(examples)
 
 
-def windows_of(task: WordTask, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
+def windows_of(task: WordTask, examples: Sequence[TokenExample]) -> list[list[TokenSequence]]:
     return [list(each) for each in task.encode(examples)]
 
 
@@ -319,7 +319,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 def test_a_saved_model_reads_files_in_context(kind: str):
     """Documents of other formats are read alike (tests/preprocessing/test_context.py)."""
     task = saved_task(trained(kind))
-    assert (task.record.config.context, task.record.max_length) == ("doc", 24)
+    assert (task.state.config.context, task.state.max_length) == ("doc", 24)
     expected = lines((trained(kind) / "predictions.test.jsonl").read_text())
     for record in expected:
         for name in ("gold", "where", "document"):

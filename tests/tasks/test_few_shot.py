@@ -67,7 +67,7 @@ def test_a_run_learns_and_predicts(tmp_path: Path):
     assert [max(scores, key=scores.__getitem__) for scores in found] == [
         row["label"] for row in saved
     ]
-    assert saved_task(tmp_path / "whole").record.config.few_shot
+    assert saved_task(tmp_path / "whole").state.config.few_shot
 
 
 def test_pairs_of_texts_have_the_standard_labels(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_pairs_of_texts_have_the_standard_labels(tmp_path: Path) -> None:
     config = config_of("nli", out=str(tmp_path / "nli"), **few)
     fit(*load_task(config, "nli"), config)
     predictor = Predictor(tmp_path / "nli")
-    assert predictor.task.record.labels.names == ("entailment", "neutral", "contradiction")
+    assert predictor.task.state.labels.names == ("entailment", "neutral", "contradiction")
     (prediction,) = predictor.predict([("Ada lives in Rome", "Ada is in Rome")])
     assert prediction.scores is not None and sum(prediction.scores.values()) == pytest.approx(1)
 
@@ -87,7 +87,7 @@ def test_pairs_and_loss() -> None:
     rows = np.array([5, 0, 17])
     taken = task.sequences_of_epoch(encoded, 1, 0, rows)
     assert taken.example.tolist() == [5, 5, 5, 0, 0, 0, 17, 17, 17]
-    assert taken.part.tolist() == [0, 1, 2] * 3
+    assert taken.window.tolist() == [0, 1, 2] * 3
     ids = [encoding.input_ids for encoding in encoded]
     labels = {tuple(own): example.label for own, example in zip(ids, train, strict=True)}
     for row, (anchor, positive, negative) in zip(rows, _threes(taken), strict=True):

@@ -33,7 +33,7 @@ def texts(names: list[str], used: list[str] | None = None, **more: str) -> datas
 
 
 def labels(task: str, model: str, data: Any) -> list[str]:
-    return list(load_task(CONFIGS[task](model=model), task, data)[0].record.labels)
+    return list(load_task(CONFIGS[task](model=model), task, data)[0].state.labels)
 
 
 def test_numbers_of_the_data_set(model: str, tmp_path: Path) -> None:

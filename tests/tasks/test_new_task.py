@@ -21,12 +21,12 @@ from finetune.config.description import TaskDescription
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
 from finetune.models.heads.pretrained import SequenceClassifier
-from finetune.preprocessing.encodings import Encodings, Ragged
+from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks.base import Task, labeled_model
-from finetune.tasks.record import TaskRecord
-from finetune.types import Batch, Encoding, LabelSet, TextExample, TextPrediction, WindowOutput
+from finetune.tasks.state import TaskState
+from finetune.types import Batch, LabelSet, TextExample, TextPrediction, TokenSequence, WindowOutput
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -40,7 +40,7 @@ class RankConfig(TrainConfig):
 
 
 class RankTask(Task):
-    record_class = TaskRecord
+    state_class = TaskState
     gold = attrgetter("label")
 
     @classmethod
@@ -48,15 +48,17 @@ class RankTask(Task):
         highest = max(int(example.label) for example in data.splits["train"])
         return {"labels": LabelSet(f"at least {n}" for n in range(1, highest + 1)), "pairs": False}
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        limit = self.record.max_length
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
+        limit = self.state.max_length
         found, num_cut = TextSequences(self.tokenizer, limit, "truncate").encode(examples)
         for example, encodings in zip(examples, found, strict=True):
             target = None if example.label is None else {"rank": [int(str(example.label))]}
             encodings[:] = [replace(encoding, target=target) for encoding in encodings]
         return found, num_cut
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: Encodings) -> dict[str, torch.Tensor]:
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
         return {"rank": torch.from_numpy(rows["rank"].values.astype(int))}
 
     def model(self, folder: str | Path | None = None) -> SequenceClassifier:

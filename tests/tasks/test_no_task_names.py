@@ -12,7 +12,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import TASKS
 from finetune.tasks import task_class
 from finetune.tasks.base import Task
-from finetune.tasks.record import TaskRecord
+from finetune.tasks.state import TaskState
 from tests.test_layers import MODULES, ROOT, tree
 
 OWNED = ("tasks.", "config.tasks", "data.text_labels", "registry")
@@ -30,7 +30,7 @@ def classes_of_tasks() -> set[str]:
     for name in TASKS:
         assert CONFIGS[name].description.name == name
         task_class(name)  # imports it
-    return derived(Task) | derived(TaskRecord) | derived(TrainConfig)
+    return derived(Task) | derived(TaskState) | derived(TrainConfig)
 
 
 def constants(node: ast.expr) -> set[str]:

@@ -37,7 +37,7 @@ def test_text_classification_pipeline_agrees(runs: Runs, name: str) -> None:
             assert {n for n, score in theirs.items() if score >= 0.5} == set(answer.label)
         else:
             assert max(theirs, key=theirs.get) == answer.label
-    assert plain.model.config.label2id == {n: i for i, n in enumerate(run.task.record.labels)}
+    assert plain.model.config.label2id == {n: i for i, n in enumerate(run.task.state.labels)}
     assert attention.NAME not in (run.folder / "config.json").read_text()
 
 

@@ -31,7 +31,7 @@ from finetune.preprocessing.questions import (
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, Candidates, candidates
-from finetune.types import Answer, Encoding, FoundAnswer, Question, UserError, WindowOutput
+from finetune.types import Answer, FoundAnswer, Question, TokenSequence, UserError, WindowOutput
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
@@ -205,16 +205,16 @@ def test_windows_hold_question_and_context(tokenizer: SubwordTokenizer) -> None:
     for window in encoded[0]:
         assert window.word_starts[0] == begin
         size = window.word_starts[1] - begin
-        assert window.input_ids[begin : begin + size] == tokens.ids[window.part :][:size]
+        assert window.input_ids[begin : begin + size] == tokens.ids[window.window :][:size]
         assert len(window.input_ids) <= 32
         start, end = window.target["start"][0], window.target["end"][0]
         if start:
             found += 1
-            assert (start - begin + window.part, end - begin + window.part) == gold
+            assert (start - begin + window.window, end - begin + window.window) == gold
         else:
             assert end == 0
     assert 0 < found < len(encoded[0])
-    assert [window.part for window in encoded[0]] == window_starts(
+    assert [window.window for window in encoded[0]] == window_starts(
         len(tokens.ids), 32 - tokenizer.pair.num_special - len(question), 8
     )
     assert {target for w in encoded[1] for name in w.target for target in w.target[name]} == {0}
@@ -434,7 +434,7 @@ def test_the_loss_is_that_of_transformers_without_padding(tmp_path: Path) -> Non
     head.save_pretrained(tmp_path / "head")
     model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "head")
     rows, starts, ends = [[2, 5, 6, 3, 7, 8, 3], [2, 5, 3, 9, 3]], [4, 0], [5, 0]
-    batch = pack([Encoding(number, ids) for number, ids in enumerate(rows)])
+    batch = pack([TokenSequence(number, ids) for number, ids in enumerate(rows)])
     loss = position_losses(head(batch), batch, torch.tensor(starts), torch.tensor(ends)).mean()
     alone = [
         model(

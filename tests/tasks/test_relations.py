@@ -149,7 +149,7 @@ def test_pairs_of_types_that_are_never_related_are_not_classified(tmp_path: Path
     task, data = task_of(tmp_path, [ROW, unrelated])
     assert "1 sentence of train without a pair to classify left out" in data.notes
     assert "train: 2 of 6 ordered pairs of spans classified" in data.notes
-    assert task.record.related == {"LOC": [], "ORG": [], "PER": ["LOC", "ORG"]}
+    assert task.state.related == {"LOC": [], "ORG": [], "PER": ["LOC", "ORG"]}
     every, _ = task_of(tmp_path, [ROW, unrelated], pairs="all")
     other = TokenExample(0, tuple(ROW["tokens"]), (PERSON, Span(3, 5, "NEW")), where="f:1")
     for made, example, expected in (
@@ -164,7 +164,7 @@ def test_two_spans_are_related_in_the_more_probable_direction(tmp_path: Path):
     mutual = [*ROW["relations"], {"subject": 1, "object": 0, "label": "lives_in"}]
     one, data = task_of(tmp_path, [ROW], pairs="all")
     both, _ = task_of(tmp_path, [{**ROW, "relations": mutual}], pairs="all")
-    assert (one.record.both, both.record.both) == (False, True)
+    assert (one.state.both, both.state.both) == (False, True)
     example = data.splits["train"][0]
     pairs = [(s, o) for s in example.spans for o in example.spans if s != o]
     values = {
@@ -294,7 +294,7 @@ def test_data_without_relations_are_refused(tmp_path: Path):
     task, data = task_of(tmp_path, [{**ROW, "relations": twice}])
     assert any("several relations of one pair" in note for note in data.notes)
     labels = [
-        task.record.labels[row.target["label"][0] - 1]
+        task.state.labels[row.target["label"][0] - 1]
         for row in task.encode(data.splits["train"])[0]
     ]
     assert labels == ["born_in", "works_for"]

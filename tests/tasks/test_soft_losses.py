@@ -11,7 +11,7 @@ from torch.distributions import Bernoulli, Categorical, kl_divergence
 from finetune.models.heads.crf import CrfScores, chain_divergence
 from finetune.preprocessing.batching import pack
 from finetune.tasks.soft_losses import class_divergence, label_divergence
-from finetune.types import Encoding
+from finetune.types import TokenSequence
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
 
@@ -66,7 +66,10 @@ def test_divergence_of_a_crf_is_that_of_its_sequences(temperature: float) -> Non
         return total * temperature**2
 
     batch = pack(
-        [Encoding(n, [1] * size, word_starts=[*range(size + 1)]) for n, size in enumerate(lengths)],
+        [
+            TokenSequence(n, [1] * size, word_starts=[*range(size + 1)])
+            for n, size in enumerate(lengths)
+        ],
         {"begins": begins, "ends": ends},
     )
     own, teacher = scores(10), scores(20)

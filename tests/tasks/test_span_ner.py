@@ -66,7 +66,7 @@ def task_of(place: Path, data: str = "nested", **settings: Any) -> tuple[Any, Da
 def gold_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
     """Logits [S, C] of a model that knows the targets; wrong where another window answers."""
     multi = target.ndim == 2
-    logits = torch.full((len(target), len(task.record.labels) + (not multi)), -12.0)
+    logits = torch.full((len(target), len(task.state.labels) + (not multi)), -12.0)
     if multi:
         logits[target == 1] = 12.0
     else:
@@ -141,12 +141,12 @@ def test_what_may_stand_together(place: Path, decoding: str):
 
 
 def test_flat_data_is_decoded_flat_unless_told_otherwise(place: Path):
-    assert task_of(place)[0].record.constraint == "nested"
+    assert task_of(place)[0].state.constraint == "nested"
     flat = place / "flat"
     for split in ("train", "validation"):
         write_jsonl(flat / f"{split}.jsonl", rows([(t, s[:1]) for t, s in NESTED]))
-    assert task_of(place, "flat")[0].record.constraint == "flat"
-    assert task_of(place, "flat", decoding="nested")[0].record.constraint == "nested"
+    assert task_of(place, "flat")[0].state.constraint == "flat"
+    assert task_of(place, "flat", decoding="nested")[0].state.constraint == "nested"
 
 
 def test_each_candidate_is_learnt_once(place: Path):
@@ -168,7 +168,7 @@ def test_each_candidate_is_learnt_once(place: Path):
                 seen[tuple(extent)] = value
     assert set(seen) == held
     assert {extent: value for extent, value in seen.items() if value} == {
-        (3, 5): 1 + task.record.labels.id("LOC")
+        (3, 5): 1 + task.state.labels.id("LOC")
     }
 
 
@@ -192,8 +192,8 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
     assert result.metrics["validation"]["span_f1_strict"] > 0.85
     assert "span_f1_uncalibrated" in result.metrics["test"]
     model = finetune.load(result.folder)
-    assert set(model.task.record.thresholds) == set(task.record.labels)
-    assert model.model.config.thresholds == model.task.record.thresholds
+    assert set(model.task.state.thresholds) == set(task.state.labels)
+    assert model.model.config.thresholds == model.task.state.thresholds
     (answer,) = model.predict(["the bank of  New York"])
     texts = {(s["text"], s["label"]) for s in answer.to_dict()["spans"]}
     assert texts >= {("the bank of  New York", "ORG"), ("New York", "LOC")}
@@ -210,10 +210,10 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
 def test_a_task_is_trained_again_as_the_first_time(place: Path, tmp_path: Path):
     task, dataset = task_of(place, steps=20, lr=5e-3, eval_every=5, calibrate="types")
     runs = []
-    for name, thresholds in (("new", {}), ("again", dict.fromkeys(task.record.labels, 0.95))):
+    for name, thresholds in (("new", {}), ("again", dict.fromkeys(task.state.labels, 0.95))):
         # As an earlier training fits them
-        task = replace(task, record=replace(task.record, thresholds=thresholds))
-        result = fit(task, dataset, replace(task.record.config, out=str(tmp_path / name)))
+        task = replace(task, state=replace(task.state, thresholds=thresholds))
+        result = fit(task, dataset, replace(task.state.config, out=str(tmp_path / name)))
         lines = (result.folder / "log.jsonl").read_text().splitlines()
         runs.append(([line for line in lines if '"split"' in line], result.metrics))
     assert runs[0] == runs[1]
@@ -226,7 +226,7 @@ def test_a_metric_may_be_missing_in_the_first_example(place: Path, tmp_path: Pat
     for split in ("train", "validation"):
         write_jsonl(data / f"{split}.jsonl", rows(sentences))
     task, dataset = task_of(place, str(data), metric=metric, steps=1)
-    result = fit(task, dataset, replace(task.record.config, out=str(tmp_path / "run")))
+    result = fit(task, dataset, replace(task.state.config, out=str(tmp_path / "run")))
     assert metric in result.metrics["validation"]
 
 

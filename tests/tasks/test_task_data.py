@@ -33,9 +33,9 @@ def test_class_weights_by_hand(runs: Runs) -> None:
     for split in ("train", "validation"):
         write_jsonl(runs.place / "weights" / f"{split}.jsonl", rows)
     task, dataset = load_task(config, "classify")
-    assert task.record.class_weights == pytest.approx([8 / 3, 8 / 18, 8 / 3])
+    assert task.state.class_weights == pytest.approx([8 / 3, 8 / 18, 8 / 3])
     given, _ = load_task(replace(config, class_weights="a=2,c=0.5"), "classify")
-    assert given.record.class_weights == (2.0, 1.0, 0.5)
+    assert given.state.class_weights == (2.0, 1.0, 0.5)
     plain, _ = load_task(replace(config, class_weights="none"), "classify")
     flat = [windows[0] for windows in given.encode(dataset.splits["train"])]
     batch = pack(flat, given.collate(flat))
@@ -54,8 +54,8 @@ def test_class_weights_by_hand(runs: Runs) -> None:
 def test_class_weights_of_several_labels(runs: Runs) -> None:
     """Negatives over positives: 5 of 8 rows lack joy (3 have it), and so on."""
     task, dataset = runs.task("multi", class_weights="auto")
-    assert list(task.record.labels) == ["fear", "hope", "joy"]
-    assert task.record.class_weights == pytest.approx([5 / 3, 5 / 3, 5 / 3])
+    assert list(task.state.labels) == ["fear", "hope", "joy"]
+    assert task.state.class_weights == pytest.approx([5 / 3, 5 / 3, 5 / 3])
     flat = [windows[0] for windows in task.encode(dataset.splits["train"])]
     batch = pack(flat, task.collate(flat))
     logits = torch.randn(8, 3)
@@ -70,12 +70,12 @@ def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path:
     rows = [{"text": "x", "label": label} for label in ("fraud", "legit", "legit", "legit")]
     data = splits(tmp_path / "fraud", train=rows, validation=rows)
     task, dataset = runs.task("single", data=data)
-    assert task.record.positive == "fraud" and "positive" in task.record.extra_fields()
+    assert task.state.positive == "fraud" and "positive" in task.state.extra_fields()
     assert any("f1 scores 'fraud', the rarer label in training" in n for n in dataset.notes)
     predicted = [TextPrediction(n, "fraud") for n in range(4)]
     assert task.score(dataset.splits["train"], predicted)["f1"] == pytest.approx(0.4)
     task, dataset = runs.task("single", data=data, positive="legit")
-    assert task.record.positive == "legit" and "f1 is" not in " ".join(dataset.notes)
+    assert task.state.positive == "legit" and "f1 is" not in " ".join(dataset.notes)
     output = WindowOutput(0, 0, np.array([0.2, 0.8]))
     assert task.finish(dataset.splits["train"][0], [output]).to_dict()["positive_label"] == "legit"
     with pytest.raises(UserError, match="--positive fruad: the labels are 'fraud' and 'legit'"):
@@ -87,7 +87,7 @@ def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path)
     task, dataset = runs.task(
         "multi", problem="multi", data=splits(tmp_path / "cells", train=rows), validation="none"
     )
-    assert list(task.record.labels) == ["hope", "joy", "joy,hope"]
+    assert list(task.state.labels) == ["hope", "joy", "joy,hope"]
     assert sum("write several as a list in JSON Lines" in note for note in dataset.notes) == 1
     assert not any("write several as a list" in note for note in runs.task("multi")[1].notes)
 
@@ -129,7 +129,7 @@ def test_rows_without_label_are_dropped_and_counted(runs: Runs, tmp_path: Path) 
     notes = "\n".join(dataset.notes)
     assert "2 rows of train without label dropped" in notes
     assert "1 row of validation without label dropped" in notes
-    assert list(task.record.labels) == ["neg", "pos"]
+    assert list(task.state.labels) == ["neg", "pos"]
     assert task.collate([windows[0] for windows in task.encode(unlabeled)]) == {}
     predicted = predict(task, task.model(), unlabeled)
     assert task.score(unlabeled, predicted) == {}, "no gold"
@@ -161,7 +161,7 @@ def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
     task, dataset = runs.task("bio", data=splits(tmp_path, train=BIO, validation=BIO, test=odd))
     assert any("test: labels that train does not have: 'GPE'" in note for note in dataset.notes)
     (windows,) = task.encode(dataset.splits["test"])
-    assert windows[0].target == {"tag": [IGNORED, task.record.labels.id("B-PER")]}
+    assert windows[0].target == {"tag": [IGNORED, task.state.labels.id("B-PER")]}
     answer = predict(task, task.model(), dataset.splits["test"])
     perfect = replace(answer[0], tags=("O", "B-PER"))
     assert task.score(dataset.splits["test"], [perfect])["span_recall_conll"] == 0.5
@@ -181,7 +181,7 @@ def test_limit_is_noted_and_keeps_the_labels(runs: Runs) -> None:
     task, dataset = runs.task("single", limit=3)
     assert len(dataset.splits["train"]) == 3
     assert len(dataset.splits["validation"]) == 8
-    assert list(task.record.labels) == ["neg", "pos"], "labels are those of all training data"
+    assert list(task.state.labels) == ["neg", "pos"], "labels are those of all training data"
     assert any("--limit: the first 3 of 8 examples of train" in n for n in dataset.notes)
 
 
@@ -214,12 +214,12 @@ def test_nli_labels_are_mapped_by_name(runs: Runs, tmp_path: Path) -> None:
     names = {"entailment": "entails", "neutral": "Neutral", "contradiction": "CONTRADICTS"}
     rows = [{**row, "label": names[row["label"]]} for row in CASES["nli 3"].rows[::-1]]
     task, dataset = runs.task("nli 3", data=splits(tmp_path, train=rows, validation=rows))
-    assert list(task.record.labels) == WAYS
+    assert list(task.state.labels) == WAYS
     assert any("'entails' is entailment" in note for note in dataset.notes)
-    assert list(runs.task("nli 2")[0].record.labels) == ["entailment", "not_entailment"]
+    assert list(runs.task("nli 2")[0].state.labels) == ["entailment", "not_entailment"]
     other = [{**row, "label": row["label"][:3]} for row in CASES["nli 3"].rows]
     kept, _ = runs.task("nli 3", data=splits(tmp_path / "b", train=other, validation=other))
-    assert list(kept.record.labels) == ["con", "ent", "neu"]
+    assert list(kept.state.labels) == ["con", "ent", "neu"]
 
 
 @pytest.mark.parametrize("name", ["tag", "ner"])
@@ -236,7 +236,7 @@ def test_training_splits_words_where_gold_begins_and_ends(name: str, tmp_path: P
         batch_size=2,
     )
     task, dataset = load_task(config, name)
-    assert any("PER" in label for label in task.record.labels)  # a type of unreachable spans only
+    assert any("PER" in label for label in task.state.labels)  # a type of unreachable spans only
     trained = training_data(task, dataset, config, make_accelerator(config), lambda note: None)
     assert trained.splits["train"][0].words == ("in", "Paris", "Ann", "s")
     assert trained.splits["validation"][0].words == ("in", "Paris", "Anns")

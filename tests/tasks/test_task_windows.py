@@ -112,12 +112,12 @@ def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) 
             assert 1 <= window.word_starts[0] <= window.word_starts[-1] <= len(window.input_ids) - 1
             own = iter(window.target["tag"])
             for start, end in zip(window.word_starts, window.word_starts[1:], strict=False):
-                size = end - start if task.record.all_subwords else 1
+                size = end - start if task.state.all_subwords else 1
                 target = [next(own) for _ in range(size)]
-                targets.append(task.record.labels[target[0]])
-                rest = {task.record.labels[i].replace("B-", "I-") for i in target[1:]}
+                targets.append(task.state.labels[target[0]])
+                rest = {task.state.labels[i].replace("B-", "I-") for i in target[1:]}
                 assert rest <= {targets[-1].replace("B-", "I-")}
-                assert not any(task.record.labels[i].startswith("B-") for i in target[1:])
+                assert not any(task.state.labels[i].startswith("B-") for i in target[1:])
             assert next(own, None) is None
         assert owned == list(range(len(sentence.words)))
         assert tuple(targets) == sentence.tags

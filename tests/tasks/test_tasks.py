@@ -54,7 +54,7 @@ def test_learns_eight_examples(runs: Runs, name: str) -> None:
     # Windows without the telling word are learnt by nobody.
     assert statistics.median(run.losses[-9:]) < {"windows": 0.65}.get(name, 0.2) * run.losses[0]
     if name != "bio first mean":  # reads pieces that training passes over
-        assert run.metrics["validation"][run.task.record.metric] > 0.97
+        assert run.metrics["validation"][run.task.state.metric] > 0.97
 
 
 def span_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def span_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
         return torch.where(target == 1, 12.0, -12.0)
     known = target != IGNORED
     return torch.where(known, 12.0, 0.0)[:, None] * torch.nn.functional.one_hot(
-        target * known, len(task.record.labels) + 1
+        target * known, len(task.state.labels) + 1
     )
 
 
@@ -70,11 +70,11 @@ def gold_logits(task: Any, batch: Any) -> torch.Tensor:
     """The logits of a model that knows the targets and nothing else."""
     if "tag" in batch.targets:
         target = batch.targets["tag"]
-        logits = torch.zeros(len(target), len(task.record.labels))
+        logits = torch.zeros(len(target), len(task.state.labels))
         known = target != IGNORED
         logits[known, target[known]] = 12.0
-        if task.record.config.crf:
-            return LinearChainCrf(task.record.labels.names, task.record.scheme)(logits)
+        if task.state.config.crf:
+            return LinearChainCrf(task.state.labels.names, task.state.scheme)(logits)
         return logits
     if "start" in batch.targets:
         logits = torch.zeros(len(batch.input_ids), 2)
@@ -88,12 +88,12 @@ def gold_logits(task: Any, batch: Any) -> torch.Tensor:
         right = batch.targets["rows"][torch.arange(len(label)), label]
         return 12.0 * torch.nn.functional.one_hot(right, len(batch.lengths)).sum(0)[:, None]
     if task.name == "relations":
-        return 12.0 * torch.nn.functional.one_hot(label, len(task.record.labels) + 1)
-    if task.record.problem == "regression":
+        return 12.0 * torch.nn.functional.one_hot(label, len(task.state.labels) + 1)
+    if task.state.problem == "regression":
         return label[:, None].double()
-    if task.record.problem == "multi":
+    if task.state.problem == "multi":
         return (2 * label - 1) * 12
-    return 12.0 * torch.nn.functional.one_hot(label, len(task.record.labels))
+    return 12.0 * torch.nn.functional.one_hot(label, len(task.state.labels))
 
 
 @every_case
@@ -110,7 +110,7 @@ def test_answering_gold_scores_one(runs: Runs, name: str) -> None:
     scores = {name: value for name, value in scores.items() if not name.endswith("_thresh")}
     assert scores == pytest.approx({metric: best.get(metric, 1.0) for metric in scores}, abs=1e-4)
     wrong = task.score(examples, predicted[1:] + predicted[:1]) if name not in TAGGING else {}
-    assert not wrong or wrong[task.record.metric] < 0.99
+    assert not wrong or wrong[task.state.metric] < 0.99
 
 
 @every_case
@@ -134,7 +134,7 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
     run = runs.run(name)
     again = saved_task(run.folder)
     assert type(again) is type(run.task)
-    assert again.record == run.task.record
+    assert again.state == run.task.state
     head = again.model(run.folder)
     examples = run.data.splits["validation"]
     gold = {"tags": None, "spans": None} if name != "relations" else {"relations": None}
@@ -143,10 +143,10 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
         for e in examples
     ]
     assert records(predict(again, head, bare)) == records(predict(run.task, run.head, examples))
-    assert list(head.labels) == list(run.task.record.labels)
+    assert list(head.labels) == list(run.task.state.labels)
 
 
-REQUIRED = {"record_class", "gold", "derive", "_sequences", "_targets", "model", "loss", "decode"}
+REQUIRED = {"state_class", "gold", "derive", "_sequences", "_targets", "model", "loss", "decode"}
 REQUIRED |= {"finish"}  # which a record that is a decoder has
 COMMON = {"record", "tokenizer", "warm_start", "description", "name", "collate", "score"}
 
@@ -193,6 +193,6 @@ def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
     words = sum(len(row["tokens"]) for row in rows) if "tokens" in rows[0] else len(rows)
     if name in ("relations", "qa", "qa windows"):
         words = len(flat)  # pairs, or windows
-    if name in TAGGING and task.record.config.label_subwords == "all":
+    if name in TAGGING and task.state.config.label_subwords == "all":
         words = sum(e.word_starts[-1] - e.word_starts[0] for e in flat)
     assert float(count) == pytest.approx(words)

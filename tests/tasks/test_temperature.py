@@ -83,14 +83,14 @@ def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
     torch.manual_seed(3)
     task, dataset = load_task(config, kind)
     result = fit(task, dataset, config)
-    temperature = result.task.record.temperature
-    assert task.record.temperature is None, "the task given is as it was"
+    temperature = result.task.state.temperature
+    assert task.state.temperature is None, "the task given is as it was"
     assert temperature != pytest.approx(1.0, abs=1e-3)
     metrics = result.metrics["test"]
     if name != "multi":  # sure of a third of labels that were drawn
         assert temperature > 1.1 and metrics["ece"] < metrics["ece_uncalibrated"]
     assert any("temperature" in note for note in result.notes)
-    assert saved_task(result.folder).record.temperature == temperature
+    assert saved_task(result.folder).state.temperature == temperature
     rows = list(map(json.loads, (result.folder / "predictions.test.jsonl").open()))
     model = finetune.load(result.folder)
     data = [json.loads(line) for line in (place / name / "test.jsonl").open()]
@@ -111,7 +111,7 @@ def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
 
 def at(task: Any, temperature: float | None) -> Any:
     """The task with another temperature."""
-    return replace(task, record=replace(task.record, temperature=temperature))
+    return replace(task, state=replace(task.state, temperature=temperature))
 
 
 def list_of(value: Any) -> list[float]:
@@ -143,10 +143,10 @@ def test_errors_with_and_without(place: Path, tmp_path: Path):
     task, _ = load_task(config, kind)
     gold = [TextExample(i, "x", label=label) for i, label in enumerate(["early", "late"])]
     probabilities = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
-    plain = [task.record.decide(i, row) for i, row in enumerate(probabilities)]
+    plain = [task.state.decide(i, row) for i, row in enumerate(probabilities)]
     assert "ece" not in task.score(gold, plain)
     task = at(task, 4.0)
-    scores = task.score(gold, [task.record.decide(i, row) for i, row in enumerate(probabilities)])
+    scores = task.score(gold, [task.state.decide(i, row) for i, row in enumerate(probabilities)])
     assert scores["ece_uncalibrated"] == pytest.approx(0.4)
     root = probabilities[0] ** 0.25
     assert scores["ece"] == pytest.approx(abs(root[0] / root.sum() - 0.5))
@@ -157,16 +157,14 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(place: Pat
     task, _ = load_task(config, kind)
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet([0.3] * 3, 200)
-    gold = [
-        TextExample(i, "x", label=str(rng.choice(list(task.record.labels)))) for i in range(200)
-    ]
-    predicted = [task.record.decide(i, row) for i, row in enumerate(probabilities)]
+    gold = [TextExample(i, "x", label=str(rng.choice(list(task.state.labels)))) for i in range(200)]
+    predicted = [task.state.decide(i, row) for i, row in enumerate(probabilities)]
     fitted, after, _ = calibrate(task, gold, predicted)
     assert [p.label for p in after] == [p.label for p in predicted]
-    assert [task.record.decide(i, row) for i, row in enumerate(probabilities)] == predicted
-    other = TextPrediction(200, "late", 1.0, dict.fromkeys(task.record.labels, 1 / 3))
+    assert [task.state.decide(i, row) for i, row in enumerate(probabilities)] == predicted
+    other = TextPrediction(200, "late", 1.0, dict.fromkeys(task.state.labels, 1 / 3))
     again = calibrate(task, [*gold, TextExample(200, "x")], [*predicted, other]).task
-    assert again.record.temperature == pytest.approx(fitted.record.temperature, rel=1e-6)
+    assert again.state.temperature == pytest.approx(fitted.state.temperature, rel=1e-6)
 
 
 def test_predictions_of_validation_are_cross_fitted(place: Path, tmp_path: Path):
@@ -174,9 +172,9 @@ def test_predictions_of_validation_are_cross_fitted(place: Path, tmp_path: Path)
     config, kind = configured(place, "single", tmp_path / "run")
     task, _ = load_task(config, kind)
     rng = np.random.default_rng(0)
-    labels = list(task.record.labels)
+    labels = list(task.state.labels)
     gold = [TextExample(i, f"{i}", label=str(rng.choice(labels))) for i in range(60)]
-    predicted = [task.record.decide(i, row) for i, row in enumerate(rng.dirichlet([0.3] * 3, 60))]
+    predicted = [task.state.decide(i, row) for i, row in enumerate(rng.dirichlet([0.3] * 3, 60))]
     fitted, crossed, note = calibrate(task, gold, predicted)
     same = [fitted.apply_fitted(*pair) for pair in zip(gold, predicted, strict=True)]
     loss, best = (

@@ -99,7 +99,7 @@ def prepared(
     """The arguments of a run of a student in double precision, its model and its loss."""
     loaded = load_teacher(teacher_of(kind, dropout))
     folder, settings = str(loaded.folder.parent), {"out": str(out), "lr": 1e-2, **settings}
-    config = student_config(loaded.task.record.config, model, folder, **settings)
+    config = student_config(loaded.task.state.config, model, folder, **settings)
     task, data = load_student(loaded, config)
     if model is None:
         head = starting_head(task, task.model(loaded.folder), 2)
@@ -178,9 +178,9 @@ def without_dropout(head: nn.Module) -> None:
 )
 def test_sequences_without_gold_have_no_loss(kind: str) -> None:
     loaded = load_teacher(teacher_of(kind))
-    _, data = load_student(loaded, loaded.task.record.config)
+    _, data = load_student(loaded, loaded.task.state.config)
     encoded = loaded.task.encode(data.splits["train"][:7]).sequences
-    targets = loaded.task.soft_loss(loaded.task.record).targets_without_gold(encoded)
+    targets = loaded.task.soft_loss(loaded.task.state).targets_without_gold(encoded)
     assert set(targets) == set(encoded.targets or {})
     batch = pack(encoded, loaded.task.collate(replace(encoded, targets=targets)))
     logits = loaded.head(batch)
@@ -217,7 +217,7 @@ def test_a_student_continues_with_its_teacher_and_its_losses_alone(tmp_path: Pat
     distill(teacher, **settings)
     with pytest.raises(UserError, match=r"started with temperature = 2\.0, now 3\.0"):
         distill(teacher, resume=True, distillation=Distillation(temperature=3.0), **settings)
-    config = replace(finetune.saved_task(tmp_path / "run").record.config, resume=True)
+    config = replace(finetune.saved_task(tmp_path / "run").state.config, resume=True)
     with pytest.raises(UserError, match="`finetune distill` was started with"):
         lab.fit(config)
 

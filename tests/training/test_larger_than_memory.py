@@ -77,7 +77,7 @@ def test_the_same_weights(
                 loaded.notes,
                 loaded.fingerprint,
                 loaded.training_fingerprint,
-                (task.record.labels, task.record.extra_fields()),
+                (task.state.labels, task.state.extra_fields()),
             )
         )
         if name not in TRAINED:

@@ -28,7 +28,7 @@ from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import parameter_groups
-from finetune.types import Encoding, UserError
+from finetune.types import TokenSequence, UserError
 from tests import laboratory as lab
 from tests.covering import covering
 from tests.models.parity import assert_same_gradients, encodings
@@ -135,7 +135,7 @@ def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
     ids = torch.tensor([[2, 9, 10, 3]])
     own = SequenceClassifier.from_pretrained(str(tmp_path / "best"), labels=None).eval()
     with torch.no_grad():
-        logits = own(pack([Encoding(0, ids[0].tolist())]))
+        logits = own(pack([TokenSequence(0, ids[0].tolist())]))
         torch.testing.assert_close(logits, plain(ids).logits, atol=1e-5, rtol=0)
     continued = config_of("tag windows", tmp_path / "next", model=None, init_from=str(tmp_path))
     encoder = lab.load(continued)[0].model().encoder.model

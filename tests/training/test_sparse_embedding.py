@@ -15,7 +15,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.models.encoder import Encoder
 from finetune.models.sparse_embedding import CompactEmbedding, SparseEmbeddings
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.encodings import Encoded
+from finetune.preprocessing.encodings import EncodedExamples
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests import tiny
@@ -95,7 +95,7 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
     """Hidden states and gradients, with padding where the family has it; then whole again."""
     whole, compact = Whole(family), Whole(family)
     made = encodings(whole.model, (5, 17, 3))
-    vocabulary = SparseEmbeddings(compact, "on", [Encoded.of([made]).sequences.ids.values])
+    vocabulary = SparseEmbeddings(compact, "on", [EncodedExamples.of([made]).sequences.ids.values])
     for head in (whole, compact):
         hidden = head.encoder(pack(made))
         weight = torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)
@@ -146,7 +146,9 @@ def test_which_rows_are_trained(
         task.encode(dataset.splits["train"])[0][0],
         input_ids=[*range(1, round(300 * share)), 300, 999],
     )
-    vocabulary = SparseEmbeddings(head, setting, [Encoded.of([[encoding]]).sequences.ids.values])
+    vocabulary = SparseEmbeddings(
+        head, setting, [EncodedExamples.of([[encoding]]).sequences.ids.values]
+    )
     assert len(table_of(dict(head.named_parameters()))) == rows
     assert vocabulary.reason == reason
     assert vocabulary.note.startswith(f"{rows} of 300 subwords") == (not reason)

@@ -56,7 +56,7 @@ def batches_of(
 
 
 def first_step(task: Any, head: Any) -> Step:
-    config = task.record.config
+    config = task.state.config
     weights = make_optimizer(head, config, "fp32")
     return begin_step(task, head, *weights, config, Accelerator(cpu=True))
 

@@ -93,10 +93,10 @@ class CrfTagger(EncoderModel):
     ``finetune.tasks.tag_decoding`` decodes.
 
     Examples:
-        >>> from finetune import CrfTagger, Encoding, pack
+        >>> from finetune import CrfTagger, TokenSequence, pack
         >>> tags, load = ["O", "B-PER", "I-PER"], CrfTagger.from_pretrained
         >>> model = load("roberta-base", labels=tags, scheme="BIO")  # doctest: +SKIP
-        >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
+        >>> batch = pack([TokenSequence(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
         >>> model(batch).emissions.shape  # doctest: +SKIP
         torch.Size([2, 3])
     """

@@ -52,11 +52,11 @@ class MaskedLanguageModel(PretrainedHead):
     subwords to predict there. ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
-        >>> from finetune import Encoding, MaskedLanguageModel, pack
+        >>> from finetune import TokenSequence, MaskedLanguageModel, pack
         >>> import torch
         >>> model = MaskedLanguageModel.from_pretrained("roberta-base")  # doctest: +SKIP
         >>> chosen = {"position": torch.tensor([1]), "token": torch.tensor([713])}
-        >>> batch = pack([Encoding(0, [0, 50264, 16, 2])], chosen)  # position 1 is masked
+        >>> batch = pack([TokenSequence(0, [0, 50264, 16, 2])], chosen)  # position 1 is masked
         >>> model(batch).loss.shape, model.logits(batch).shape  # doctest: +SKIP
         (torch.Size([1]), torch.Size([1, 50265]))
     """

@@ -47,13 +47,13 @@ class PairClassifier(EncoderModel):
     number) it makes one to train. Its settings are the attributes of ``PairClassifierConfig``.
 
     Sequences of a batch have the first text and then the second, each with its special tokens, as
-    their "words" (``Encoding.word_starts``).
+    their "words" (``TokenSequence.word_starts``).
 
     Examples:
-        >>> from finetune import Encoding, pack
+        >>> from finetune import TokenSequence, pack
         >>> load = PairClassifier.from_pretrained
         >>> model = load("roberta-base", labels=["no", "yes"], kind="bi")  # doctest: +SKIP
-        >>> batch = pack([Encoding(0, [0, 713, 2, 0, 16, 2], word_starts=[0, 3, 6])])
+        >>> batch = pack([TokenSequence(0, [0, 713, 2, 0, 16, 2], word_starts=[0, 3, 6])])
         >>> model(batch).shape  # doctest: +SKIP
         torch.Size([1, 2])
     """
@@ -150,7 +150,7 @@ def separate_texts(batch: Batch) -> Batch:
         words_cu=torch.arange(len(starts) + 1, device=starts.device),
         lengths=tuple((batch.host or batch).word_lengths.tolist()),
         example=tuple(number for number in batch.example for _ in range(2)),
-        part=(0, 1) * len(batch.example),
+        window=(0, 1) * len(batch.example),
         num_words=(1,) * len(starts),
         targets={},
         host=None,

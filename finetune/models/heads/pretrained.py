@@ -178,10 +178,11 @@ class SequenceClassifier(PretrainedHead):
     ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
-        >>> from finetune import Encoding, SequenceClassifier, pack
+        >>> from finetune import TokenSequence, SequenceClassifier, pack
         >>> labels, load = ["bad", "good"], SequenceClassifier.from_pretrained
         >>> model = load("roberta-base", labels=labels)  # doctest: +SKIP
-        >>> model(pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])).shape  # doctest: +SKIP
+        >>> batch = pack([TokenSequence(0, [0, 713, 2]), TokenSequence(1, [0, 2])])
+        >>> model(batch).shape  # doctest: +SKIP
         torch.Size([2, 2])
     """
 
@@ -213,10 +214,10 @@ class TokenClassifier(PretrainedHead):
     ``PretrainedHead`` explains the other arguments and the attributes.
 
     Examples:
-        >>> from finetune import Encoding, TokenClassifier, pack
+        >>> from finetune import TokenSequence, TokenClassifier, pack
         >>> tags = ["O", "B-PER", "I-PER"]
         >>> model = TokenClassifier.from_pretrained("roberta-base", labels=tags)  # doctest: +SKIP
-        >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
+        >>> batch = pack([TokenSequence(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
         >>> model(batch).shape  # doctest: +SKIP
         torch.Size([2, 3])
     """
@@ -260,10 +261,11 @@ class ChoiceScorer(PretrainedHead):
     and attributes.
 
     Examples:
-        >>> from finetune import ChoiceScorer, Encoding, pack
+        >>> from finetune import ChoiceScorer, TokenSequence, pack
         >>> load = ChoiceScorer.from_pretrained
         >>> model = load("roberta-base", labels=["score"])  # doctest: +SKIP
-        >>> model(pack([Encoding(0, [0, 713, 2]), Encoding(0, [0, 2])])).shape  # doctest: +SKIP
+        >>> batch = pack([TokenSequence(0, [0, 713, 2]), TokenSequence(0, [0, 2])])
+        >>> model(batch).shape  # doctest: +SKIP
         torch.Size([2, 1])
     """
 
@@ -290,10 +292,10 @@ class QuestionAnswerer(PretrainedHead):
     labels are ``POSITIONS``. ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
-        >>> from finetune import Encoding, QuestionAnswerer, pack
+        >>> from finetune import TokenSequence, QuestionAnswerer, pack
         >>> load = QuestionAnswerer.from_pretrained
         >>> model = load("roberta-base", labels=["start", "end"])  # doctest: +SKIP
-        >>> model(pack([Encoding(0, [0, 713, 2, 2, 16, 2])])).shape  # doctest: +SKIP
+        >>> model(pack([TokenSequence(0, [0, 713, 2, 2, 16, 2])])).shape  # doctest: +SKIP
         torch.Size([6, 2])
     """
 

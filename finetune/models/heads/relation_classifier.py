@@ -37,14 +37,14 @@ class RelationClassifier(EncoderModel):
     ``from_pretrained`` loads a trained model; with ``labels``, without one for no relation, it
     makes one to train. Its settings are the attributes of ``RelationClassifierConfig``.
 
-    A sequence of a batch marks one pair; its two "words" (``Encoding.word_starts``) begin at the
-    start markers of the two spans. The start marker of the subject is the token ``subject_id``.
+    A sequence of a batch marks one pair; its two "words" (``TokenSequence.word_starts``) begin at
+    the start markers of the two spans. The start marker of the subject is the token ``subject_id``.
 
     Examples:
-        >>> from finetune import Encoding, pack
+        >>> from finetune import TokenSequence, pack
         >>> load = RelationClassifier.from_pretrained
         >>> model = load("bert-base-cased", labels=["in"], subject_id=137)  # doctest: +SKIP
-        >>> batch = pack([Encoding(0, [101, 137, 713, 108, 16, 102], word_starts=[1, 3, 6])])
+        >>> batch = pack([TokenSequence(0, [101, 137, 713, 108, 16, 102], word_starts=[1, 3, 6])])
         >>> model(batch).shape  # no relation and one label  # doctest: +SKIP
         torch.Size([1, 2])
     """

@@ -71,9 +71,9 @@ class SentenceEncoder(Head):
         batching: As for ``Encoder``.
 
     Examples:
-        >>> from finetune import Encoding, pack
+        >>> from finetune import TokenSequence, pack
         >>> encoder = SentenceEncoder.from_pretrained("roberta-base")  # doctest: +SKIP
-        >>> batch = pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])
+        >>> batch = pack([TokenSequence(0, [0, 713, 2]), TokenSequence(1, [0, 2])])
         >>> encoder(batch).vectors.shape  # doctest: +SKIP
         torch.Size([2, 768])
     """

@@ -21,7 +21,7 @@ FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}, "decisions":
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecord(Decoder):
+class TaskState(Decoder):
     """Everything that is saved with a model in order to use it again (``finetune.json``).
 
     Each task adds the fields that it derives from training data or fits on validation data.
@@ -123,12 +123,12 @@ class TaskRecord(Decoder):
         return values
 
     def unfitted(self) -> Self:
-        """Return the record without the values fitted by an earlier training run."""
+        """Return the state without the values fitted by an earlier training run."""
         own = self.extra_fields()
         return replace(self, **{name: value for name, value in FITTED.items() if name in own})
 
 
-def extra_fields(record: type[TaskRecord]) -> list[dataclasses.Field[Any]]:
+def extra_fields(state: type[TaskState]) -> list[dataclasses.Field[Any]]:
     """Return the fields of a class of records besides ``config``, ``labels`` and ``max_length``."""
     common = ("config", "labels", "max_length")
-    return [field for field in dataclasses.fields(record) if field.name not in common]
+    return [field for field in dataclasses.fields(state) if field.name not in common]
