@@ -335,7 +335,7 @@ class TokenExample:
         unreachable = self.unreachable or None  # in characters
         known: dict[str, Any] = {"tags": self.tags, "spans": spans, "unreachable": unreachable}
         if self.relations is not None:
-            known["relations"] = relation_records(self.spans or (), self.relations)
+            known["relations"] = relation_values(self.spans or (), self.relations)
         gold = {name: value for name, value in known.items() if value is not None} or None
         return {"words": list(self.words)} | _example_record(self, gold, document=self.document)
 
@@ -525,74 +525,79 @@ class WindowOutput(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TextPrediction:
+class Prediction:
+    """Base class of the predictions for an example.
+
+    ``decided`` is what saved decisions add to a prediction, such as its ``withheld`` answers.
+    """
+
+    id: int
+    decided: Mapping[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the prediction to JSON values, with probabilities of six digits."""
+        return {"id": self.id, **self._values(), **self.decided}
+
+    def _values(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _without(self, answers: Any, **changes: Any) -> Self:
+        decided = {**self.decided, "withheld": answers}
+        return dataclasses.replace(self, decided=decided, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrediction(Prediction):
     """A label, several labels or a number, with the probabilities of it and of all labels.
 
     ``label`` is None for a blank text, which has no prediction, and all its probabilities are NaN.
     ``positive`` is the positive class of models with two labels, whose F1 is ``f1``. The
-    probabilities of all labels without the fitted temperature, ``uncalibrated``, are not part of
-    the record.
+    probabilities of all labels without the fitted temperature, ``uncalibrated``, are not saved.
     """
 
-    id: int
     label: str | tuple[str, ...] | float | None
     score: float | None = None
     scores: Mapping[str, float] | None = None
     positive: str | None = None
     uncalibrated: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
-    decided: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def class_probabilities(self) -> Mapping[Any, float]:
         """The probability of each class, of which one is right; empty if they are not known."""
-        one = self.score is not None and self.scores is not None
-        return self.scores if one and self.scores is not None else {}
+        return {} if self.score is None or self.scores is None else self.scores
 
     def withhold(self, least: Callable[[str], float]) -> Self:
-        """Return the prediction without the labels whose probability is below ``least``.
+        """Leave out the labels whose probability is below ``least``: one label is then None."""
+        label, known = self.label, self.scores or {}
+        if isinstance(label, tuple):
+            unsure = [name for name in label if known[name] < least(name)]
+            return self._without(unsure, label=tuple(name for name in label if name not in unsure))
+        if isinstance(label, str) and (self.score or 0.0) < least(label):
+            return self._without(label, label=None)
+        return self._without(None)
 
-        The label is then None; of several labels, those that are left.
-        """
-        known = self.scores or {}
-        if isinstance(self.label, tuple):
-            sure = tuple(name for name in self.label if known[name] >= least(name))
-            left_out = [name for name in self.label if name not in sure]
-            return dataclasses.replace(self, label=sure, decided=_withheld(self, left_out))
-        unsure = isinstance(self.label, str) and (self.score or 0.0) < least(self.label)
-        decided = _withheld(self, self.label if unsure else None)
-        return dataclasses.replace(self, label=None if unsure else self.label, decided=decided)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as JSON values."""
+    def _values(self) -> dict[str, Any]:
         label = list(self.label) if isinstance(self.label, tuple) else self.label
-        record: dict[str, Any] = {"id": self.id, "label": label}
-        if self.score is not None:
-            record["score"] = round(self.score, 6)
+        values = {"label": label, **_known(score=self.score, scores=self.scores)}
         if self.scores is not None and any(map(math.isnan, self.scores.values())):
-            record |= {"score": None, "scores": dict.fromkeys(self.scores)}
-        elif self.scores is not None:
-            record["scores"] = {name: round(value, 6) for name, value in self.scores.items()}
-        if self.positive is not None:
-            record["positive_label"] = self.positive
-        return record | self.decided
+            values = {"label": label, "score": None, "scores": dict.fromkeys(self.scores)}
+        return values | _known(positive_label=self.positive)
 
 
 @dataclass(frozen=True, slots=True)
-class ChoicePrediction:
+class ChoicePrediction(Prediction):
     """The index of the most probable choice of a question, its text, and all probabilities.
 
-    The probabilities without the fitted temperature, ``uncalibrated``, are not part of the record.
+    The probabilities without the fitted temperature, ``uncalibrated``, are not saved.
     ``only_score`` is the probability of the choice in files that have no others. A choice that is
     withheld is None, and its text empty.
     """
 
-    id: int
     choice: int | None
     text: str
     scores: tuple[float, ...]
     uncalibrated: tuple[float, ...] | None = field(default=None, compare=False, repr=False)
     only_score: float = math.nan
-    decided: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def score(self) -> float:
@@ -606,140 +611,116 @@ class ChoicePrediction:
         return dict(enumerate(self.scores))
 
     def withhold(self, least: Callable[[str], float]) -> Self:
-        """Return the prediction without a choice if its probability is below ``least``."""
-        unsure = self.choice is not None and self.score < least("")
-        decided = _withheld(self, self.choice if unsure else None)
-        choice, text = (None, "") if unsure else (self.choice, self.text)
-        return dataclasses.replace(self, choice=choice, text=text, decided=decided)
+        """Leave out the choice if its probability is below ``least``."""
+        if self.choice is not None and self.score < least(""):
+            return self._without(self.choice, choice=None, text="")
+        return self._without(None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as JSON values."""
-        return {
-            "id": self.id,
-            "choice": self.choice,
-            "choice_text": self.text,
-            "score": round(self.score, 6),
-            "scores": [round(score, 6) for score in self.scores],
-        } | self.decided
+    def _values(self) -> dict[str, Any]:
+        scores = {"score": _json(self.score), "scores": _json(self.scores)}
+        return {"choice": self.choice, "choice_text": self.text, **scores}
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPrediction:
+class WordPrediction(Prediction):
+    """Base class of predictions for words; ``offsets`` and ``text`` are set for raw text."""
+
+    words: tuple[str, ...]
+    offsets: tuple[tuple[int, int], ...] | None = field(default=None, kw_only=True)
+    text: str | None = field(default=None, kw_only=True)
+
+    def _spans(self, spans: Sequence[Span], scores: Sequence[float] = ()) -> list[dict[str, Any]]:
+        values = [span._asdict() for span in spans]
+        for span_values, score in zip(values, scores, strict=bool(scores)):
+            span_values["score"] = round(score, 6)
+        if self.offsets is not None and self.text is not None:
+            for span, span_values in zip(spans, values, strict=True):
+                start, end = self.offsets[span.start][0], self.offsets[span.end - 1][1]
+                span_values |= {"start_char": start, "end_char": end, "text": self.text[start:end]}
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrediction(WordPrediction):
     """A tag and its probability for every word.
 
-    The tags encode ``spans`` (None without spans, as in POS); ``offsets`` and ``text`` are set for
-    raw text. ``log_probabilities`` of all tags, a numpy array [W, C], are kept on request only, and
-    are not part of the record. A tag that is withheld is None; the words of spans that are withheld
-    have the tag O.
+    The tags encode ``spans`` (None without spans, as in POS). ``log_probabilities`` of all tags, a
+    numpy array [W, C], are kept on request only, and are not saved. A tag that is withheld is None;
+    the words of spans that are withheld have the tag O.
     """
 
-    id: int
-    words: tuple[str, ...]
     tags: tuple[str, ...]
     scores: tuple[float, ...]
     spans: tuple[Span, ...] | None = None
     span_scores: tuple[float, ...] = ()
-    offsets: tuple[tuple[int, int], ...] | None = None
-    text: str | None = None
     log_probabilities: Any = field(default=None, compare=False, repr=False)
-    decided: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def withhold(self, least: Callable[[str], float]) -> Self:
-        """Return the prediction without the spans, or plain tags, below ``least``."""
-        if self.spans is None:
-            words = zip(self.tags, self.scores, strict=True)
-            answers = tuple(Span(i, i + 1, tag) for i, (tag, _) in enumerate(words))
-            _, unsure = _divided(answers, self.scores, least)
-            nothing: Any = None
-            changed: dict[str, Any] = {}
+        """Leave out the spans, or plain tags, whose probability is below ``least``."""
+        nothing: Any = None
+        spans, scores, changes = self.spans, self.span_scores, dict[str, Any]()
+        if spans is None:
+            spans = tuple(Span(n, n + 1, tag) for n, tag in enumerate(self.tags))
+            sure, unsure = _divided(spans, self.scores, least)
         else:
-            sure, unsure = _divided(self.spans, self.span_scores, least)
             nothing = "O"
-            changed = {"spans": sure[0], "span_scores": sure[1]}
-        out = {word for span in unsure[0] for word in range(span.start, span.end)}
-        tags = tuple(nothing if i in out else tag for i, tag in enumerate(self.tags))
-        decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
-        return dataclasses.replace(self, tags=tags, decided=decided, **changed)
+            sure, unsure = _divided(spans, scores, least)
+            changes = {"spans": sure[0], "span_scores": sure[1]}
+        words = {word for span in unsure[0] for word in range(span.start, span.end)}
+        tags = tuple(nothing if word in words else tag for word, tag in enumerate(self.tags))
+        return self._without(self._spans(*unsure), tags=tags, **changes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as JSON values."""
-        record: dict[str, Any] = {
-            "id": self.id,
-            "words": list(self.words),
-            "tags": list(self.tags),
-            "scores": [round(score, 6) for score in self.scores],
-        }
-        if self.offsets is not None:
-            record["offsets"] = [list(offset) for offset in self.offsets]
-        if self.spans is not None:
-            record["spans"] = span_records(self.spans, self.span_scores, self.text, self.offsets)
-        return record | self.decided
+    def _values(self) -> dict[str, Any]:
+        spans = None if self.spans is None else self._spans(self.spans, self.span_scores)
+        tags = {"tags": list(self.tags), "scores": _json(self.scores)}
+        return {"words": list(self.words), **tags, **_known(offsets=self.offsets, spans=spans)}
 
 
 @dataclass(frozen=True, slots=True)
-class SpanPrediction:
+class SpanPrediction(WordPrediction):
     """Labeled spans of words, which may nest, with probabilities.
 
     ``candidates`` are all scored spans before thresholds and decoding, ``unreachable`` the spans
-    of a file in characters that begin or end inside a word: neither is part of the record. A score
-    that a file does not have is NaN.
+    of a file in characters that begin or end inside a word: neither is saved. A score that a file
+    does not have is NaN.
     """
 
-    id: int
-    words: tuple[str, ...]
     spans: tuple[Span, ...]
     scores: tuple[float, ...]
-    offsets: tuple[tuple[int, int], ...] | None = None
-    text: str | None = None
     candidates: tuple[tuple[Span, float], ...] = ()
     unreachable: tuple[Span, ...] = ()
-    decided: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def withhold(self, least: Callable[[str], float]) -> Self:
-        """Return the prediction without the spans whose probability is below ``least``."""
+        """Leave out the spans whose probability is below ``least``."""
         (spans, scores), unsure = _divided(self.spans, self.scores, least)
-        decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
-        return dataclasses.replace(self, spans=spans, scores=scores, decided=decided)
+        return self._without(self._spans(*unsure), spans=spans, scores=scores)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as JSON values."""
-        record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
-        if self.offsets is not None:
-            record["offsets"] = [list(offset) for offset in self.offsets]
-        record["spans"] = span_records(self.spans, self.scores, self.text, self.offsets)
-        return record | self.decided
+    def _values(self) -> dict[str, Any]:
+        spans = self._spans(self.spans, self.scores)
+        return {"words": list(self.words), **_known(offsets=self.offsets, spans=spans)}
 
 
 @dataclass(frozen=True, slots=True)
-class RelationPrediction:
+class RelationPrediction(WordPrediction):
     """Labeled relations between given spans of words, with probabilities.
 
-    A score that a file does not have is NaN.
+    A score that a file does not have is NaN. In JSON, relations name their spans by index.
     """
 
-    id: int
-    words: tuple[str, ...]
     spans: tuple[Span, ...]
     relations: tuple[Relation, ...]
     scores: tuple[float, ...]
-    offsets: tuple[tuple[int, int], ...] | None = None
-    text: str | None = None
-    decided: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def withhold(self, least: Callable[[str], float]) -> Self:
-        """Return the prediction without the relations whose probability is below ``least``."""
+        """Leave out the relations whose probability is below ``least``."""
         (relations, scores), unsure = _divided(self.relations, self.scores, least)
-        decided = _withheld(self, relation_records(self.spans, *unsure))
-        return dataclasses.replace(self, relations=relations, scores=scores, decided=decided)
+        withheld = relation_values(self.spans, *unsure)
+        return self._without(withheld, relations=relations, scores=scores)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as JSON values; relations name their spans by index."""
-        record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
-        if self.offsets is not None:
-            record["offsets"] = [list(offset) for offset in self.offsets]
-        record["spans"] = span_records(self.spans, (), self.text, self.offsets)
-        record["relations"] = relation_records(self.spans, self.relations, self.scores)
-        return record | self.decided
+    def _values(self) -> dict[str, Any]:
+        relations = relation_values(self.spans, self.relations, self.scores)
+        known = _known(offsets=self.offsets, spans=self._spans(self.spans), relations=relations)
+        return {"words": list(self.words), **known}
 
 
 class FoundAnswer(NamedTuple):
@@ -752,7 +733,7 @@ class FoundAnswer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPrediction:
+class AnswerPrediction(Prediction):
     """The answer to a question: characters of its context, or none.
 
     ``best`` are the most probable answers, the best first, whether or not one is predicted.
@@ -761,72 +742,47 @@ class AnswerPrediction:
     predictions of a file, places and ``best`` may be None, and scores NaN.
     """
 
-    id: int
     answer: FoundAnswer | None
     score: float
     no_answer_score: float | None = None
     best: tuple[FoundAnswer, ...] = ()
-    decided: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def is_withheld(self) -> bool:
-        """True if the prediction, an answer or none, is withheld."""
-        return self.decided.get("withheld") is not None
 
     def withhold(self, least: Callable[[str], float]) -> Self:
-        """Return the prediction without an answer if its probability is below ``least``."""
-        found, unsure = self.answer, self.score < least("")
-        text = "" if found is None else found.text
-        answer = None if unsure else found
-        return dataclasses.replace(
-            self, answer=answer, decided=_withheld(self, text if unsure else None)
-        )
+        """Leave out the prediction, an answer or none, if its probability is below ``least``."""
+        if self.score < least(""):
+            return self._without("" if self.answer is None else self.answer.text, answer=None)
+        return self._without(None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as JSON values; ``answer`` is empty without an answer."""
-        found = self.answer
-        record: dict[str, Any] = {
-            "id": self.id,
-            "answer": None if self.is_withheld else "" if found is None else found.text,
-            "start": None if found is None else found.start,
-            "end": None if found is None else found.end,
-            "score": round(self.score, 6),
-        }
-        if self.no_answer_score is not None:
-            record["no_answer_score"] = round(self.no_answer_score, 6)
-        record["best"] = [each._asdict() | {"score": round(each.score, 6)} for each in self.best]
-        return record | self.decided
+    def _values(self) -> dict[str, Any]:
+        start, end, text, _ = self.answer or (None, None, "", None)
+        is_withheld = self.decided.get("withheld") is not None
+        values = {"answer": None if is_withheld else text, "start": start, "end": end}
+        scores = _known(score=self.score, no_answer_score=self.no_answer_score)
+        return values | scores | {"best": [_json(answer._asdict()) for answer in self.best]}
 
 
 @dataclass(frozen=True, slots=True)
-class SentencePrediction:
+class SentencePrediction(Prediction):
     """The vectors of a text, or of both texts of a pair, and the result of comparing the pair.
 
     ``vectors`` is a numpy array float32 [1, H] or [2, H]. ``label`` of a pair is its cosine or,
-    with a classifier, its most probable label, with the probabilities of it and of all labels.
+    with a classifier, its most probable label, with the probabilities of it and of all labels. In
+    JSON, a text has its vector and a pair its label.
     """
 
-    id: int
     vectors: Any = field(compare=False, repr=False)
     label: str | float | None = None
     score: float | None = None
     scores: Mapping[str, float] | None = None
-    decided: ClassVar[Mapping[str, Any]] = {}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as JSON values: of a text its vector, of a pair its label."""
+    def _values(self) -> dict[str, Any]:
         if self.label is None:
-            return {"id": self.id, "vector": self.vectors[0].astype(float).round(6).tolist()}
-        label = round(self.label, 6) if isinstance(self.label, float) else self.label
-        record: dict[str, Any] = {"id": self.id, "label": label}
-        if self.score is not None and self.scores is not None:
-            record["score"] = round(self.score, 6)
-            record["scores"] = {name: round(value, 6) for name, value in self.scores.items()}
-        return record
+            return {"vector": self.vectors[0].astype(float).round(6).tolist()}
+        return _known(label=self.label, score=self.score, scores=self.scores)
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedPrediction:
+class MaskedPrediction(Prediction):
     """The most probable subwords at the chosen positions of a sequence.
 
     ``subwords`` has the best subword of each position, or with ``scores`` several with their
@@ -837,7 +793,6 @@ class MaskedPrediction:
     the second text of a pair follows the first, ``follows_score`` its predicted probability.
     """
 
-    id: int
     subwords: tuple[Any, ...]
     scores: tuple[tuple[float, ...], ...] | None = None
     text: str | None = None
@@ -848,10 +803,9 @@ class MaskedPrediction:
     boundary_losses: tuple[float, ...] | None = None
     follows: bool | None = None
     follows_score: float | None = None
-    decided: ClassVar[Mapping[str, Any]] = {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as JSON values."""
+        """Convert the prediction to JSON values: all masks of a text, or what evaluation needs."""
         if self.scores is not None:
             masks = [
                 [
@@ -861,75 +815,38 @@ class MaskedPrediction:
                 for best in zip(self.subwords, self.scores, strict=True)
             ]
             return {"id": self.id, "text": self.text, "masks": masks}
-        record: dict[str, Any] = {
-            "id": self.id,
-            "subwords": list(self.subwords),
-            "losses": [round(loss, 6) for loss in self.losses],
-            "read_as": list(self.read_as),
-            "counts": list(self.counts),
-        }
-        if self.boundary_losses is not None:
-            record["boundary_losses"] = [round(loss, 6) for loss in self.boundary_losses]
+        names = ("subwords", "losses", "read_as", "counts", "boundary_losses")
+        values = _known(**{name: getattr(self, name) for name in names})
         if self.follows_score is not None:
-            record |= {"follows": self.follows, "follows_score": round(self.follows_score, 6)}
-        return record
-
-
-Prediction = (
-    TextPrediction
-    | ChoicePrediction
-    | TokenPrediction
-    | SpanPrediction
-    | RelationPrediction
-    | AnswerPrediction
-    | SentencePrediction
-    | MaskedPrediction
-)
+            values |= {"follows": self.follows, "follows_score": round(self.follows_score, 6)}
+        return {"id": self.id, **values}
 
 
 def _divided(
     answers: Sequence[Any], scores: Sequence[float], least: Callable[[str], float]
 ) -> list[tuple[tuple[Any, ...], tuple[float, ...]]]:
-    """Return the answers with at least the probability ``least`` of their label, and the others.
-
-    Both have their scores.
-    """
     scored = list(zip(answers, scores, strict=True))
     unsure = [score < least(answer.label) for answer, score in scored]
-    parts = ([each for each, out in zip(scored, unsure, strict=True) if out == k] for k in (0, 1))
+    parts = ([pair for pair, out in zip(scored, unsure, strict=True) if out == k] for k in (0, 1))
     return [(tuple(a for a, _ in part), tuple(s for _, s in part)) for part in parts]
 
 
-def _withheld(prediction: Any, answers: Any) -> dict[str, Any]:
-    return {**prediction.decided, "withheld": answers}
+def _json(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, Mapping):
+        return {name: _json(item) for name, item in value.items()}
+    return [_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def span_records(
-    spans: Sequence[Span],
-    scores: Sequence[float],
-    text: str | None,
-    offsets: Sequence[tuple[int, int]] | None,
-) -> list[dict[str, Any]]:
-    """Return spans as JSON values: words, label and score; with a text also characters.
-
-    ``scores`` are empty for given spans.
-    """
-    records = []
-    for index, span in enumerate(spans):
-        record: dict[str, Any] = span._asdict()
-        if scores:
-            record["score"] = round(scores[index], 6)
-        if offsets is not None and text is not None:
-            start, end = offsets[span.start][0], offsets[span.end - 1][1]
-            record |= {"start_char": start, "end_char": end, "text": text[start:end]}
-        records.append(record)
-    return records
+def _known(**values: Any) -> dict[str, Any]:
+    return {name: _json(value) for name, value in values.items() if value is not None}
 
 
-def relation_records(
+def relation_values(
     spans: Sequence[Span], relations: Sequence[Relation], scores: Sequence[float] = ()
 ) -> list[dict[str, Any]]:
-    """Return relations as JSON values: the indices of their spans, label and perhaps score."""
+    """Convert relations to JSON values: the indices of their spans, label and perhaps score."""
     index = {span: number for number, span in enumerate(spans)}
     return [
         {"subject": index[subject], "object": index[object], "label": label}

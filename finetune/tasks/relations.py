@@ -275,8 +275,8 @@ class RelationTask(WordTask):
             spans,
             tuple(relation for relation, _ in predicted),
             tuple(score for _, score in predicted),
-            example.offsets,
-            example.text,
+            offsets=example.offsets,
+            text=example.text,
         )
 
 

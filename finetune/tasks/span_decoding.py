@@ -97,9 +97,9 @@ class SpanDecoder(Decoder):
             example.words,
             (),
             (),
-            example.offsets,
-            example.text,
             tuple(self._candidates(outputs)),
+            offsets=example.offsets,
+            text=example.text,
         )
         return self.decide(prediction, self.thresholds)
 

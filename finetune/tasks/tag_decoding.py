@@ -133,9 +133,9 @@ class TagDecoder(Decoder):
             scores,
             spans,
             span_scores,
-            example.offsets,
-            example.text,
             logs,
+            offsets=example.offsets,
+            text=example.text,
         )
 
 

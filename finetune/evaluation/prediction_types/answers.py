@@ -120,7 +120,7 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
     decided = {"withheld": row.get("withheld", "")} if row["answer"] is None else {}
     no_answer = row.get("no_answer_score")
     shown: Any = best
-    return AnswerPrediction(example.id, answer, score, no_answer, shown, decided)
+    return AnswerPrediction(example.id, answer, score, no_answer, shown, decided=decided)
 
 
 def _best_scores(tables: Tables) -> dict[str, float]:
