@@ -12,33 +12,50 @@ import dataclasses
 import html
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from accelerate import Accelerator
 
 from finetune.config.recipes import SMOKE_EVALUATION, MultitaskRecipe, RecipeRun
 from finetune.config.tasks import CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
+from finetune.data import Dataset
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
-from finetune.registry import TASKS
+from finetune.evaluation.runs import RunFolder, write_run_checksums
+from finetune.inference.predictor import Predictor
+from finetune.reporting.environment import RunOutcome, saved_outcome, write_environment
 from finetune.reporting.html import write_report, write_run_report
+from finetune.reporting.many_runs import write_best_recipe, write_search
 from finetune.reporting.model_card import write_run_readme
+from finetune.runtime.device import resolve_precision
+from finetune.runtime.files import lock_folder
+from finetune.runtime.launch import on_all_processes, on_main_process
+from finetune.runtime.memory import memory_kept
+from finetune.runtime.processes import require_one_process
+from finetune.runtime.progress import Reporter, shown_by
+from finetune.tasks import load_task
+from finetune.tasks.base import Task
+from finetune.training.callbacks import Callback
+from finetune.training.distillation import (
+    Distillation,
+    Measured,
+    config_without_teacher,
+    fit_student,
+    fit_without_teacher,
+    load_student,
+    load_teacher,
+    measure,
+    new_student,
+)
+from finetune.training.loss import LossFunction
+from finetune.training.multitask import with_planned_steps
+from finetune.training.run_folder import RunWriter, hold, open_run, pin_model, with_run_folder
+from finetune.training.search import SearchResult, open_search, search_folder
+from finetune.training.trainer import FitResult, fit, fit_together
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-    from finetune.data import Dataset
-    from finetune.inference.predictor import Predictor
-    from finetune.reporting.environment import RunOutcome
-    from finetune.runtime.progress import Reporter
-    from finetune.tasks.base import Task
-    from finetune.training.callbacks import Callback
-    from finetune.training.distillation import Distillation, Measured
-    from finetune.training.loss import LossFunction
-    from finetune.training.run_folder import RunWriter
-    from finetune.training.search import SearchResult
-    from finetune.training.trainer import FitResult
 
 
 @dataclass(frozen=True)
@@ -55,18 +72,17 @@ class TrainedRun:
     """Notes on the data and the training."""
 
     def __repr__(self) -> str:
-        scores = (
+        first_scores = "".join(
             f", {split} {name} {value:.4f}"
             for split, values in self.metrics.items()
             for name, value in list(values.items())[:1]
             if not split.endswith("_without_leaks")
         )
-        return f"TrainedRun({str(self.folder)!r}{''.join(scores)})"
+        return f"TrainedRun({str(self.folder)!r}{first_scores})"
 
     @cached_property
     def predictor(self) -> Predictor:
         """The best model, loaded for prediction."""
-        from finetune.inference.predictor import Predictor
 
         return Predictor(self.folder)
 
@@ -109,15 +125,15 @@ def train(
             dicts, a dict of these by split, or a ``finetune.Dataset``. Without a validation split,
             a part of train is held out. None takes the data that the settings name.
         model: Hub id, short name or folder of the encoder.
-        callbacks: Called after steps, evaluations and saves (``finetune.Callback``).
+        callbacks: Objects to notify of steps, evaluations and saves (``finetune.Callback``).
         metrics: Custom metrics by name: functions of gold and predictions, or
             ``finetune.CustomMetric``. ``metric="name"`` selects the model by one.
         loss: A custom loss: a function of the logits and the targets of a batch that returns the
             sum of its losses and the number to divide it by.
         overwrite: Replace the run in ``out``, if there is one: its model is deleted first.
         quiet: Show no progress.
-        settings: Fields of the settings of the task, such as ``batch_size=16``; ``out`` names the
-            folder, which is otherwise a new one in ``runs``.
+        settings: Settings of the task, such as ``batch_size=16``. ``out`` names the folder; the
+            default is a new one in ``runs``.
 
     Returns:
         The run, with its folder, scores and predictor, on every process.
@@ -133,11 +149,7 @@ def train(
         0.91
         >>> run = finetune.train("tag", "conll2003", "roberta-base", epochs=3)  # doctest: +SKIP
     """
-    from finetune.runtime.launch import on_main_process
-    from finetune.runtime.progress import Reporter
-    from finetune.training.run_folder import with_run_folder
-
-    name, config, set_names, data = _config(task, data, {"model": model, **settings})
+    name, config, named, data = _config(task, data, {"model": model, **settings})
     if config.out is not None and not config.resume:
         out = Path(config.out)
         on_main_process(lambda: _require_new(out, overwrite))
@@ -146,7 +158,7 @@ def train(
         name,
         config,
         data,
-        command=_call("train", name, set_names),
+        command=_call("train", name, named),
         reporter=Reporter(quiet=quiet),
         callbacks=callbacks,
         metrics=metrics,
@@ -157,9 +169,6 @@ def train(
 
 
 def _require_new(out: Path, overwrite: bool) -> None:
-    from finetune.evaluation.runs import RunFolder
-    from finetune.runtime.files import lock_folder
-
     models = [out / name for name in ("best", "last", "checkpoints") if (out / name).exists()]
     if not models or not RunFolder.open(out).is_run:
         return
@@ -177,36 +186,35 @@ def _config(
     task: str | TrainConfig, data: Any, settings: Mapping[str, Any]
 ) -> tuple[str, TrainConfig, dict[str, Any], Any]:
     in_memory = data is not None and not isinstance(data, str | Path)
-    given = {"data": IN_MEMORY if in_memory else data and str(data), **settings}
-    given = {name: value for name, value in given.items() if value is not None}
+    named = {"data": IN_MEMORY if in_memory else data and str(data), **settings}
+    named = {name: value for name, value in named.items() if value is not None}
     if isinstance(task, TrainConfig):
-        name, kind = _name_of(task), type(task)
-        if more := given.keys() - {"data"}:
+        name, config_class = _name_of(task), type(task)
+        if more := named.keys() - {"data"}:
             raise UserError(
-                f"{min(more)} is a setting: give it to {kind.__name__}({min(more)}=…), and leave "
-                "it out of the call."
+                f"{min(more)} is a setting: give it to {config_class.__name__}({min(more)}=…), and "
+                "leave it out of the call."
             )
-        default = kind()
-        changed = {f.name: getattr(task, f.name) for f in dataclasses.fields(kind)}
-        given |= {k: v for k, v in changed.items() if v != getattr(default, k)} | given
+        values = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+        defaults = config_class()
+        named = {k: v for k, v in values.items() if v != getattr(defaults, k)} | named
     else:
-        name, kind = task, _kind(task)
-        named = {OTHER_NAMES.get(setting, setting): value for setting, value in given.items()}
-        if len(named) < len(given):
-            twice = next(other for other, own in OTHER_NAMES.items() if {other, own} <= {*given})
-            raise UserError(f"{twice} and {OTHER_NAMES[twice]} are one setting: give one of them.")
-        given = named
-        legal = [field.name for field in dataclasses.fields(kind)]
-        if unknown := given.keys() - set(legal):
+        name, config_class = task, _config_class(task)
+        if twice := [other for other, own in OTHER_NAMES.items() if {other, own} <= {*named}]:
+            names = f"{twice[0]} and {OTHER_NAMES[twice[0]]}"
+            raise UserError(f"{names} are one setting: give one of them.")
+        named = {OTHER_NAMES.get(setting, setting): value for setting, value in named.items()}
+        legal = [field.name for field in dataclasses.fields(config_class)]
+        if unknown := named.keys() - set(legal):
             setting = min(unknown)
             raise UserError(
                 f"{task} has no setting {setting!r}.{did_you_mean(setting, legal)} Settings are "
                 f"{abbreviated(legal, 100)}."
             )
-    return name, kind(**given), given, data if in_memory else None
+    return name, config_class(**named), named, data if in_memory else None
 
 
-def _kind(task: Any) -> type[TrainConfig]:
+def _config_class(task: Any) -> type[TrainConfig]:
     if not isinstance(task, str):
         raise UserError(
             f"the task must be settings such as finetune.TagConfig(), or one of "
@@ -220,12 +228,11 @@ def _kind(task: Any) -> type[TrainConfig]:
 
 
 def _name_of(config: TrainConfig) -> str:
-    kind = type(config)
-    for name, paths in TASKS.items():
-        if paths.config == f"{kind.__module__}:{kind.__name__}":
+    for name, config_class in CONFIGS.items():
+        if config_class is type(config):
             return name
-    classes = (f"finetune.{each.config.partition(':')[2]}" for each in TASKS.values())
-    raise UserError(f"{kind.__name__} has no task: use {', '.join(classes)}.")
+    classes = ", ".join(f"finetune.{config_class.__name__}" for config_class in CONFIGS.values())
+    raise UserError(f"{type(config).__name__} has no task: use {classes}.")
 
 
 def _call(function: str, task: str, settings: Mapping[str, Any]) -> str:
@@ -254,32 +261,32 @@ def train_once(
     Args:
         task_name: The task.
         config: The settings.
-        data: Data that replace ``config.data``.
+        data: Data in place of ``config.data``.
         command: The command or call that trains this run, for its README.
         folder: The run folder, opened; by default ``config.out``.
         recipe_run: The recipe of the settings.
-        repeatable: Whether the settings alone, with the data that they name, train the run again.
-            By default they do unless ``data``, ``callbacks``, ``metrics`` or ``loss`` are given.
+        repeatable: Whether the settings alone train the run again. By default they do unless
+            ``data``, ``callbacks``, ``metrics`` or ``loss`` are given.
         reporter: Shows the progress.
         report: Writes the report and the model card.
-        callbacks: As in ``train``.
-        metrics: As in ``train``.
-        loss: As in ``train``.
+        callbacks, metrics, loss: As in ``train``.
 
     Returns:
         The run; None on all processes but the main one.
     """
-    from finetune.runtime.launch import on_all_processes
-    from finetune.tasks import load_task
-    from finetune.training.trainer import fit
-
     if repeatable is None:
         repeatable = data is None and not metrics and not callbacks and loss is None
     with _opened(config, reporter, folder) as (folder, reporter):
         task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
             recipe_run.check_splits(dataset.scored_splits)
-            dataset = _shortened(dataset) if recipe_run.recipe.is_smoke else dataset
+        if recipe_run and recipe_run.recipe.is_smoke:
+            splits = {
+                split: rows if split == "train" else rows[:SMOKE_EVALUATION]
+                for split, rows in dataset.splits.items()
+            }
+            note = f"--smoke scores the first {SMOKE_EVALUATION} examples of each split"
+            dataset = replace(dataset, splits=splits, notes=[*dataset.notes, note])
         _describe(task, dataset, reporter)
         result = fit(
             task,
@@ -298,15 +305,6 @@ def train_once(
         )
 
 
-def _shortened(dataset: Dataset) -> Dataset:
-    splits = {
-        split: rows if split == "train" else rows[:SMOKE_EVALUATION]
-        for split, rows in dataset.splits.items()
-    }
-    note = f"--smoke scores the first {SMOKE_EVALUATION} examples of each split"
-    return dataclasses.replace(dataset, splits=splits, notes=[*dataset.notes, note])
-
-
 @contextlib.contextmanager
 def _opened(
     config: TrainConfig,
@@ -314,10 +312,6 @@ def _opened(
     folder: RunWriter | None = None,
     accelerator: Accelerator | None = None,
 ) -> Iterator[tuple[RunWriter, Reporter]]:
-    from finetune.runtime.memory import memory_kept
-    from finetune.runtime.progress import Reporter, shown_by
-    from finetune.training.run_folder import open_run
-
     with contextlib.ExitStack() as opened:
         folder = folder or opened.enter_context(open_run(config, accelerator))
         is_main = folder.accelerator.is_main_process
@@ -360,6 +354,9 @@ def search(
     minutes: float | None = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     quiet: bool = False,
+    command: str | None = None,
+    reporter: Reporter | None = None,
+    report: Callable[[Path], object] = write_run_report,
     **settings: Any,
 ) -> FinishedSearch:
     """Search for the settings with the best validation score, then score them on test.
@@ -374,6 +371,9 @@ def search(
         minutes: Start no new trial after this total time.
         metrics: Custom metrics by name, as in ``train``.
         quiet: Show no progress.
+        command: The command or call of the search, for its README.
+        reporter: Shows the progress.
+        report: Writes the report on the best trial.
         settings: The other settings, the same for all trials. The call with the same ``out``
             continues a search.
 
@@ -389,86 +389,38 @@ def search(
         >>> found.settings, found.run.metrics["test"]["accuracy"]  # doctest: +SKIP
         ({'lr': 4e-05, 'batch_size': 16, 'warmup': 0.1, 'weight_decay': 0.01}, 0.93)
     """
-    from finetune.runtime.progress import Reporter
-
-    name, config, set_names, data = _config(task, data, {"model": model, **settings})
-    return search_once(
-        name,
-        config,
-        data,
-        space=space,
-        trials=trials,
-        minutes=minutes,
-        metrics=metrics,
-        reporter=Reporter(quiet=quiet),
-        command=_call("search", name, set_names),
-    )
-
-
-def search_once(
-    task: str,
-    config: TrainConfig,
-    data: Any = None,
-    *,
-    space: Sequence[str] | Mapping[str, Any],
-    trials: int,
-    minutes: float | None,
-    command: str,
-    reporter: Reporter,
-    metrics: Mapping[str, Callable[..., Any]] | None = None,
-    report: Callable[[Path], object] = write_run_report,
-) -> FinishedSearch:
-    """Search in the folder ``config.out``; ``search`` explains the arguments."""
-    from finetune.reporting.many_runs import write_best_recipe, write_search
-    from finetune.runtime.processes import require_one_process
-    from finetune.training.run_folder import hold
-    from finetune.training.search import open_search, search_folder
-
+    name, config, named, data = _config(task, data, {"model": model, **settings})
+    command = command or _call("search", name, named)
+    reporter = reporter or Reporter(quiet=quiet)
     require_one_process("search")
-    folder = search_folder(config, task, trials, minutes)
+    folder = search_folder(config, name, trials, minutes)
     with hold(folder):
-        study = open_search(folder, task, config, space, data, metrics=metrics, reporter=reporter)
+        study = open_search(folder, name, config, space, data, metrics=metrics, reporter=reporter)
         _describe(*study.loaded, reporter)
         study.run(trials, minutes, lambda: write_search(study.result()))
         result = study.result()
         best = study.config_of(result.require_best())
-        run = _scored(task, best, data, study.accelerator, command, reporter, report, metrics)
+        # The trial resumes after its last step, now with the test split, and takes no further step.
+        with open_run(best, study.accelerator) as writer:
+            pin_model(writer.run, best)
+            if writer.run.is_finished and writer.run.require_intact() is None:
+                run = TrainedRun(writer.path, writer.run.metrics, saved_outcome(writer.run))
+            else:
+                finished = train_once(
+                    name,
+                    replace(best, resume=True),
+                    data,
+                    command=command,
+                    folder=writer,
+                    reporter=reporter,
+                    report=report,
+                    metrics=metrics,
+                )
+                assert finished is not None, "this is the main process"
+                run = finished
+            shutil.rmtree(writer.last, ignore_errors=True)
         recipe = write_best_recipe(result, best, run.folder, run.metrics, command)
         return FinishedSearch(result, write_search(result, run.metrics), run, recipe)
-
-
-def _scored(
-    task: str,
-    config: TrainConfig,
-    data: Any,
-    accelerator: Accelerator,
-    command: str,
-    reporter: Reporter,
-    report: Callable[[Path], object],
-    metrics: Mapping[str, Callable[..., Any]] | None,
-) -> TrainedRun:
-    # The trial resumes after its last step, now with the test split, and takes no further step.
-    from finetune.reporting.environment import saved_outcome
-    from finetune.training.run_folder import open_run, pin_model
-
-    with open_run(config, accelerator) as folder:
-        pin_model(folder.run, config)
-        if folder.run.is_finished and folder.run.require_intact() is None:
-            shutil.rmtree(folder.last, ignore_errors=True)  # what a killed process left of it
-            return TrainedRun(folder.path, folder.run.metrics, saved_outcome(folder.run))
-        run = train_once(
-            task,
-            dataclasses.replace(config, resume=True),
-            data,
-            command=command,
-            folder=folder,
-            reporter=reporter,
-            report=report,
-            metrics=metrics,
-        )
-        assert run is not None, "this is the main process"
-        shutil.rmtree(folder.last)
-        return run
 
 
 def train_multitask(
@@ -484,12 +436,7 @@ def train_multitask(
     ``train_once`` explains the arguments. Returns the runs by name on the main process, and no
     runs on the others.
     """
-    from finetune.runtime.launch import on_all_processes
-    from finetune.tasks import load_task
-    from finetune.training.multitask import with_planned_steps
-    from finetune.training.trainer import fit_together
-
-    first = dataclasses.replace(next(iter(recipe.tasks.values()))[1], out=str(out))
+    first = replace(next(iter(recipe.tasks.values()))[1], out=str(out))
     with _opened(first, reporter) as (folder, reporter):
         loaded = on_all_processes(
             lambda: {
@@ -569,18 +516,6 @@ def distill(
         >>> small.models["student"].score  # doctest: +SKIP
         0.92
     """
-    from finetune.runtime.processes import require_one_process
-    from finetune.training.distillation import (
-        Distillation,
-        config_without_teacher,
-        fit_student,
-        fit_without_teacher,
-        load_student,
-        load_teacher,
-        measure,
-        new_student,
-    )
-
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
     require_one_process("distill")
@@ -605,7 +540,7 @@ def distill(
         reporter.say(f"student without teacher: {plain.out}")
         with _opened(plain, reporter, accelerator=folder.accelerator) as (folder, reporter):
             steps, eval_every = result.schedule.num_steps, result.schedule.eval_every
-            plain = dataclasses.replace(plain, steps=steps, eval_every=eval_every)
+            plain = replace(plain, steps=steps, eval_every=eval_every)
             result = fit_without_teacher(task, dataset, plain, folder, reporter, loaded, layers)
             config = result.task.state.config
             run = _finished(result.task, dataset, config, result, folder, command, report)
@@ -634,12 +569,6 @@ def _finished(
     recipe_run: RecipeRun | None = None,
     repeatable: bool = False,
 ) -> TrainedRun:
-    import torch
-
-    from finetune.evaluation.runs import write_run_checksums
-    from finetune.reporting.environment import write_environment
-    from finetune.runtime.device import resolve_precision
-
     outcome = write_environment(
         task,
         config,

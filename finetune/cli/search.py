@@ -68,8 +68,7 @@ class TaskSearch(Search):
 
         reporter = Reporter()
         with resumable(reporter, command_line):
-            search = api.search_once(
-                self.task,
+            search = api.search(
                 self.training.config,
                 space=list(chain(*self.space)),
                 trials=self.trials,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from finetune.config.description import PROBLEMS
-from finetune.config.metric_facts import FACTS, facts_of
+from finetune.config.metric_properties import METRIC_PROPERTIES, properties_of
 from finetune.config.values import typed_values
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -78,7 +78,7 @@ def require_metric(task: str, config: TrainConfig) -> None:
     if config.metric is None:
         return
     custom = [setting.rpartition(":")[2] for setting in config.custom_metrics]
-    known = [*metrics_of(task), *custom, *FACTS]
+    known = [*metrics_of(task), *custom, *METRIC_PROPERTIES]
     if config.metric.partition(":")[0] not in known:
         raise UserError(
             f"--metric {config.metric}: not a metric of {task}.{did_you_mean(config.metric, known)}"
@@ -134,13 +134,13 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
 def _check_range(where: str, metric: str, value: float, tolerance: float) -> None:
     if tolerance <= 0:
         raise UserError(f"{where}: tolerance must be above 0, not {tolerance:g}.")
-    facts = facts_of(metric)
-    if facts.highest == 1 and not facts.lowest <= value <= 1:
+    limits = properties_of(metric)
+    if limits.highest == 1 and not limits.lowest <= value <= 1:
         raise UserError(
-            f"{where}: {metric} must be from {facts.lowest:g} to 1, not {value:g}: write 0.9 for "
+            f"{where}: {metric} must be from {limits.lowest:g} to 1, not {value:g}: write 0.9 for "
             "90 %."
         )
-    if facts.highest == 1 and tolerance > 1:
+    if limits.highest == 1 and tolerance > 1:
         raise UserError(
             f"{where}: tolerance {tolerance:g} of {metric} must be at most 1: write 0.01 for 1 %."
         )

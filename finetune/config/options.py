@@ -1,7 +1,8 @@
-"""Marks of settings and options: their help, their legal values, and what they may change."""
+"""Marks of settings and options: their help, their legal values, and what they affect."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,11 @@ class Limit:
     """The values in words, after "must be"."""
 
 
+def matching(pattern: str, wanted: str) -> Limit:
+    """Limit a setting to the texts that match a pattern as a whole."""
+    return Limit(lambda value: re.fullmatch(pattern, value) is not None, wanted)
+
+
 POSITIVE = Limit(lambda value: value > 0, "above 0")
 NOT_NEGATIVE = Limit(lambda value: value >= 0, "0 or more")
 FRACTION = Limit(lambda value: 0 < value < 1, "between 0 and 1")
@@ -60,15 +66,15 @@ FACTOR = Limit(lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """The parts of a run that a setting may change.
+class Affects:
+    """The parts of a run that a setting may affect.
 
-    A field without this mark has the ``changes`` of its class, by default of the class that
+    A field without this mark has the ``affects`` of its class, by default of the class that
     declares it first.
     """
 
     data: bool = False
-    """The prepared data, and what follows from them alone. If a setting changes nothing else, the
+    """The prepared data, and what follows from them alone. If a setting affects nothing else, the
     fingerprint of the data tells."""
     weights: bool = False
     """The model: how it reads and predicts, where its weights start, and how they are trained."""

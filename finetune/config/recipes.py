@@ -22,8 +22,8 @@ from finetune.config.tasks import (
     CONFIGS,
     IN_MEMORY,
     TrainConfig,
-    changes_of,
-    changes_results,
+    affects_of,
+    affects_results,
     flag,
     setting_types,
     settings,
@@ -37,7 +37,7 @@ NONE_PUBLISHED = "none published"
 OWN_KEYS = ("task", "description", "expected", "smoke")
 RUN_SETTINGS = "config.json"
 """File in a run folder with the settings of the run."""
-FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_used"}) | {
+METADATA = frozenset({"task", "fingerprint", "training_fingerprint", "precision_used"}) | {
     "epochs_used",
     "revision_used",
     "data_used",
@@ -47,7 +47,7 @@ FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_use
 """Keys of that file which are no settings."""
 MAY_DIFFER = (
     "seed",
-    *(name for name, mark in changes_of(TrainConfig).items() if mark.acts and not mark.weights),
+    *(name for name, mark in affects_of(TrainConfig).items() if mark.acts and not mark.weights),
 )
 """Settings in which a run that follows a recipe may differ from it."""
 SMOKE_EVALUATION = 200
@@ -148,7 +148,7 @@ def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[s
     """
     before = {**settings(type(config)()), **saved}
     now = settings(config)
-    compared = [name for name in now if changes_results(name) and name not in free]
+    compared = [name for name in now if affects_results(name) and name not in free]
     return [name for name in compared if before[name] != now[name]]
 
 
@@ -173,7 +173,7 @@ def recipe_text(
     """Write a recipe as YAML, with the settings that differ from the defaults of the task."""
     import yaml
 
-    defaults, of_command = settings(CONFIGS[task]()), changes_of(CONFIGS[task])
+    defaults, of_command = settings(CONFIGS[task]()), affects_of(CONFIGS[task])
     differing = {
         name: value
         for name, value in settings(config).items()
@@ -274,7 +274,7 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
             f"{path}: the run learned from a teacher: repeat the `finetune distill` command in "
             f"{path.with_name('README.md')} with another --out."
         )
-    marks = changes_of(CONFIGS[task])
+    marks = affects_of(CONFIGS[task])
     for name in ("custom_metrics", "custom_loss"):
         if content.get(name):
             raise UserError(
@@ -287,7 +287,7 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
             f"to a file, and train with `finetune {task} --data FILE`."
         )
     of_command = {name for name, mark in marks.items() if mark.acts}
-    values = {name: value for name, value in content.items() if name not in FACTS | of_command}
+    values = {name: value for name, value in content.items() if name not in METADATA | of_command}
     typed = _typed_settings(where, task, values)
     return Recipe(path, task, typed, f"The settings of the run {path.parent}.")
 
@@ -454,7 +454,7 @@ def _typed_settings(
     where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
 ) -> dict[str, Any]:
     kind = CONFIGS[task]
-    hints, marks = setting_types(kind), changes_of(kind)
+    hints, marks = setting_types(kind), affects_of(kind)
     what = f"setting {{!r}} for task {task}"
     typed = dict[str, Any]()
     for key, own in values.items():

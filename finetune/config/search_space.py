@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from finetune.config.options import Limit
 from finetune.config.recipes import typed_setting
-from finetune.config.tasks import CONFIGS, changes_of, flag, marks, setting_types
+from finetune.config.tasks import CONFIGS, affects_of, flag, marks, setting_types
 from finetune.types import UserError, abbreviated, did_you_mean
 
 SYNTAX = "NAME=A,B,C, or NAME=LOW:HIGH for numbers (NAME=LOW:HIGH:log on a logarithmic scale)"
@@ -44,7 +44,7 @@ def parse_space(task: str, items: Sequence[str] | Mapping[str, Any]) -> SearchSp
     >>> parse_space("nli", ["lr=1e-5:1e-3:log", "batch_size=8,16"])
     {'lr': Range(low=1e-05, high=0.001, log=True, whole=False), 'batch_size': [8, 16]}
     """
-    marks = changes_of(CONFIGS[task])
+    marks = affects_of(CONFIGS[task])
     legal = [name for name, mark in marks.items() if mark.results and not mark.scores]
     space: dict[str, Range | list[Any]] = {}
     for name, value in _pairs(items):

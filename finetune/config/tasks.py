@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import (
     Annotated,
     Any,
@@ -34,9 +33,10 @@ from finetune.config.options import (
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
-    Changes,
+    Affects,
     Help,
     Limit,
+    matching,
 )
 from finetune.config.values import conforms, description, text_encoding
 from finetune.registry import TASKS, Registry
@@ -63,56 +63,44 @@ launches of a second one cost more than its rows."""
 
 M = TypeVar("M")
 
-TASK = Changes(data=True, weights=True)
-"""What a setting of a task changes, unless its mark says otherwise."""
-WEIGHTS = Changes(weights=True)
-COURSE = Changes(weights=True, inherited=False)
-"""Settings that say how one run was trained, and not its student."""
-OWN_COURSE = Changes(weights=True, inherited=False, shared=False)
-NOTHING = Changes()
-"""Settings that concern memory, time and files."""
+DATA_AND_WEIGHTS = Affects(data=True, weights=True)
+"""What a setting of a task affects, unless its mark says otherwise."""
+WEIGHTS = Affects(weights=True)
+TRAINING = Affects(weights=True, inherited=False)
+"""Settings of the training of one run, which its student does not inherit."""
+TRAINING_OF_TASK = Affects(weights=True, inherited=False, shared=False)
+RESOURCES = Affects()
+"""Settings of memory, time and files."""
 
 NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""
 EPOCHS = Limit(lambda value: 0 < value <= 1e9, "above 0 and at most 1e9")
 SEED = Limit(lambda value: 0 <= value < 2**32, "from 0 to 4294967295")
-FREEZE = Limit(
-    lambda value: bool(re.fullmatch("none|embeddings|all|[0-9]{1,4}", value)),
-    "none, embeddings, all, or a number of layers",
-)
-CONTEXT = Limit(
-    lambda value: bool(re.fullmatch("none|doc|0*[1-9][0-9]{0,5}", value)),
-    "none, doc, or a number of subwords, 1 or more",
-)
-LOSS_NAME = Limit(
-    lambda value: bool(re.fullmatch(f"ce|(focal|logit-adjusted)(:{NUMBER})?", value)),
+FREEZE = matching("none|embeddings|all|[0-9]{1,4}", "none, embeddings, all, or a number of layers")
+CONTEXT = matching("none|doc|0*[1-9][0-9]{0,5}", "none, doc, or a number of subwords, 1 or more")
+LOSS_NAME = matching(
+    f"ce|(focal|logit-adjusted)(:{NUMBER})?",
     "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
     "--class-weights)",
 )
-LORA = Limit(
-    lambda value: bool(re.fullmatch(r"0*[1-9][0-9]{0,8}(:[^:,]+(,[^:,]+)*)?", value)),
+LORA = matching(
+    "0*[1-9][0-9]{0,8}(:[^:,]+(,[^:,]+)*)?",
     "a rank of 1 or more, perhaps with names of layers, such as 8:query,value",
 )
 ADAM = Limit(
     lambda value: legal_adam(value),
     "two numbers, the first 0 or more and below 1 and the second above 0, such as 0.98,1e-6",
 )
-VALIDATION = Limit(
-    lambda value: (
-        value in ("auto", "none") or bool(re.fullmatch(r"0?\.[0-9]{1,9}", value) and float(value))
-    ),
-    "auto, none, or a share between 0 and 1 to hold out",
+VALIDATION = matching(
+    r"auto|none|0?\.(?=0*[1-9])[0-9]{1,9}", "auto, none, or a share between 0 and 1 to hold out"
 )
 REPLAYED = re.compile(r"(.+):([0-9]{1,6}(?:\.[0-9]{1,6})?)")
-REPLAY = Limit(
-    lambda value: bool(value) and not re.fullmatch(r".*:0+(\.0+)?", value),
+REPLAY = matching(
+    r"(?!.*:0+(\.0+)?$).+",
     "the folder of a run, perhaps with a share above 0, such as runs/old:0.5",
 )
-SAMPLING = Limit(
-    lambda value: (
-        bool(re.fullmatch(f"none|balanced(:{NUMBER})?", value))
-        and (named_strength(value)[1] or 0) <= 1
-    ),
+SAMPLING = matching(
+    r"none|balanced(:(0{1,3}(\.[0-9]{1,6})?|0{0,2}1(\.0{1,6})?))?",
     "none, balanced, or balanced:S with S from 0 to 1",
 )
 
@@ -139,7 +127,7 @@ class ModelSettings:
     """The encoder, and which of its weights are trained."""
 
     group: ClassVar[str] = "model"
-    changes: ClassVar[Changes] = COURSE
+    affects: ClassVar[Affects] = TRAINING
 
     model: Annotated[str | None, COMMON] = None
     """Pretrained encoder: hub id, short name such as `minilm`, or folder. `ID@REVISION` pins a
@@ -162,7 +150,7 @@ class ModelSettings:
     freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
     """Weights to freeze: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings and
     the N lowest layers)."""
-    bilstm: Annotated[bool, Changes(weights=True, inherited=False)] = False
+    bilstm: Annotated[bool, Affects(weights=True, inherited=False)] = False
     """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
     cannot load the saved model."""
 
@@ -172,7 +160,7 @@ class DataSettings:
     """The data, and their splits."""
 
     group: ClassVar[str] = "data"
-    changes: ClassVar[Changes] = Changes(data=True, scores=True, shared=False)
+    affects: ClassVar[Affects] = Affects(data=True, scores=True, shared=False)
 
     data: Annotated[str, COMMON] = ""
     """A folder, a file, `train=FILE,test=FILE`, or a hub data set (`mnli`). A folder has
@@ -182,7 +170,7 @@ class DataSettings:
     """Names of the columns to read, if they are not recognized: `text=review label=stars`. Roles
     are text, pair, label and negative, or words, tags, spans, relations and document. Without a
     header, columns are numbered from 0."""
-    encoding: Annotated[str, Changes(data=True, shared=False)] = "utf-8"
+    encoding: Annotated[str, Affects(data=True, shared=False)] = "utf-8"
     """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     validation: Annotated[str, Help("SHARE"), VALIDATION] = "auto"
     """Fraction of the training data to hold out for selecting the best model, if the data have no
@@ -192,7 +180,7 @@ class DataSettings:
     test_sets: Annotated[tuple[str, ...], Help("NAME=DATA …")] = ()
     """More test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. If the data
     have several splits, the test split is scored."""
-    limit: Annotated[int | None, COMMON, POSITIVE, Changes(weights=True, shared=False)] = None
+    limit: Annotated[int | None, COMMON, POSITIVE, Affects(weights=True, shared=False)] = None
     """Train on the first N training examples."""
 
 
@@ -201,71 +189,71 @@ class TrainingSettings:
     """The optimizer, its schedule, and the arithmetic."""
 
     group: ClassVar[str] = "training"
-    changes: ClassVar[Changes] = WEIGHTS
+    affects: ClassVar[Affects] = WEIGHTS
 
-    epochs: Annotated[float | None, COMMON, EPOCHS, OWN_COURSE] = None
+    epochs: Annotated[float | None, COMMON, EPOCHS, TRAINING_OF_TASK] = None
     """Passes over the training data; default: 3, and more for small data. The default grows up to
     10 if 3 epochs have fewer than 500 steps (runs of few steps are unstable)."""
-    steps: Annotated[int | None, POSITIVE, OWN_COURSE] = None
+    steps: Annotated[int | None, POSITIVE, TRAINING_OF_TASK] = None
     """Number of optimizer steps, instead of --epochs."""
-    batch_size: Annotated[int, COMMON, POSITIVE, OWN_COURSE] = 32
+    batch_size: Annotated[int, COMMON, POSITIVE, TRAINING_OF_TASK] = 32
     """Examples per optimizer step, summed over all devices."""
-    max_tokens: Annotated[int | None, COMMON, POSITIVE, NOTHING] = None
+    max_tokens: Annotated[int | None, COMMON, POSITIVE, RESOURCES] = None
     """Tokens per forward pass: affects memory and speed, never results. Default: 4096, or 32768 on
     a CUDA device. A step with more tokens takes several passes (gradient accumulation)."""
-    max_length: Annotated[int | None, COMMON, POSITIVE, Changes(weights=True, shared=False)] = None
+    max_length: Annotated[int | None, COMMON, POSITIVE, Affects(weights=True, shared=False)] = None
     """Longest sequence in tokens; default: the model's limit, at most 512."""
-    overlap: Annotated[int | None, NOT_NEGATIVE, Changes(data=True, weights=True, shared=False)] = (
+    overlap: Annotated[int | None, NOT_NEGATIVE, Affects(data=True, weights=True, shared=False)] = (
         None
     )
-    """Tokens that neighboring windows of a long input share; default: 64, at most half of
-    --max-length."""
-    lr: Annotated[float | None, COMMON, POSITIVE, COURSE] = None
+    """Tokens that neighboring windows of a long input share; default: 64, or 128 for `qa`, at most
+    half of --max-length."""
+    lr: Annotated[float | None, COMMON, POSITIVE, TRAINING] = None
     """Peak learning rate of the encoder; default: 2e-5, or 1e-4 for a small encoder (hidden size
     below 512). --tuning multiplies the default: lora by 20, bitfit by 50, head by 100, mask by
     5."""
-    head_lr: Annotated[float | None, POSITIVE, OWN_COURSE] = None
-    """Peak learning rate of the new head; default: --lr."""
-    layer_decay: Annotated[float, FACTOR, COURSE] = 1.0
+    head_lr: Annotated[float | None, POSITIVE, TRAINING_OF_TASK] = None
+    """Peak learning rate of the new head; default: --lr, or 10 times --lr for `ner`."""
+    layer_decay: Annotated[float, FACTOR, TRAINING] = 1.0
     """Factor by which the learning rate decreases from each layer to the layer below; 1 means no
     decay, 0.8 to 0.9 is usual."""
-    warmup: Annotated[float, NOT_NEGATIVE, COURSE] = 0.1
+    warmup: Annotated[float, NOT_NEGATIVE, TRAINING] = 0.1
     """Steps of linear warm-up, or, if below 1, their fraction of all steps. A linear decay to 0
     follows."""
-    weight_decay: Annotated[float, NOT_NEGATIVE, COURSE] = 0.01
+    weight_decay: Annotated[float, NOT_NEGATIVE, TRAINING] = 0.01
     """Decoupled weight decay of weight matrices; biases and norms have none."""
-    adam: Annotated[str, Help("BETA2,EPSILON"), ADAM, COURSE] = "0.999,1e-8"
+    adam: Annotated[str, Help("BETA2,EPSILON"), ADAM, TRAINING] = "0.999,1e-8"
     """Adam's β2 and ε; some papers use 0.98,1e-6."""
-    clip: Annotated[float, NOT_NEGATIVE, COURSE] = 1.0
+    clip: Annotated[float, NOT_NEGATIVE, TRAINING] = 1.0
     """Norm to which larger gradients are clipped; 0 turns clipping off."""
-    seed: Annotated[int, COMMON, SEED, Changes(data=True, weights=True, inherited=False)] = 1
+    seed: Annotated[int, COMMON, SEED, Affects(data=True, weights=True, inherited=False)] = 1
     """Seed of the new head, the data order and dropout."""
-    metric: Annotated[str | None, Changes(scores=True, shared=False)] = None
+    metric: Annotated[str | None, Affects(scores=True, shared=False)] = None
     """Validation metric that selects the best model; default: the main metric of the task."""
     custom_metrics: Annotated[
         tuple[str, ...],
         Help("FILE.py:FUNCTION …"),
-        Changes(scores=True, acts="runs a Python file"),
+        Affects(scores=True, acts="runs a Python file"),
     ] = ()
     """Custom metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
     name. The files are executed."""
     custom_loss: Annotated[
-        str | None, Help("FILE.py:FUNCTION"), Changes(weights=True, acts="runs a Python file")
+        str | None, Help("FILE.py:FUNCTION"), Affects(weights=True, acts="runs a Python file")
     ] = None
     """Custom loss, as FILE.py:FUNCTION: a function of the logits and the targets of a batch that
     returns the sum of its losses and the number to divide it by. The file is executed."""
-    eval_every: Annotated[int | None, POSITIVE, OWN_COURSE] = None
+    eval_every: Annotated[int | None, POSITIVE, TRAINING_OF_TASK] = None
     """Steps between evaluations on the validation split; default: one epoch."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Precision of the forward and backward pass; weights stay float32. `auto` is bf16 if the
     hardware supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
-    batching: Annotated[Literal["auto", "packed", "padded"], NOTHING] = "auto"
+    batching: Annotated[Literal["auto", "packed", "padded"], RESOURCES] = "auto"
     """Pack sequences without padding, or pad them; `auto` packs if the model's architecture allows
     it. Results are the same."""
-    sparse_embeddings: Annotated[Literal["auto", "on", "off"], NOTHING] = "auto"
+    sparse_embeddings: Annotated[Literal["auto", "on", "off"], RESOURCES] = "auto"
     """Update only the embeddings of subwords that occur in the data; `auto` does so if fewer than
     60 % occur. The other embeddings then have no weight decay."""
-    gradient_checkpointing: Annotated[bool, Changes(inherited=False)] = False
+    gradient_checkpointing: Annotated[bool, Affects(inherited=False)] = False
     """Recompute the activations of each layer in the backward pass, which saves memory and takes a
     third more time. Results are the same."""
 
@@ -279,18 +267,18 @@ class OutputSettings:
     """The run folder, and where else results go."""
 
     group: ClassVar[str] = "output"
-    changes: ClassVar[Changes] = Changes(inherited=False)
+    affects: ClassVar[Affects] = Affects(inherited=False)
 
     out: Annotated[
         str | None,
         Help("FOLDER", common=True),
-        Changes(inherited=False, shared=False, acts="writes to a folder of this machine"),
+        Affects(inherited=False, shared=False, acts="writes to a folder of this machine"),
     ] = None
     """Run folder; default: a new folder in `runs/`."""
     resume: Annotated[
         Resume,
         Help("[auto]", common=True),
-        Changes(inherited=False, acts="continues what is in a folder of this machine"),
+        Affects(inherited=False, acts="continues what is in a folder of this machine"),
     ] = False
     """Continue the run in --out from its last checkpoint; `auto` starts a new run if there is none.
     Without --out, the newest run of the same name continues."""
@@ -298,7 +286,7 @@ class OutputSettings:
     """Steps between checkpoints (`last/`); default: one at each evaluation."""
     track: Annotated[
         Literal["none", "tensorboard", "mlflow", "wandb", "trackio", "comet_ml"],
-        Changes(inherited=False, acts="sends scores to a service"),
+        Affects(inherited=False, acts="sends scores to a service"),
     ] = "none"
     """Also send losses and scores to this tracker."""
 
@@ -448,7 +436,7 @@ class LabelConfig(TrainConfig):
     """Fraction of the gold probability that the loss spreads evenly over all classes (Szegedy et
     al., 2016); 0.1 is usual. In multi-label classification, yes and no of each label get half of
     it."""
-    sampling: Annotated[str, SAMPLING, Changes(data=True, weights=True, inherited=False)] = "none"
+    sampling: Annotated[str, SAMPLING, Affects(data=True, weights=True, inherited=False)] = "none"
     """Oversample rare classes: `balanced` draws all classes equally often, `balanced:0.5` in
     proportion to the square root of their frequency. The size of an epoch stays the same."""
 
@@ -723,8 +711,8 @@ class TagConfig(WordConfig):
     crf: Annotated[bool, COMMON] = False
     """Add a linear-chain CRF over words, and predict its best legal tag sequence."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
         fixed = ("label_subwords", "word_score", "decoding", "calibrate", "class_weights", "loss")
         for name in (*fixed, "label_smoothing") if self.crf else ():
             value, default = getattr(self, name), getattr(TagConfig, name)
@@ -766,9 +754,6 @@ class NerConfig(WordConfig):
         example="The University of Lisbon is in Portugal.",
     )
     data: str = "conll2003"
-    head_lr: float | None = None
-    """Peak learning rate of the new head; default: 10 times --lr. The span networks are larger than
-    a classifier and start from random weights."""
     representation: Literal["boundary", "ffn", "attention", "biaffine"] = "boundary"
     """Representation of a span. `boundary`: its first and last word and the mean of its words;
     `ffn`: the same, with separate networks for start and end; `attention`: attention over its words
@@ -787,8 +772,8 @@ class NerConfig(WordConfig):
     overlap (`overlapping`). The most probable set is chosen. `auto` is nested if training spans
     overlap, else flat."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
         if self.max_width and self.max_length and self.max_width > self.max_length:
             raise UserError(
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
@@ -843,8 +828,8 @@ class RelationsConfig(WordConfig):
     classifier_dropout: Annotated[float, SHARE] = 0.1
     """Dropout before the classifier."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
         if self.overlap is not None:
             raise UserError("--overlap: long texts are cut around a pair of spans: leave it out.")
 
@@ -887,9 +872,6 @@ class QAConfig(TrainConfig):
     """Longest answer in words."""
     n_best: Annotated[int, POSITIVE] = 5
     """Number of answers in a prediction, best first."""
-    overlap: int | None = None
-    """Tokens that neighboring windows of a context share; default: 128, at most half of
-    --max-length. An answer that is not longer is complete in one of the windows."""
 
 
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})
@@ -960,56 +942,58 @@ def max_context_subwords(context: str, max_length: int) -> int:
     return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
 
 
-def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
-    """Look up the type of each setting, without its marks."""
-    return _setting_types(cast("Hashable", config))  # mypy asks whether its instances are hashable
+class _Declaration(NamedTuple):
+    type: Any
+    affects: Affects
+    marks: tuple[Any, ...]
 
 
 @functools.cache
-def _setting_types(config: Any) -> Mapping[str, Any]:
-    hints = get_type_hints(config).items()
-    return MappingProxyType({n: hint for n, hint in hints if get_origin(hint) is not ClassVar})
+def _declarations(config: Any) -> Mapping[str, _Declaration]:
+    types = get_type_hints(config)
+    declarations = dict[str, _Declaration]()
+    for base in reversed(config.__mro__):
+        default = vars(base).get("affects", DATA_AND_WEIGHTS)
+        hints = get_type_hints(base, include_extras=True)
+        for name in inspect.get_annotations(base):
+            # the marks of a base hold where a task declares a setting again
+            before = declarations.get(name, _Declaration(types[name], default, ()))
+            marks = (*before.marks, *getattr(hints[name], "__metadata__", ()))
+            affects = [mark for mark in marks if isinstance(mark, Affects)]
+            declarations[name] = _Declaration(types[name], (before.affects, *affects)[-1], marks)
+    return {field.name: declarations[field.name] for field in dataclasses.fields(config)}
+
+
+def _declared(config: type[TrainConfig]) -> Mapping[str, _Declaration]:
+    return _declarations(cast("Hashable", config))  # mypy asks whether its instances are hashable
+
+
+def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
+    """Look up the type of each setting, without its marks."""
+    return {name: declaration.type for name, declaration in _declared(config).items()}
 
 
 def marks(config: type[TrainConfig], kind: type[M]) -> Mapping[str, M]:
     """Collect the marks of one class in the annotations of settings, by setting."""
-    return {name: mark for name, _, hints in _declared(config) for mark in _of_kind(hints, kind)}
+    return {
+        name: mark
+        for name, declaration in _declared(config).items()
+        for mark in declaration.marks
+        if isinstance(mark, kind)
+    }
 
 
-def _of_kind(hints: Sequence[Any], kind: type[M]) -> list[M]:
-    return [mark for mark in hints if isinstance(mark, kind)]
+def affects_of(config: type[TrainConfig]) -> Mapping[str, Affects]:
+    """Look up the parts of a run that each setting may affect."""
+    return {name: declaration.affects for name, declaration in _declared(config).items()}
 
 
-def changes_of(config: type[TrainConfig]) -> Mapping[str, Changes]:
-    """Look up the parts of a run that each setting may change."""
-    changes: dict[str, Changes] = {}
-    for name, default, found_marks in _declared(config):
-        changes.setdefault(name, default)
-        for mark in _of_kind(found_marks, Changes):
-            changes[name] = mark
-    return {name: changes[name] for name in setting_types(config)}
-
-
-def _declared(config: type[TrainConfig]) -> Sequence[tuple[str, Changes, Sequence[Any]]]:
-    return _declarations(cast("Hashable", config))
-
-
-@functools.cache
-def _declarations(config: Any) -> Sequence[tuple[str, Changes, Sequence[Any]]]:
-    names, declarations = setting_types(config), list[tuple[str, Changes, Sequence[Any]]]()
-    for base in reversed(config.__mro__):
-        default, hints = vars(base).get("changes", TASK), get_type_hints(base, include_extras=True)
-        for name in filter(names.__contains__, inspect.get_annotations(base)):
-            declarations.append((name, default, getattr(hints[name], "__metadata__", ())))
-    return tuple(declarations)
-
-
-def changes_results(name: str) -> bool:
+def affects_results(name: str) -> bool:
     """Whether a setting may change results of a run other than through the data.
 
     Runs that differ in such a setting cannot be compared. Names of other things may, too.
     """
-    mark = changes_of(TrainConfig).get(name)
+    mark = affects_of(TrainConfig).get(name)
     return mark is None or mark.results
 
 

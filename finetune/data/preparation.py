@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from finetune.config.tasks import TrainConfig, changes_of, named_test_sets, settings
+from finetune.config.tasks import TrainConfig, affects_of, named_test_sets, settings
 from finetune.data import examples as holder
 from finetune.data.checks import check_data
 from finetune.data.dataset import WARNING, Dataset
@@ -164,7 +164,7 @@ def inputs_of(
         contents: The content of each source.
         more: Further settings.
     """
-    marks = changes_of(type(config))
+    marks = affects_of(type(config))
     facts = {
         "task": config.description.name,
         "sources": list(map(repr, sources)),

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.config.metric_facts import facts_of
+from finetune.config.metric_properties import properties_of
 from finetune.data.examples import Examples
 from finetune.evaluation.prediction_types import TYPES, is_built_in, type_of_row
 from finetune.types import ChoiceQuestion, Example
@@ -132,7 +132,7 @@ def degenerate(
             yield f"{split}: {same}"
         elif (base := baselines.get(split)) and values[base.metric] <= base.share:
             yield f"{split}: {base.metric} {values[base.metric]:.4f}, not above {base}"
-        elif selecting and values[selecting] <= facts_of(selecting).chance:
+        elif selecting and values[selecting] <= properties_of(selecting).chance:
             yield f"{split}: {selecting} {values[selecting]:.4f} is at chance level"
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetune.config.metric_facts import facts_of
+from finetune.config.metric_properties import properties_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.evaluation.alignment import align_runs
@@ -117,7 +117,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
     else:
         metric = metric or type.default
         counts = count_metric(metric, aligned.runs, aligned.vocabulary)
-        lower = facts_of(metric).lower_is_better
+        lower = properties_of(metric).lower_is_better
     units = type.wording.example
     if options.unit == "document":
         units, documents = "document", _document_indices(aligned.runs[0], aligned.gold)

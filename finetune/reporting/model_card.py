@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config.metric_facts import facts_of
+from finetune.config.metric_properties import properties_of
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.data import hub_dataset
 from finetune.data.json_files import read_object
@@ -125,7 +125,7 @@ def metadata(run: Run, native: bool) -> str:
         )
         for split, values in run.metrics.items()
         for name, value in values.items()
-        if (hub_name := facts_of(name).hub) and ":" not in name and math.isfinite(value)
+        if (hub_name := properties_of(name).hub) and ":" not in name and math.isfinite(value)
     ]
     metrics = dict.fromkeys(result.metric_type for result in results)
     made = ModelCardData(

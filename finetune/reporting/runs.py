@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finetune.config.tasks import changes_results
+from finetune.config.tasks import affects_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.baselines import Baseline, selection_note
@@ -165,7 +165,7 @@ def gather(folder: Path, split: str | None) -> System:
         settings = [(name, value) for run in runs for name, value in run.config.items()]
         may_differ = _MAY_DIFFER | ({"fingerprint"} if (folder / "folds.json").is_file() else set())
         differing = {name for name, value in settings if value != runs[0].config.get(name)}
-        if names := sorted(filter(changes_results, differing - may_differ)):
+        if names := sorted(filter(affects_results, differing - may_differ)):
             warnings.append(f"the runs differ in more than their seed: {', '.join(names)}")
         if len(paths) > MOST_SEEDS:
             warnings.append(f"only the first {MOST_SEEDS} of {len(paths)} runs are read")

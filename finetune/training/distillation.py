@@ -28,7 +28,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config.tasks import IN_MEMORY, Resume, TrainConfig, changes_of
+from finetune.config.tasks import IN_MEMORY, Resume, TrainConfig, affects_of
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import chunks, full_precision, predict
@@ -376,7 +376,7 @@ def student_config(
     """
     kind = type(teacher)
     own: dict[str, Any] = {
-        name: getattr(teacher, name) for name, mark in changes_of(kind).items() if mark.inherited
+        name: getattr(teacher, name) for name, mark in affects_of(kind).items() if mark.inherited
     }
     start = {"init_from": folder} if model is None else {"model": model}
     config = kind(**{**own, **start, **given})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.config.tasks import Resume, TrainConfig, changes_of, flag, settings
+from finetune.config.tasks import Resume, TrainConfig, affects_of, flag, settings
 from finetune.data import Dataset
 from finetune.data.mixing import sampling_probabilities
 from finetune.evaluation.runs import RunFolder
@@ -66,7 +66,7 @@ def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:
     """
     (first, config), *others = configs.items()
     common = settings(config)
-    shared = [key for key, mark in changes_of(TrainConfig).items() if mark.shared]
+    shared = [key for key, mark in affects_of(TrainConfig).items() if mark.shared]
     for name, other in others:
         values = settings(other)
         for key in shared:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from finetune.config.tasks import ScheduleDefaults, TrainConfig, changes_of, settings
+from finetune.config.tasks import ScheduleDefaults, TrainConfig, affects_of, settings
 from finetune.models.master_weights import MasterWeights
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
@@ -184,5 +184,5 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 def result_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that can change the results of a run."""
-    marks = changes_of(type(config))
+    marks = affects_of(type(config))
     return {name: value for name, value in settings(config).items() if marks[name].results}

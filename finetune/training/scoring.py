@@ -13,7 +13,7 @@ from accelerate.utils import ProjectConfiguration
 from torch import Tensor
 from torch.optim import Optimizer
 
-from finetune.config.metric_facts import facts_of
+from finetune.config.metric_properties import properties_of
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.custom_metrics import CustomMetric, custom_scores
@@ -290,7 +290,7 @@ class Scorer:
 
     def _selection_score(self, metrics: Mapping[str, float], name: str = "") -> float:
         name = name or self.task.state.metric
-        facts = {metric: facts_of(metric) for metric in metrics}
+        facts = {metric: properties_of(metric) for metric in metrics}
         legal = [name for name, of in facts.items() if not (of.lower_is_better or of.of_gold)]
         if name not in legal:
             raise UserError(

@@ -16,7 +16,7 @@ from finetune.config.expected_scores import (
     metrics_of,
     read_expected,
 )
-from finetune.config.metric_facts import FACTS
+from finetune.config.metric_properties import METRIC_PROPERTIES
 from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.prediction_types import TYPES, score, scores_of
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
@@ -55,7 +55,7 @@ def test_the_names_are_those_of_the_metrics():
     spans = {name.partition(":")[0] for name in scores_of("spans", nested, nested)}
     assert {*metrics_of("ner")} == {*spans, "span_f1_uncalibrated"}
     known = {*itertools.chain(*map(metrics_of, TASKS))}
-    assert {*FACTS} - {"mean_cost"} <= known and len(SPLITS) == 6  # costs come after training
+    assert {*METRIC_PROPERTIES} - {"mean_cost"} <= known and len(SPLITS) == 6  # costs come after training
 
 
 def test_a_good_entry():

@@ -16,8 +16,8 @@ from finetune.config.tasks import (
     NliConfig,
     TagConfig,
     TrainConfig,
-    changes_of,
-    changes_results,
+    affects_of,
+    affects_results,
     column_map,
     flag,
     from_settings,
@@ -62,15 +62,15 @@ def test_names():
 
 
 def test_a_setting_says_what_it_may_change() -> None:
-    marks = changes_of(NerConfig)
+    marks = affects_of(NerConfig)
     assert [*marks] == [field.name for field in dataclasses.fields(NerConfig)]
     results = {name for name, mark in marks.items() if not mark.results}
     assert results >= {"out", "max_tokens", "batching", "encoding"}
     assert {"data", "metric", "test_sets"} <= {n for n, mark in marks.items() if mark.scores}
     assert marks["max_width"].weights and marks["max_width"].data, "as other settings of a task"
-    assert not marks["head_lr"].inherited, "of the base, though the task declares it again"
+    assert marks["data"].scores, "of the base, though the task declares it again"
     assert marks["custom_loss"].acts and not marks["lr"].acts
-    assert changes_results("lr") and not changes_results("save_every")
+    assert affects_results("lr") and not affects_results("save_every")
 
 
 WRONG = [

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from finetune.config.recipes import Recipe, find_recipes, load_recipe, packaged_path
-from finetune.config.tasks import CONFIGS, changes_results, flag
+from finetune.config.tasks import CONFIGS, affects_results, flag
 from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
 from finetune.data.labels import NLI_LABELS
 from finetune.models.heads.pretrained import SequenceClassifier
@@ -54,7 +54,7 @@ def test_recipe_is_valid(path: Path):
     text = path.read_text(encoding="utf-8")
     assert f"finetune run {path.relative_to(ROOT)}" in text, "it opens with its command"
     assert {"model", "data"} <= set(recipe.settings), "nothing that defines it is left to defaults"
-    free = {name for name in recipe.settings if not changes_results(name)}
+    free = {name for name in recipe.settings if not affects_results(name)}
     assert free <= {"max_tokens"}, "a matter of the machine"
 
 

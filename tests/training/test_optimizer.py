@@ -13,7 +13,7 @@ from finetune.config.tasks import (
     ScheduleDefaults,
     TagConfig,
     TrainConfig,
-    changes_results,
+    affects_results,
 )
 from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
@@ -214,7 +214,7 @@ def test_settings_of_adam() -> None:
     assert (defaults["betas"], defaults["eps"]) == ((0.9, 0.999), 1e-8)
     own = make_optimizer(head(), config(adam="0.98,1e-6"), "fp32")[1].defaults
     assert (own["betas"], own["eps"]) == ((0.9, 0.98), 1e-6)
-    assert changes_results("adam")
+    assert affects_results("adam")
     for wrong in ("1,1e-8", "0.98,0", "0.98", "0.98,inf", "nan,1e-8", "a,b", ""):
         with pytest.raises(ValueError, match="--adam must be two numbers, the first 0 or more"):
             config(adam=wrong)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config.metric_facts import facts_of
+from finetune.config.metric_properties import properties_of
 from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
 from finetune.evaluation.decisions import Choice
@@ -251,7 +251,7 @@ def _raised(
         trials = np.repeat(current[None], len(thresholds), axis=0)
         trials[:, index] = thresholds
         values = np.array([data.value(metric, trial) for trial in trials])
-    if facts_of(name).lower_is_better:
+    if properties_of(name).lower_is_better:
         values = -values
     return float(thresholds[np.argmax(values > values.max() - 1e-12)])
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finetune.config.metric_facts import facts_of
+from finetune.config.metric_properties import properties_of
 from finetune.evaluation.items import PredictionType, Tables
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types.answers import ANSWERS
@@ -101,7 +101,7 @@ def is_built_in(metric: str) -> bool:
 
 def score_limits(metric: str) -> tuple[float, float]:
     """Return the least and the largest score of a metric; custom metrics have no limits."""
-    facts = facts_of(metric)
+    facts = properties_of(metric)
     if facts.highest > 1 or metric.partition(":")[0] not in _METRICS | _OF_VECTORS:
         return -math.inf, math.inf
     return facts.lowest, facts.highest

@@ -1,4 +1,4 @@
-"""Facts of metrics by name: their limits, the score of chance, and their name on the hub.
+"""Properties of metrics by name: their limits, the score of chance, and their name on the hub.
 
 A metric from 0 to 1 whose score by chance is 0 and that the hub does not have needs no row, unless
 lower is better.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class MetricFacts:
-    """Facts of a metric that follow from its name."""
+class MetricProperties:
+    """Properties of a metric that follow from its name."""
 
     lowest: float = 0.0
     """The least possible score."""
@@ -24,39 +24,41 @@ class MetricFacts:
     lower_is_better: bool = False
     """Whether lower values are better, as of losses."""
     of_gold: bool = False
-    """Whether it is a fact of gold, the same for every model."""
+    """Whether it depends on gold alone, and is the same for every model."""
     hub: str | None = None
     """The name of the metric on the Hugging Face hub; None if the hub does not have it."""
 
 
-_ACCURACY, _F1 = MetricFacts(hub="accuracy"), MetricFacts(hub="f1")
-_PRECISION, _RECALL = MetricFacts(hub="precision"), MetricFacts(hub="recall")
-_PEARSON = MetricFacts(-1.0, chance=0.05, hub="pearsonr")
-_SPEARMAN = MetricFacts(-1.0, chance=0.05, hub="spearmanr")
-_UNBOUNDED = MetricFacts(highest=math.inf)
-_LOSS = MetricFacts(highest=math.inf, lower_is_better=True)
+_ACCURACY, _F1 = MetricProperties(hub="accuracy"), MetricProperties(hub="f1")
+_PRECISION, _RECALL = MetricProperties(hub="precision"), MetricProperties(hub="recall")
+_PEARSON = MetricProperties(-1.0, chance=0.05, hub="pearsonr")
+_SPEARMAN = MetricProperties(-1.0, chance=0.05, hub="spearmanr")
+_UNBOUNDED = MetricProperties(highest=math.inf)
+_LOSS = MetricProperties(highest=math.inf, lower_is_better=True)
 
-FACTS: Mapping[str, MetricFacts] = {
+METRIC_PROPERTIES: Mapping[str, MetricProperties] = {
     **dict.fromkeys(("accuracy", "tag_accuracy", "subset_accuracy"), _ACCURACY),
     **dict.fromkeys(("ranking_accuracy", "mlm_accuracy"), _ACCURACY),
     **dict.fromkeys(("f1", "macro_f1", "micro_f1", "weighted_f1"), _F1),
     **dict.fromkeys(("span_f1_conll", "span_f1_strict", "span_f1_outermost", "span_f1_inner"), _F1),
     **dict.fromkeys(("span_precision_conll", "span_precision_strict"), _PRECISION),
     **dict.fromkeys(("span_recall_conll", "span_recall_strict"), _RECALL),
-    "matthews": MetricFacts(-1.0, chance=0.05, hub="matthews_correlation"),
+    "matthews": MetricProperties(-1.0, chance=0.05, hub="matthews_correlation"),
     **dict.fromkeys(("pearson", "pearson_all"), _PEARSON),
     **dict.fromkeys(("spearman", "spearman_all"), _SPEARMAN),
-    "mse": MetricFacts(highest=math.inf, lower_is_better=True, hub="mse"),
-    "perplexity": MetricFacts(highest=math.inf, lower_is_better=True, hub="perplexity"),
+    "mse": MetricProperties(highest=math.inf, lower_is_better=True, hub="mse"),
+    "perplexity": MetricProperties(highest=math.inf, lower_is_better=True, hub="perplexity"),
     **dict.fromkeys(("mlm_loss", "sbo_loss", "soft_cross_entropy", "mean_cost"), _LOSS),
-    **dict.fromkeys(("hamming_loss", "ece", "jensen_shannon"), MetricFacts(lower_is_better=True)),
-    "agreement": MetricFacts(of_gold=True),
-    "votes_entropy": MetricFacts(highest=math.inf, of_gold=True),
+    **dict.fromkeys(
+        ("hamming_loss", "ece", "jensen_shannon"), MetricProperties(lower_is_better=True)
+    ),
+    "agreement": MetricProperties(of_gold=True),
+    "votes_entropy": MetricProperties(highest=math.inf, of_gold=True),
     **dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), _UNBOUNDED),
 }
-"""The facts of the metrics that need a row."""
+"""The properties of the metrics that need a row."""
 
 
-def facts_of(metric: str) -> MetricFacts:
+def properties_of(metric: str) -> MetricProperties:
     """Look up the properties of a metric; those of ``f1:NAME`` are those of ``f1``."""
-    return FACTS.get(metric.partition(":")[0], MetricFacts())
+    return METRIC_PROPERTIES.get(metric.partition(":")[0], MetricProperties())
