@@ -197,7 +197,7 @@ def _config(
             )
         values = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
         defaults = config_class()
-        named = {k: v for k, v in values.items() if v != getattr(defaults, k)} | named
+        named |= {k: v for k, v in values.items() if v != getattr(defaults, k)} | named
     else:
         name, config_class = task, _config_class(task)
         if twice := [other for other, own in OTHER_NAMES.items() if {other, own} <= {*named}]:
