@@ -55,7 +55,8 @@ def test_the_names_are_those_of_the_metrics():
     spans = {name.partition(":")[0] for name in scores_of("spans", nested, nested)}
     assert {*metrics_of("ner")} == {*spans, "span_f1_uncalibrated"}
     known = {*itertools.chain(*map(metrics_of, TASKS))}
-    assert {*METRIC_PROPERTIES} - {"mean_cost"} <= known and len(SPLITS) == 6  # costs come after training
+    # costs come after training
+    assert {*METRIC_PROPERTIES} - {"mean_cost"} <= known and len(SPLITS) == 6
 
 
 def test_a_good_entry():
