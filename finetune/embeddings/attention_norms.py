@@ -14,7 +14,7 @@ comes before the attention and is part of value[j].
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -71,11 +71,8 @@ class BlockAnalysis(NamedTuple):
     """Largest difference between the block's output and the sum of contributions and constant."""
 
 
-class _Recorded(NamedTuple):
-    """Attention weights [A, T, T] and values [A, T, D] of one layer."""
-
-    weights: Tensor
-    values: Tensor
+Recorded = tuple[Tensor, Tensor]
+"""Attention weights [A, T, T] and values [A, T, D] of one layer."""
 
 
 def unsupported_reason(encoder: Encoder) -> str:
@@ -104,45 +101,44 @@ def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
         raise UserError(f"attention is analyzed for one sequence, not {len(batch.lengths)}.")
     encoder.check_batch(batch)
     model: Any = encoder.model
-    block = BLOCKS[model.config.model_type]
+    modules = BLOCKS[model.config.model_type]
     projected: list[tuple[nn.Linear, Tensor]] = []
     normalized: list[tuple[nn.Module, Tensor, Tensor]] = []
-    recorded: list[_Recorded] = []
+    recorded: list[Recorded] = []
     with contextlib.ExitStack() as hooks:
-        for projection, norm in _modules(model, block):
-            for module, hook in (
-                (projection, lambda m, _, out: projected.append((m, out[0]))),
+        for name, module in model.named_modules():
+            if not name.endswith(f".{modules.output}"):
+                continue
+            norm = model.get_submodule(name.removesuffix(modules.output) + modules.norm)
+            for hooked, hook in (
+                (module, lambda m, _, out: projected.append((m, out[0]))),
                 (norm, lambda m, args, out: normalized.append((m, args[0][0], out[0]))),
             ):
-                hooks.callback(module.register_forward_hook(hook).remove)
+                hooks.callback(hooked.register_forward_hook(hook).remove)
         with packed_attention(model.config, NAME):
             model(**encoder.packed_inputs(batch), record=recorded)
-    return [_analysis(block, *layer) for layer in zip(recorded, projected, normalized, strict=True)]
+    layers = zip(recorded, projected, normalized, strict=True)
+    return [_analyze_block(modules.after, *layer) for layer in layers]
 
 
-def _modules(model: nn.Module, block: Block) -> Iterator[tuple[nn.Module, nn.Module]]:
-    for name, module in model.named_modules():
-        if name.endswith(f".{block.output}"):
-            yield module, model.get_submodule(name.removesuffix(block.output) + block.norm)
-
-
-def _analysis(
-    block: Block,
-    recorded: _Recorded,
+def _analyze_block(
+    norm_after: bool,
+    recorded: Recorded,
     projection: tuple[nn.Linear, Tensor],
     norm: tuple[Any, Tensor, Tensor],
 ) -> BlockAnalysis:
+    weights, values = recorded
     linear, attended = projection
     layer_norm, total, after_norm = norm  # total [T, H]: residual input plus attention
-    num_heads, num_tokens, size = recorded.values.shape
+    num_heads, num_tokens, size = values.shape
     by_head = linear.weight.unflatten(1, (num_heads, size))  # [H, A, D]
-    values = torch.einsum("atd,had->ath", recorded.values, by_head)
-    parts = torch.einsum("aij,ajh->ijh", recorded.weights, values)
+    mapped = torch.einsum("ajd,had->ajh", values, by_head)
+    parts = torch.einsum("aij,ajh->ijh", weights, mapped)
     tokens = torch.arange(num_tokens, device=parts.device)
     parts[tokens, tokens] += total - attended  # the residual input
     constant = torch.zeros_like(total[0]) if linear.bias is None else linear.bias
     output = total
-    if block.after:
+    if norm_after:
         variance, _ = torch.var_mean(total, dim=-1, correction=0)
         scale = layer_norm.weight / (variance + layer_norm.eps).sqrt()[:, None]  # [T, H]
         parts = (parts - parts.mean(-1, keepdim=True)) * scale[:, None]
@@ -154,7 +150,7 @@ def _analysis(
     from_itself = parts[tokens, tokens].norm(dim=-1)
     mixing = from_others / (from_others + from_itself).clamp_min(torch.finfo(parts.dtype).tiny)
     error = float((parts.sum(1) + constant - output).abs().max())
-    return BlockAnalysis(recorded.weights.mean(0), parts.norm(dim=-1), mixing, error)
+    return BlockAnalysis(weights.mean(0), parts.norm(dim=-1), mixing, error)
 
 
 def _attend_and_record(
@@ -166,7 +162,7 @@ def _attend_and_record(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    record: list[_Recorded] | None = None,
+    record: list[Recorded] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     times = query.shape[1] // key.shape[1]
@@ -179,7 +175,7 @@ def _attend_and_record(
         scores = scores.masked_fill(far, -torch.inf)
     weights = scores.softmax(-1)
     if record is not None:
-        record.append(_Recorded(weights[0], value[0]))
+        record.append((weights[0], value[0]))
     return (weights @ value).transpose(1, 2), None
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ from finetune.data.word_splitting import split_words
 from finetune.embeddings.attention_norms import BlockAnalysis, analyze_attention, unsupported_reason
 from finetune.embeddings.commands import open_embedder, write_pages
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
-from finetune.inference.embed import Embedder
+from finetune.inference.embed import Embedder, Embedding
 from finetune.preprocessing.batching import pack
-from finetune.reporting.charts import Chart, Points, chart
+from finetune.reporting.charts import Points, chart
 from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.device import batch_to_device
 from finetune.runtime.progress import Reporter
@@ -80,7 +80,6 @@ class LayerGeometry:
     """Mean cosine of a word and the mean vector of its text, minus the expected cosine."""
 
 
-@dataclass
 class GeometryMeasure:
     """Sums over a stream of texts, from which the geometry of each layer follows.
 
@@ -88,48 +87,47 @@ class GeometryMeasure:
     self-similarity is measured.
     """
 
-    layers: Sequence[int]
-    words: Collection[str]
-    _expected: ExpectedCosine = field(default_factory=ExpectedCosine)
-    _by_word: dict[str, ExpectedCosine] = field(default_factory=dict)
-    _intra: Any = 0.0
-    _num_texts: int = 0
+    def __init__(self, layers: Sequence[int], words: Collection[str]) -> None:
+        self.layers = layers
+        self.expected = ExpectedCosine()
+        self.by_word = {word: ExpectedCosine() for word in sorted(words)}
+        self.within_text: Any = 0.0
+        self.num_texts = 0
 
     def add(self, words: Sequence[str], vectors: Array) -> None:
         """Add the words of a text and their vectors [U, L, H]."""
         if not words:
             return
         units = unit_vectors(vectors)
-        self._expected.add_units(units)
         center = unit_vectors(vectors.mean(axis=0))
-        self._intra = self._intra + (units * center).sum(axis=-1).mean(axis=0)
-        self._num_texts += 1
-        for place, word in enumerate(words):
-            if word in self.words:
-                self._by_word.setdefault(word, ExpectedCosine()).add_units(units[place][None])
-
-    @property
-    def num_words(self) -> int:
-        """The number of words read."""
-        return self._expected.count
+        self.expected.add(units)
+        self.within_text = self.within_text + (units * center).sum(axis=-1).mean(axis=0)
+        self.num_texts += 1
+        for word, unit in zip(words, units, strict=True):
+            if word in self.by_word:
+                self.by_word[word].add(unit[None])
 
     def result(self) -> list[LayerGeometry]:
         """Compute the geometry of each layer."""
-        by_word = [mean.value for _, mean in sorted(self._by_word.items()) if mean.count > 1]
+        by_word = [
+            mean.contributions.sum(axis=-1) for mean in self.by_word.values() if mean.count > 1
+        ]
         layers = []
-        for index, parts in enumerate(self._expected.contributions):
+        for index, (layer, parts) in enumerate(
+            zip(self.layers, self.expected.contributions, strict=True)
+        ):
             largest = np.argsort(-parts, kind="stable")[: TOP_DIMENSIONS[-1]]
             expected, sums = float(parts.sum()), np.cumsum(parts[largest])
             numbers = TOP_DIMENSIONS if expected > 0 else ()
             shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in numbers}
             layers.append(
                 LayerGeometry(
-                    self.layers[index],
+                    layer,
                     expected,
                     shares or None,
                     [(int(dimension), float(parts[dimension])) for dimension in largest],
                     float(np.mean(by_word, axis=0)[index]) - expected if by_word else None,
-                    float(self._intra[index] / self._num_texts) - expected,
+                    float(self.within_text[index] / self.num_texts) - expected,
                 )
             )
         return layers
@@ -207,44 +205,36 @@ def measure_geometry(
     if len(sample) < 2:
         raise UserError(f"{name}: geometry needs two or more lines of text, not {len(sample)}.")
     fitted, measured = sample[::2], sample[1::2]
-    with reporter or Reporter(quiet=True) as shown:
-        shown.start("geometry", len(sample), unit="text")
+    counts = Counter(word.lower() for line in measured for word in split_words(line)[0])
+    frequent = sorted(w for w, count in counts.items() if count >= LEAST_USES and w[0].isalpha())
+    if len(frequent) > MOST_WORDS:
+        frequent = Random(seed).sample(frequent, MOST_WORDS)
+    raw, standardized = (GeometryMeasure(embedder.layers, frequent) for _ in range(2))
+    with reporter or Reporter(quiet=True) as progress:
+        progress.start("geometry", len(sample), unit="text")
 
-        def vectors() -> Iterator[Array]:
-            for number, embedding in enumerate(embedder.encode(fitted), 1):
-                shown.update(number)
-                yield embedding.vectors
+        def embeddings(texts: Sequence[str], num_before: int) -> Iterator[Embedding]:
+            for number, embedding in enumerate(embedder.encode(texts), num_before + 1):
+                yield embedding
+                progress.update(number)
 
-        standardizer = Standardizer.fit(vectors())
-        words = _frequent_words(measured, seed)
-        raw, standardized = (GeometryMeasure(embedder.layers, words) for _ in range(2))
-        for number, each in enumerate(embedder.encode(measured), len(fitted) + 1):
-            lowered = [unit.lower() for unit in each.units]
-            raw.add(lowered, each.vectors)
-            standardized.add(lowered, standardizer(each.vectors))
-            shown.update(number)
-    if raw.num_words < 2:
+        standardizer = Standardizer.fit(e.vectors for e in embeddings(fitted, 0))
+        for embedding in embeddings(measured, len(fitted)):
+            words = [word.lower() for word in embedding.units]
+            raw.add(words, embedding.vectors)
+            standardized.add(words, standardizer(embedding.vectors))
+    if raw.expected.count < 2:
         raise UserError("geometry needs two or more words of text.")
     return Geometry(
         model=embedder.tokenizer.name,
         num_texts=len(measured),
-        num_words=raw.num_words,
+        num_words=raw.expected.count,
         num_fitted=standardizer.count,
         raw=raw.result(),
         standardized=standardized.result(),
         attention=_attention(embedder, measured, sentences, seed),
         seed=seed,
     )
-
-
-def _frequent_words(lines: Sequence[str], seed: int) -> set[str]:
-    counts = Counter(word.lower() for line in lines for word in split_words(line)[0])
-    frequent = sorted(
-        word for word, count in counts.items() if count >= LEAST_USES and word[0].isalpha()
-    )
-    if len(frequent) > MOST_WORDS:
-        frequent = Random(seed).sample(frequent, MOST_WORDS)
-    return set(frequent)
 
 
 def _attention(
@@ -254,62 +244,69 @@ def _attention(
         if sentences:
             raise UserError(f"--sentence: no analysis of attention: {reason}.")
         return Attention(reason, [], 0, [])
-    for text in sentences:
-        if (size := len(_encoding(embedder, text).input_ids)) > MOST_TOKENS:
+    tokenizer = embedder.tokenizer
+
+    def encoded(text: str) -> TokenSequence:
+        return TokenSequence(0, *tokenizer.build(tokenizer.text_subwords([text])[0]))
+
+    def blocks(encoding: TokenSequence) -> list[BlockAnalysis]:
+        return analyze_attention(
+            embedder.encoder, batch_to_device(pack([encoding]), embedder.device)
+        )
+
+    chosen = [(text, encoded(text)) for text in sentences]
+    for text, encoding in chosen:
+        if (size := len(encoding.input_ids)) > MOST_TOKENS:
             raise UserError(
                 f"--sentence {text!r:.40}: {size} tokens are too many to show: write a sentence of "
                 f"at most {MOST_TOKENS}."
             )
-    candidates = [text for text in lines if len(text) <= 10 * MOST_TOKENS]
-    short = [t for t in candidates if 3 <= len(_encoding(embedder, t).input_ids) <= MOST_TOKENS]
+    candidates = [(t, encoded(t)) for t in lines if len(t) <= 10 * MOST_TOKENS]
+    short = [(t, e) for t, e in candidates if 3 <= len(e.input_ids) <= MOST_TOKENS]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
-    mixing = [[float(block.mixing.mean()) for block in _blocks(embedder, text)] for text in short]
-    decode, analyzed = embedder.tokenizer.tokenizer.decode, []
-    fitting = [t for t in short if len(_encoding(embedder, t).input_ids) <= SHOWN_TOKENS]
-    for text in sentences or fitting[:NUM_SHOWN]:
-        blocks = _blocks(embedder, text)
-        tokens = [decode([id]) for id in _encoding(embedder, text).input_ids]
+    mixing = [[float(block.mixing.mean()) for block in blocks(e)] for _, e in short]
+    if not chosen:
+        chosen = [(t, e) for t, e in short if len(e.input_ids) <= SHOWN_TOKENS][:NUM_SHOWN]
+    analyzed = []
+    for text, encoding in chosen:
+        layers = blocks(encoding)
         weights, norms = (
-            [table.cpu().numpy().astype(float).round(5).tolist() for table in tables]
-            for tables in ([block.weights for block in blocks], [block.norms for block in blocks])
+            [getattr(b, name).cpu().numpy().astype(float).round(5).tolist() for b in layers]
+            for name in ("weights", "norms")
         )
+        tokens = [tokenizer.tokenizer.decode([id]) for id in encoding.input_ids]
         analyzed.append(SentenceAttention(text, tokens, weights, norms))
     means = np.mean(mixing, axis=0).tolist() if mixing else []
     return Attention("", means, len(short), analyzed)
 
 
-def _encoding(embedder: Embedder, text: str) -> TokenSequence:
-    return TokenSequence(0, *embedder.tokenizer.build(embedder.tokenizer.text_subwords([text])[0]))
-
-
-def _blocks(embedder: Embedder, text: str) -> list[BlockAnalysis]:
-    batch = batch_to_device(pack([_encoding(embedder, text)]), embedder.device)
-    return analyze_attention(embedder.encoder, batch)
-
-
 def page(geometry: Geometry, model: str, data: str) -> str:
     """Write the geometry of an encoder as HTML."""
     raw, attention = geometry.raw, geometry.attention
-    cosines = {
-        "raw": [(row.layer, row.expected_cosine) for row in raw],
-        "standardized": [(row.layer, row.expected_cosine) for row in geometry.standardized],
+    by_layer = (("raw", raw), ("standardized", geometry.standardized))
+    similarities = [
+        (row.layer, row.self_similarity) for row in raw if row.self_similarity is not None
+    ]
+    lines: dict[str, dict[str, Points]] = {
+        "Expected cosine of two words": {
+            name: [(row.layer, row.expected_cosine) for row in rows] for name, rows in by_layer
+        },
+        "Share of the largest dimensions in the expected cosine": {
+            f"top {number}": [(row.layer, row.shares[number]) for row in raw if row.shares]
+            for number in TOP_DIMENSIONS
+        },
+        "Similarity minus the expected cosine": {
+            "self-similarity": similarities,
+            "within a text": [(row.layer, row.intra_sentence) for row in raw],
+        },
+        f"Mixing ratio, mean over {attention.num_sentences} sentences": {
+            "mixing ratio": list(enumerate(attention.mixing, 1))
+        },
     }
-    shares = {
-        f"top {number}": [(row.layer, row.shares[number]) for row in raw if row.shares]
-        for number in TOP_DIMENSIONS
-    }
-    similarity = {
-        "self-similarity": [
-            (row.layer, row.self_similarity) for row in raw if row.self_similarity is not None
-        ],
-        "within a text": [(row.layer, row.intra_sentence) for row in raw],
-    }
-    mixing = {"mixing ratio": list(enumerate(attention.mixing, 1))}
     charts = [
-        *_lines("Expected cosine of two words", cosines),
-        *_lines("Share of the largest dimensions in the expected cosine", shares),
-        *_lines("Similarity minus the expected cosine", similarity),
-        *_lines(f"Mixing ratio, mean over {attention.num_sentences} sentences", mixing),
+        chart(caption, "layer", lines=known)
+        for caption, series in lines.items()
+        if (known := [(name, points) for name, points in series.items() if points])
     ]
     note = ATTENTION_NOTE
     if attention.reason:
@@ -317,15 +314,22 @@ def page(geometry: Geometry, model: str, data: str) -> str:
     table = Table("Raw vectors", *_layer_table(geometry))
     sections = [Section("Layers", [LAYERS_NOTE, note], charts, [table])]
     for sentence in attention.sentences:
-        num_layers = len(sentence.norms)
-        shown = sorted({1, (num_layers + 1) // 2, num_layers})
+        num_layers, tokens = len(sentence.norms), sentence.tokens
         tables = [
-            _attention_table(f"{name} of layer {row}", sentence.tokens, by_layer[row - 1])
-            for name, by_layer in (
+            Table(
+                f"{name} of layer {layer}",
+                ["", *tokens],
+                [
+                    [token, *(value / (sum(row) or 1.0) for value in row)]
+                    for token, row in zip(tokens, layers[layer - 1], strict=True)
+                ],
+                bars=range(1, len(tokens) + 1),
+            )
+            for name, layers in (
                 ("Lengths of contributions", sentence.norms),
                 ("Attention weights", sentence.weights),
             )
-            for row in shown
+            for layer in sorted({1, (num_layers + 1) // 2, num_layers})
         ]
         note = "Each row reads from the columns, in fractions of the row."
         sections.append(Section(sentence.text, [note], tables=tables))
@@ -338,19 +342,6 @@ def page(geometry: Geometry, model: str, data: str) -> str:
         "the output of the embeddings.",
         command="finetune geometry",
     )
-
-
-def _lines(caption: str, series: Mapping[str, Points]) -> list[Chart]:
-    known = [(name, points) for name, points in series.items() if points]
-    return [chart(caption, "layer", lines=known)] if known else []
-
-
-def _attention_table(caption: str, tokens: Sequence[str], table: list[list[float]]) -> Table:
-    rows = [
-        [token, *(value / (sum(row) or 1.0) for value in row)]
-        for token, row in zip(tokens, table, strict=True)
-    ]
-    return Table(caption, ["", *tokens], rows, bars=range(1, len(tokens) + 1))
 
 
 def _layer_table(geometry: Geometry) -> tuple[list[str], list[list[Any]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,23 +81,21 @@ def read_similarity(
 
 def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[str]]:
     known = [pair for pair in pairs if pair.label is not None]
-    if not known:
-        return list(pairs), []
-    names = Counter(pair.label for pair in known if _number(pair.label) is None)
-    if len(names) == len({pair.label for pair in known}):
-        note = f"labels are names such as {next(iter(names))!r}: cosines have no correlation"
-        return list(pairs), [note]
-    numbers = []
-    for pair in known:
-        number = _number(pair.label)
+    numbers = [_number(pair.label) for pair in known]
+    if all(number is None for number in numbers):
+        notes = [
+            f"labels are names such as {p.label!r}: cosines have no correlation" for p in known
+        ]
+        return list(pairs), notes[:1]
+    for pair, number in zip(known, numbers, strict=True):
         if number is None:
             raise DataError(
                 f"{pair.where}: the similarity {pair.label!r} is not a finite "
                 "number: correct the row, or name the column: --columns label=NAME."
             )
-        numbers.append(replace(pair, label=number))
     dropped = len(pairs) - len(known)
-    return numbers, [f"{quantity(dropped, 'pair')} without gold left out"] if dropped else []
+    notes = [f"{quantity(dropped, 'pair')} without gold left out"] if dropped else []
+    return [replace(p, label=number) for p, number in zip(known, numbers, strict=True)], notes
 
 
 def _number(label: Any) -> float | None:

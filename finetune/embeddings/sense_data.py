@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
@@ -89,18 +90,18 @@ def marked_sentence(
     Raises:
         UserError: No word is marked, or a marked word has no known sense.
     """
-    plain, marked, position = "", [], 0
+    marked, num_marks = [], 0
     for match in _MARKED.finditer(text):
-        plain += text[position : match.start()]
-        word = match[1].strip()
-        marked.append((len(plain), len(plain) + len(word), word, (match[2] or word).strip()))
-        plain, position = plain + word, match.end()
-    plain += text[position:]
+        begin = match.start() - num_marks
+        word, lemma = match[1], (match[2] or match[1]).strip()
+        marked.append((begin, begin + len(word), word, lemma))
+        num_marks += len(match[0]) - len(word)
     if not marked:
         raise UserError(
             f"{where} {text!r:.80}: no word is marked: put the word between asterisks, as in "
             "'He sat on the *bank*.'"
         )
+    plain = _MARKED.sub(r"\1", text)
     words, offsets = split_words(plain)
     targets = []
     for begin, end, word, lemma in marked:
@@ -130,68 +131,63 @@ def _examples(table: Table) -> Iterator[TokenExample]:
     for index, record in enumerate(table.records):
         columns = (record.values.get(name) for name in WORD_COLUMNS)
         tokens: Any = next((value for value in columns if value is not None), None)
+        targets = record.values.get("targets")
         if not conforms(tokens, list[str]):
             raise DataError(
                 f"{record.where}: tokens must be a list of words, not {tokens!r:.60}; columns "
                 f"here: {', '.join(record.values)}."
             )
+        if not isinstance(targets, list | tuple):
+            raise DataError(
+                f"{record.where}: targets must be a list, not {targets!r:.60}: [{_TARGET}]."
+            )
+        name = index if record.key is None else record.key
         documents = (record.values.get(name) for name in DOCUMENT_COLUMNS)
         document = next((str(name) for name in documents if name not in (None, "")), None)
-        targets = tuple(_targets(record, index, len(tokens), document))
         yield TokenExample(
             index,
             tuple(tokens),
             document=document,
             where=record.where,
             key=record.key,
-            targets=targets,
+            targets=tuple(
+                _target(item, len(tokens), f"{name}.{number}", document, record.where)
+                for number, item in enumerate(targets)
+            ),
         )
 
 
-def _targets(
-    record: Record, index: int, num_words: int, document: str | None
-) -> Iterator[SenseTarget]:
-    items = record.values.get("targets")
-    if not isinstance(items, list | tuple):
-        raise DataError(f"{record.where}: targets must be a list, not {items!r:.60}: [{_TARGET}].")
-    name = record.key if record.key is not None else index
-    for number, item in enumerate(items):
-        values = item if isinstance(item, dict) else {}
-        start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
-        if not (
-            type(start) is int
-            and type(end) is int
-            and 0 <= start < end <= num_words
-            and isinstance(lemma, str)
-            and lemma.strip()
-        ):
-            raise DataError(
-                f"{record.where}: {item!r:.100} is not a target of the {num_words} words: write "
-                f"{_TARGET}."
-            )
-        if str(pos).upper() not in _POS:
-            raise DataError(
-                f"{record.where}: pos {pos!r} of {lemma!r} must be one of {', '.join(DATA_FILES)}."
-            )
-        key = str(values.get("id") or f"{name}.{number}")
-        match = _FRAMEWORK_ID.fullmatch(key)
-        yield SenseTarget(
-            start,
-            end,
-            lemma.strip().lower().replace(" ", "_"),
-            _POS[str(pos).upper()],
-            tuple(_senses(values.get("senses"), record.where)),
-            key,
-            document or (match[1] if match else None),
-            record.where,
+def _target(item: Any, num_words: int, id: str, document: str | None, where: str) -> SenseTarget:
+    values = item if isinstance(item, dict) else {}
+    start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
+    if not (
+        conforms([start, end], list[int])
+        and 0 <= start < end <= num_words
+        and isinstance(lemma, str)
+        and lemma.strip()
+    ):
+        raise DataError(
+            f"{where}: {item!r:.100} is not a target of the {num_words} words: write {_TARGET}."
         )
-
-
-def _senses(value: Any, where: str) -> Iterable[str]:
-    senses = [] if value is None else [value] if isinstance(value, str) else value
+    if str(pos).upper() not in _POS:
+        raise DataError(
+            f"{where}: pos {pos!r} of {lemma!r} must be one of {', '.join(DATA_FILES)}."
+        )
+    senses = values.get("senses") or []
+    senses = [senses] if isinstance(senses, str) else senses
     if not conforms(senses, list[str]) or not all(senses):
-        raise DataError(f"{where}: senses must be a list of sense keys, not {value!r:.60}.")
-    return dict.fromkeys(sense_key(sense) or sense for sense in senses)
+        raise DataError(f"{where}: senses must be a list of sense keys, not {senses!r:.60}.")
+    key = str(values.get("id") or id)
+    if document is None and (match := _FRAMEWORK_ID.fullmatch(key)):
+        document = match[1]
+    lemma = lemma.strip().lower().replace(" ", "_")
+    return SenseTarget(
+        start, end, lemma, _POS[str(pos).upper()], _keys(senses), key, document, where
+    )
+
+
+def _keys(senses: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sense_key(sense) or sense for sense in senses))
 
 
 def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
@@ -201,46 +197,37 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
     """
     base = file.name.removesuffix(".gz").removesuffix(".xml").removesuffix(".data")
     paths = (Path(f"{base}.gold.key.txt{suffix}") for suffix in ("", ".gz"))
-    keys = next(filter(Path.is_file, paths), None)
-    gold = {} if keys is None else dict(_read_keys(keys))
-    rows: Rows[Record] = Rows(_sentences(file, gold))
-    return Table(file.name, ["id", "document", "tokens", "targets"], rows)
+    gold: dict[str, list[str]] = {}
+    if (path := next(filter(Path.is_file, paths), None)) is not None:
+        for number, text in read_lines(str(path), path):
+            id, *senses = text.split() or [""]
+            if id and not (senses and all(map(sense_key, senses))):
+                raise DataError(
+                    f"{path}:{number}: {text!r:.60} is not an id with sense keys: write for "
+                    "instance d000.s000.t000 bank%1:14:00::"
+                )
+            gold[id] = senses
+    return Table(file.name, ["id", "document", "tokens", "targets"], Rows(_sentences(file, gold)))
 
 
-def _read_keys(path: Path) -> Iterator[tuple[str, list[str]]]:
-    for number, text in read_lines(str(path), path):
-        id, *senses = text.split() or [""]
-        keys = [key for sense in senses if (key := sense_key(sense)) is not None]
-        if id and not (keys and len(keys) == len(senses)):
-            raise DataError(
-                f"{path}:{number}: {text!r:.60} is not an id with sense keys: write for "
-                "instance d000.s000.t000 bank%1:14:00::"
-            )
-        if id:
-            yield id, keys
-
-
-def _sentences(file: DataFile, gold: dict[str, list[str]]) -> Iterator[Record]:
+def _sentences(file: DataFile, gold: Mapping[str, list[str]]) -> Iterator[Record]:
     parser: Any = XMLPullParser(["start", "end"])
     document: str | None = None
-
-    def parsed(number: int) -> Iterator[Record]:
-        nonlocal document
-        for event, element in parser.read_events():
-            if event == "start":
-                if element.tag in ("text", "document"):
-                    document = element.get("id")
-            elif element.tag == "sentence":
-                yield Record(_row(element, document, gold), file.where(number))
-                element.clear()
-
     number = 1
     try:
-        for number, text in file:
-            parser.feed(text + "\n")
-            yield from parsed(number)
-        parser.close()
-        yield from parsed(number)
+        for line in chain(file, [None]):
+            if line is None:
+                parser.close()  # it may have kept the last elements
+            else:
+                number = line.number
+                parser.feed(line.text + "\n")
+            for event, element in parser.read_events():
+                if event == "start" and element.tag in ("text", "document"):
+                    document = element.get("id")
+                elif event == "end" and element.tag == "sentence":
+                    row = {"id": element.get("id"), "document": document}
+                    yield Record(row | _words(element, gold), file.where(number))
+                    element.clear()
     except ParseError as error:
         raise DataError(
             f"{file.where(number)}: not well-formed XML ({error}): restore the file, or "
@@ -248,20 +235,18 @@ def _sentences(file: DataFile, gold: dict[str, list[str]]) -> Iterator[Record]:
         ) from error
 
 
-def _row(sentence: Element, document: str | None, gold: dict[str, list[str]]) -> dict[str, Any]:
+def _words(sentence: Element, gold: Mapping[str, list[str]]) -> dict[str, Any]:
     tokens: list[str] = []
     targets = []
     for element in sentence:
         words = (element.text or "").split()
         if element.tag == "instance":
             id = element.get("id", "")
-            target: dict[str, Any] = {name: element.get(name) for name in ("lemma", "pos")}
-            target |= {"id": id, "start": len(tokens), "end": len(tokens) + len(words)}
-            if id in gold:
-                target["senses"] = gold[id]
-            targets.append(target)
+            target = {"id": id, "start": len(tokens), "end": len(tokens) + len(words)}
+            target |= {name: element.get(name) for name in ("lemma", "pos")}
+            targets.append(target | ({"senses": gold[id]} if id in gold else {}))
         tokens += words
-    return {"id": sentence.get("id"), "document": document, "tokens": tokens, "targets": targets}
+    return {"tokens": tokens, "targets": targets}
 
 
 def _build(
@@ -316,20 +301,14 @@ def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tabl
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
     names = [target.pos for target in tables.examples]
     order, counts = sorted({*names} - {""}), item_counts(tables)
-    return (
-        {"pos": grouped(tables.items.example, names, order, counts, _rates, "f1", f1)}
-        if names
-        else {}
-    )
+    if not names:
+        return {}
+    return {"pos": grouped(tables.items.example, names, order, counts, _rates, "f1", f1)}
 
 
 def _rates(sums: np.ndarray) -> dict[str, Any]:
     rates = {rate: float(RATES[rate](sums)) for rate in ("precision", "recall", "f1")}
     return {"targets": int(sums[2]), **rates}
-
-
-def _keys(senses: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sense_key(sense) or sense for sense in senses)
 
 
 SENSES = PredictionType(

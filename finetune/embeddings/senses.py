@@ -38,7 +38,7 @@ from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.embeddings.wordnet import Inventory, pos_of, read_inventory
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder, WordSettings
-from finetune.runtime.files import replace_folder
+from finetune.runtime.files import replace_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.runtime.records import write_records
 from finetune.types import SenseTarget, TokenExample, UserError, abbreviated, quantity
@@ -181,7 +181,12 @@ class WordSenses:
         senses.counts = counts
         senses.vectors = {sense: sums[sense] / num_uses[sense] for sense in sorted(sums)}
         if settings.prior is None:
-            prior = senses._best_prior(validation, reporter) if validation else 0.0
+            cosines = senses._cosines(validation, reporter, "validation") if validation else []
+            f1 = {
+                prior: sense_scores(senses.decide(*pair, prior) for pair in cosines).get("f1", 0.0)
+                for prior in PRIORS
+            }
+            prior = max(f1, key=lambda prior: (f1[prior], -prior))
             senses.settings = replace(settings, prior=prior)
         return senses
 
@@ -189,7 +194,7 @@ class WordSenses:
         self, examples: Sequence[TokenExample], *, reporter: Reporter | None = None
     ) -> list[SensePrediction]:
         """Predict the sense of each target of sentences, in order."""
-        cosines = self._all_cosines(examples, reporter or Reporter(quiet=True), "predict")
+        cosines = self._cosines(examples, reporter or Reporter(quiet=True), "predict")
         return [self.decide(target, by_sense) for target, by_sense in cosines]
 
     def first_senses(self, targets: Iterable[SenseTarget]) -> list[SensePrediction]:
@@ -197,11 +202,8 @@ class WordSenses:
         return [self.decide(target, {}) for target in targets]
 
     def candidates(self, target: SenseTarget) -> list[str]:
-        """List the senses of a lemma, in the order of the inventory.
-
-        Senses of the inventory keep its order; other senses of the training data follow by
-        frequency.
-        """
+        """List the senses of a lemma: those of the inventory in its order, then those that only the
+        training data have, by frequency."""
         lemma = target.lemma, target.pos
         listed = () if self.inventory is None else self.inventory.senses.get(lemma, ())
         counts = self.counts.get(lemma, {})
@@ -245,15 +247,7 @@ class WordSenses:
         order = sorted(scores, key=lambda s: (-scores[s], -uses[s], candidates.index(s)))
         return SensePrediction(target, order[0], {sense: scores[sense] for sense in order})
 
-    def _best_prior(self, validation: Sequence[TokenExample], reporter: Reporter) -> float:
-        cosines = self._all_cosines(validation, reporter, "validation")
-        f1 = {
-            prior: sense_scores(self.decide(*pair, prior) for pair in cosines).get("f1", 0.0)
-            for prior in PRIORS
-        }
-        return max(f1, key=lambda prior: (f1[prior], -prior))
-
-    def _all_cosines(
+    def _cosines(
         self, examples: Sequence[TokenExample], reporter: Reporter, title: str
     ) -> list[tuple[SenseTarget, dict[str, float]]]:
         pairs = list(self._target_vectors(examples, reporter, title))
@@ -290,8 +284,7 @@ class WordSenses:
             "senses": list(self.vectors),
             "counts": [[*lemma, dict(by_sense)] for lemma, by_sense in self.counts.items()],
         }
-        text = json.dumps(content, ensure_ascii=False)
-        (folder / SENSES_FILE).write_text(text + "\n", encoding="utf-8")
+        write_text(folder / SENSES_FILE, json.dumps(content, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(
@@ -317,7 +310,6 @@ class WordSenses:
             raise UserError(f"{path}: of another version of finetune: fit the senses again.")
         try:
             settings = SenseSettings.restored(content["settings"])
-            settings = replace(settings, inventory=inventory or settings.inventory)
             counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
             if not all(conforms(by_sense, dict[str, int]) for by_sense in counts.values()):
                 raise TypeError("counts are no numbers")
@@ -325,6 +317,7 @@ class WordSenses:
             vectors = dict(zip(content["senses"], rows, strict=True))
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
             raise UserError(f"{folder}: damaged ({error}): fit the senses again.") from error
+        settings = replace(settings, inventory=inventory or settings.inventory)
         embedder = settings.embedder(**options)
         if content["weights"] != embedder.settings["weights"]:
             raise UserError(
@@ -389,18 +382,18 @@ def fit_senses(command: Wsd) -> None:
 def predict_senses(command: Predict) -> None:
     """Write the senses of the targets of --file, or print the senses of words in a --text."""
     refuse_options(command, (*PREDICT_OPTIONS, "text", "inventory"), "a run of wsd")
+    if command.text and command.out is not None:
+        raise UserError("--text prints the senses of a sentence: leave --out out.")
     quiet_libraries()
     run, file = Path(command.folder), command.file or ""
     examples = [] if command.text else list(read_sense_file(file, command.encoding))
     senses = WordSenses.load(run, inventory=command.inventory, max_tokens=command.max_tokens)
+    for text in command.text:
+        _show_senses(senses, text)
     if command.text:
-        if command.out is not None:
-            raise UserError("--text prints the senses of a sentence: leave --out out.")
-        for text in command.text:
-            _show_senses(senses, text)
         return
     predictions = senses.predict(examples, reporter=Reporter())
-    _report_unknown(senses, [each.target for each in predictions])
+    _report_unknown(senses, [prediction.target for prediction in predictions])
     with open_records(command.out, [Path(file), *run.glob("*")]) as write:
         for prediction in predictions:
             write(prediction.to_dict())
@@ -409,20 +402,21 @@ def predict_senses(command: Predict) -> None:
 
 
 def _show_senses(senses: WordSenses, text: str) -> None:
-    listed = {} if senses.inventory is None else senses.inventory.senses
-    sentence = marked_sentence(text, lambda *lemma: lemma in listed or lemma in senses.counts)
+    inventory = senses.inventory
+    listed = senses.counts if inventory is None else {**senses.counts, **inventory.senses}
+    sentence = marked_sentence(text, lambda *lemma: lemma in listed)
     by_word: dict[tuple[int, str], dict[str, float | None]] = {}
     for target, _, scores in senses.predict([sentence]):
-        rows = by_word.setdefault((target.start, target.key), {})
-        rows |= {sense: scores.get(sense) for sense in senses.candidates(target)}
-    for number, ((_, word), scored) in enumerate(by_word.items()):
-        glosses = {} if senses.inventory is None else senses.inventory.definitions(scored)
+        candidates = by_word.setdefault((target.start, target.key), {})
+        candidates |= {sense: scores.get(sense) for sense in senses.candidates(target)}
+    for number, ((_, word), candidates) in enumerate(by_word.items()):
+        glosses = {} if inventory is None else inventory.definitions(candidates)
         show("\n" * (number > 0) + word)
         # senses without vectors follow in the order of the inventory
-        order = sorted(scored.items(), key=lambda item: (item[1] is None, -(item[1] or 0.0)))
+        order = sorted(candidates.items(), key=lambda item: (item[1] is None, -(item[1] or 0.0)))
         table = [(sense, pos_of(sense), score, glosses.get(sense)) for sense, score in order]
         print_table(("sense", "part of speech", "score", "gloss"), table)
-    if senses.inventory is None:
+    if inventory is None:
         note = "glosses come from WordNet: name the folder of its files, --inventory FOLDER."
         show(note, error=True)
 

@@ -18,7 +18,7 @@ from finetune.data.texts import Characters
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.pairs import SimilarityData, read_similarity
-from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, cosine
+from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.significance import Counts, Estimate, estimate
@@ -33,7 +33,6 @@ LEAST_PAIRS = 3
 """Pairs from which a correlation is computed."""
 NUM_LINES = 1000
 """Lines of a corpus that vectors are standardized over."""
-Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class Cosines:
     @property
     def name(self) -> str:
         """The name of these vectors in tables."""
-        kind = "standardized" if self.standardized else "raw"
-        return kind if self.layer is None else f"layer {self.layer}, {kind}"
+        vectors = "standardized" if self.standardized else "raw"
+        return vectors if self.layer is None else f"layer {self.layer}, {vectors}"
 
 
 def compare_pairs(
@@ -74,30 +73,29 @@ def compare_pairs(
         window: The number of words to read on each side of a word in context; None reads all.
         reporter: Shows the progress.
     """
+    scales: list[Callable[[Array], Array]] = [np.asarray]
     if standardizer is not None:
         standardizer.check(embedder.settings)
-    vectors = _vectors(embedder, pairs, window)
-    kinds: list[Callable[[Array], Array]] = [np.asarray]
-    if standardizer is not None:
-        kinds.append(standardizer)
-    means = [ExpectedCosine() for _ in kinds]
-    values: list[list[Array]] = [[] for _ in kinds]
-    with reporter or Reporter(quiet=True) as shown:
-        shown.start("similarity", len(pairs), unit="pair")
-        for number, both in enumerate(zip(vectors, vectors, strict=True), 1):
-            for kind, scale in enumerate(kinds):
-                sides = scale(np.stack(both))
-                means[kind].add(sides)
-                values[kind].append(cosine(sides[0], sides[1]))
-            shown.update(number)
+        scales.append(standardizer)
     layers = embedder.layers if embedder.combine == "none" else [None]
+    expected = [ExpectedCosine() for _ in scales]
+    values = np.zeros((len(scales), len(layers), len(pairs)))
+    vectors = _vectors(embedder, pairs, window)
+    with reporter or Reporter(quiet=True) as progress:
+        progress.start("similarity", len(pairs), unit="pair")
+        for number, both in enumerate(zip(vectors, vectors, strict=True)):
+            for index, scale in enumerate(scales):
+                units = unit_vectors(scale(np.stack(both)))
+                expected[index].add(units)
+                values[index, :, number] = (units[0] * units[1]).sum(axis=-1).clip(-1.0, 1.0)
+            progress.update(number + 1)
     return [
-        Cosines(layer, kind > 0, by_layer, float(expected))
-        for kind in range(len(kinds))
-        for layer, by_layer, expected in zip(
+        Cosines(layer, index > 0, by_layer, float(mean))
+        for index in range(len(scales))
+        for layer, by_layer, mean in zip(
             layers,
-            np.array(values[kind]).reshape(-1, len(layers)).T,
-            np.atleast_1d(means[kind].value),
+            values[index],
+            np.atleast_1d(expected[index].contributions.sum(axis=-1)),
             strict=True,
         )
     ]
@@ -111,37 +109,29 @@ def fit_standardizer(
     return Standardizer.fit((e.vectors for e in embedder.encode(lines)), embedder.settings)
 
 
-def _texts(pair: TextExample) -> tuple[str, str]:
-    return pair.text, pair.pair or ""
-
-
 def _vectors(
     embedder: Embedder, pairs: Sequence[TextExample], window: int | None
 ) -> Iterator[Array]:
-    sides = (
-        (pair.where, text, target)
-        for pair in pairs
-        for text, target in zip(_texts(pair), pair.targets or (None, None), strict=True)
-    )
-    if embedder.unit == "text":
-        for embedding in embedder.encode(text for _, text, _ in sides):
-            yield embedding.vectors[0]
-        return
-    chosen: deque[slice] = deque()
+    compared: deque[slice] = deque()  # the words to compare, of inputs that are read ahead
 
-    def inputs() -> Iterator[Words]:
-        for where, text, target in sides:
-            words, place = _with_context(where, text, target, window)
-            chosen.append(place)
-            yield words
+    def inputs() -> Iterator[str | tuple[str, ...]]:
+        for pair in pairs:
+            targets = pair.targets or (None, None)
+            for text, target in zip(pair.texts(), targets, strict=True):
+                if embedder.unit == "text":
+                    words, place = text, slice(1)
+                else:
+                    words, place = _with_context(pair.where, text, target, window)
+                compared.append(place)
+                yield words
 
     for embedding in embedder.encode(inputs()):
-        yield embedding.vectors[chosen.popleft()].mean(axis=0)
+        yield embedding.vectors[compared.popleft()].mean(axis=0)
 
 
 def _with_context(
     where: str, text: str, target: Characters | None, window: int | None
-) -> tuple[Words, slice]:
+) -> tuple[tuple[str, ...], slice]:
     words, offsets = split_words(text)
     start, end = target or (0, len(text))
     inside = [n for n, (first, last) in enumerate(offsets) if first < end and start < last]
@@ -167,7 +157,14 @@ def correlations(
 
 def compare(command: Similarity) -> None:
     """Print the scores of the command, or the cosines of pairs without gold."""
-    data = _read(command)
+    if command.data is None:
+        data = SimilarityData(
+            "", [TextExample(0, command.text or "", command.pair, where="--text")]
+        )
+    else:
+        data = read_similarity(command.data, split=command.split, **command.reading)
+    for note in data.notes:
+        show(note, error=True)
     in_context = data.pairs[0].targets is not None
     unit: Any = command.unit
     if unit == "auto":
@@ -175,10 +172,21 @@ def compare(command: Similarity) -> None:
     if command.window is not None and (command.window < 0 or not in_context or unit == "text"):
         raise UserError("--window must be 0 or more, and needs data that name words in texts.")
     embedder = open_embedder(command, command.layers, unit=unit, combine=command.combine)
+    standardizer = None
+    if command.standardize is not None:
+        sources = text_sources(command.standardize, command.encoding)
+        lines = (line for source in sources for line in source.lines())
+        standardizer = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
+        constant = standardizer.num_constant
+        show(
+            f"standardized over {quantity(standardizer.count, unit)} of {command.standardize}"
+            + (f"; constant dimensions: {constant}" if constant else ""),
+            error=True,
+        )
     cosines = compare_pairs(
         embedder,
         data.pairs,
-        standardizer=_standardizer(command, embedder),
+        standardizer=standardizer,
         window=command.window,
         reporter=Reporter(quiet=command.format != "table"),
     )
@@ -186,44 +194,26 @@ def compare(command: Similarity) -> None:
         limit = f"{number:,} over {embedder.max_length} tokens"
         show(f"inputs read in several windows: {limit}", error=True)
     if command.out is not None:
-        _write(command.out, data, cosines[-1])
+        _write(command.out, data.pairs, cosines[-1])
     if data.gold is not None and len(data.gold) >= LEAST_PAIRS:
         return _print_scores(command, data, cosines, data.gold)
     names = ["cosine"] if len(cosines) == 1 else [measured.name for measured in cosines]
     rows = [
-        (*(float(measured.values[n]) for measured in cosines), _shown(pair, 0), _shown(pair, 1))
-        for n, pair in enumerate(data.pairs)
+        (*(float(measured.values[number]) for measured in cosines), *_compared(pair))
+        for number, pair in enumerate(data.pairs)
     ]
-    print_tables(command.format, ("", (*names, "first", "second"), rows))
+    return print_tables(command.format, ("", (*names, "first", "second"), rows))
 
 
-def _read(command: Similarity) -> SimilarityData:
-    if command.data is None:
-        example = TextExample(0, command.text or "", command.pair, where="--text")
-        return SimilarityData("", [example])
-    data = read_similarity(command.data, split=command.split, **command.reading)
-    for note in data.notes:
-        show(note, error=True)
-    return data
+def _compared(pair: TextExample) -> list[str]:
+    if pair.targets is not None:
+        return [text[slice(*t)] for text, t in zip(pair.texts(), pair.targets, strict=True)]
+    return [text if len(text) <= 40 else text[:39] + "…" for text in pair.texts()]
 
 
-def _standardizer(command: Similarity, embedder: Embedder) -> Standardizer | None:
-    if command.standardize is None:
-        return None
-    sources = text_sources(command.standardize, command.encoding)
-    lines = (line for source in sources for line in source.lines())
-    fitted = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
-    show(
-        f"standardized over {quantity(fitted.count, embedder.unit)} of {command.standardize}"
-        + (f"; constant dimensions: {fitted.num_constant}" if fitted.num_constant else ""),
-        error=True,
-    )
-    return fitted
-
-
-def _write(path: str, data: SimilarityData, cosines: Cosines) -> None:
+def _write(path: str, pairs: Sequence[TextExample], cosines: Cosines) -> None:
     with open_records(path) as write:
-        for pair, cosine in zip(data.pairs, cosines.values.tolist(), strict=True):
+        for pair, cosine in zip(pairs, cosines.values.tolist(), strict=True):
             details: dict[str, Any] = {}
             if pair.targets is not None:
                 details["targets"] = [list(target) for target in pair.targets]
@@ -231,7 +221,7 @@ def _write(path: str, data: SimilarityData, cosines: Cosines) -> None:
                 details["name"] = pair.label
             gold = pair if isinstance(pair.label, float) else replace(pair, label=None)
             write(to_row(TextPrediction(pair.id, cosine), gold) | details)
-    show(f"wrote {path}: {quantity(len(data.pairs), 'pair')}", error=True)
+    show(f"wrote {path}: {quantity(len(pairs), 'pair')}", error=True)
 
 
 def _print_scores(
@@ -244,20 +234,14 @@ def _print_scores(
     )
     rows: list[dict[str, Any]] = []
     for measured in cosines:
-        resampling = {"num_resamples": command.resamples, "seed": command.seed}
         row: dict[str, Any] = {"vectors": measured.name}
-        for name, score in correlations(gold, measured.values.tolist(), **resampling).items():
+        scores = correlations(
+            gold, measured.values.tolist(), num_resamples=command.resamples, seed=command.seed
+        )
+        for name, score in scores.items():
             if command.format == "table":
                 row[name] = f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})"
             else:
                 row |= {name: score.value, f"{name} low": score.low, f"{name} high": score.high}
         rows.append(row | {"expected cosine": measured.expected})
     print_tables(command.format, ("", list(rows[0]), [list(row.values()) for row in rows]))
-
-
-def _shown(pair: TextExample, side: int) -> str:
-    text = _texts(pair)[side]
-    if pair.targets is not None:
-        start, end = pair.targets[side]
-        return text[start:end]
-    return text if len(text) <= 40 else text[:39] + "…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,15 @@ def embed(command: Embed) -> None:
     embedder = open_embedder(command, command.layers, **options)
     with Reporter(quiet=command.out is None and sys.stdout.isatty()) as reporter:
         embeddings = embedder.encode(_inputs(command), reporter)
-        if command.out is None:
-            for embedding in embeddings:
-                show(json.dumps(_line(embedding), ensure_ascii=False))
-        else:
+        if command.out is not None:
             count, files = write_vectors(Path(command.out), embeddings, embedder.shape)
+        else:
+            for embedding in embeddings:
+                row: dict[str, Any] = {"id": embedding.id, "units": embedding.units}
+                if embedding.offsets is not None:
+                    row["offsets"] = embedding.offsets
+                row["vectors"] = embedding.vectors.astype(np.float64).round(6).tolist()
+                show(json.dumps(row, ensure_ascii=False))
     if command.out is not None:
         shape = " x ".join(map(str, (count, *embedder.shape)))
         show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
@@ -52,22 +57,15 @@ def _inputs(command: Embed) -> Iterator[Example]:
     file = command.file or ""
     if command.text:
         yield from (TextExample(index, text) for index, text in enumerate(command.text))
-    elif command.unit == "text":
+    elif command.unit != "text":
+        yield from read_token_file(file, **command.reading)
+    else:
         try:
             yield from read_text_file(file, pair=False, labels=False, **command.reading)
         except WordsNotTexts:
             raise UserError(
                 f"{file}: holds words, not texts: add --unit word or --unit subword."
             ) from None
-    else:
-        yield from read_token_file(file, **command.reading)
-
-
-def _line(embedding: Embedding) -> dict[str, Any]:
-    content: dict[str, Any] = {"id": embedding.id, "units": list(embedding.units)}
-    if embedding.offsets is not None:
-        content["offsets"] = [list(offset) for offset in embedding.offsets]
-    return content | {"vectors": embedding.vectors.astype(np.float64).round(6).tolist()}
 
 
 def write_vectors(
@@ -90,10 +88,37 @@ def write_vectors(
     Raises:
         UserError: The suffix names no format, or a file cannot be written.
     """
-    if check_suffix(path) == ".parquet":
-        return _write_parquet(path, embeddings, shape), [path]
-    rows = path.with_suffix(".rows.jsonl")
-    return _write_npy(path, rows, embeddings, shape), [path, rows]
+    suffix, rows, count = check_suffix(path), _rows(embeddings), 0
+    with replace_file(path, follow=True, binary=True) as file:
+        if suffix == ".parquet":
+            import pyarrow
+            from pyarrow import parquet
+
+            vectors = pyarrow.float32()
+            for size in reversed(shape):
+                vectors = pyarrow.list_(vectors, size)
+            columns = {"id": pyarrow.string(), "unit": pyarrow.string()}
+            columns |= {"start": pyarrow.int64(), "end": pyarrow.int64(), "vector": vectors}
+            schema = pyarrow.schema(columns)
+            with parquet.ParquetWriter(file, schema) as writer:
+                while group := list(islice(rows, ROWS)):
+                    content = [
+                        {**row, "id": str(row["id"]), "vector": vector.tolist()}
+                        for row, vector in group
+                    ]
+                    writer.write_table(pyarrow.Table.from_pylist(content, schema))
+                    count += len(group)
+            return count, [path]
+        header = {"descr": "<f4", "fortran_order": False, "shape": (0, *shape)}
+        np.lib.format.write_array_header_1_0(file, header)  # has room for any count
+        with replace_file(path.with_suffix(".rows.jsonl"), follow=True) as lines:
+            for row, vector in rows:
+                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(vector.astype("<f4").tobytes())
+                count += 1
+        file.seek(0)
+        np.lib.format.write_array_header_1_0(file, {**header, "shape": (count, *shape)})
+    return count, [path, path.with_suffix(".rows.jsonl")]
 
 
 def check_suffix(path: Path) -> str:
@@ -101,56 +126,12 @@ def check_suffix(path: Path) -> str:
     return require_suffix(path, (".npy", ".parquet"))
 
 
-def _rows(embedding: Embedding) -> Iterator[dict[str, Any]]:
-    for number, unit in enumerate(embedding.units):
-        row = {"id": embedding.id, "unit": unit}
-        if embedding.offsets is not None:
-            row["start"], row["end"] = embedding.offsets[number]
-        yield row
-
-
-def _write_parquet(path: Path, embeddings: Iterable[Embedding], shape: tuple[int, ...]) -> int:
-    import pyarrow
-    from pyarrow import parquet
-
-    vector = pyarrow.float32()
-    for size in reversed(shape):
-        vector = pyarrow.list_(vector, size)
-    columns = {"id": pyarrow.string(), "unit": pyarrow.string()}
-    columns |= {"start": pyarrow.int64(), "end": pyarrow.int64(), "vector": vector}
-    schema = pyarrow.schema(columns)
-    rows: list[dict[str, Any]] = []
-    count = 0
-    with (
-        replace_file(path, follow=True, binary=True) as file,
-        parquet.ParquetWriter(file, schema) as writer,
-    ):
-        for embedding in embeddings:
-            for row, values in zip(_rows(embedding), embedding.vectors, strict=True):
-                rows.append({**row, "id": str(row["id"]), "vector": values.tolist()})
-            if len(rows) >= ROWS:
-                writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-                count += len(rows)
-                rows.clear()
-        writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-    return count + len(rows)
-
-
-def _write_npy(
-    path: Path, rows: Path, embeddings: Iterable[Embedding], shape: tuple[int, ...]
-) -> int:
-    count = 0
-    with (
-        replace_file(path, follow=True, binary=True) as file,
-        replace_file(rows, follow=True) as lines,
-    ):
-        header = {"descr": "<f4", "fortran_order": False, "shape": (0, *shape)}
-        np.lib.format.write_array_header_1_0(file, header)  # has room for any count
-        for embedding in embeddings:
-            for row in _rows(embedding):
-                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-            file.write(embedding.vectors.astype("<f4").tobytes())
-            count += len(embedding.units)
-        file.seek(0)
-        np.lib.format.write_array_header_1_0(file, {**header, "shape": (count, *shape)})
-    return count
+def _rows(embeddings: Iterable[Embedding]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    for embedding in embeddings:
+        for number, (unit, vector) in enumerate(
+            zip(embedding.units, embedding.vectors, strict=True)
+        ):
+            row = {"id": embedding.id, "unit": unit}
+            if embedding.offsets is not None:
+                row["start"], row["end"] = embedding.offsets[number]
+            yield row, vector

@@ -1,4 +1,4 @@
-"""Vectors: cosines, the expected cosine of any two, and standardization over a corpus.
+"""Vectors: the expected cosine of any two, and standardization over a corpus.
 
 Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", equations
 11.10 to 11.12. Contextual vectors point in similar directions (Ethayarajh 2019), often because a
@@ -31,12 +31,6 @@ def unit_vectors(vectors: npt.ArrayLike) -> Array:
     return result
 
 
-def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Array:
-    """Compute the cosines of vectors [..., H] -> [...]; a zero vector has the cosine 0."""
-    result: Array = (unit_vectors(first) * unit_vectors(second)).sum(axis=-1)
-    return result.clip(-1.0, 1.0)
-
-
 @dataclass
 class ExpectedCosine:
     """The expected cosine of two different vectors, over all pairs of a stream.
@@ -49,11 +43,7 @@ class ExpectedCosine:
     squares: Array | float = 0.0
     count: int = 0
 
-    def add(self, vectors: npt.ArrayLike) -> None:
-        """Add vectors [N, ..., H]."""
-        self.add_units(unit_vectors(vectors))
-
-    def add_units(self, units: Array) -> None:
+    def add(self, units: Array) -> None:
         """Add vectors of length 1 [N, ..., H]."""
         self.total = self.total + units.sum(axis=0)
         self.squares = self.squares + (units**2).sum(axis=0)
@@ -61,15 +51,9 @@ class ExpectedCosine:
 
     @property
     def contributions(self) -> Array:
-        """The contribution of each dimension to the expected cosine [..., H]."""
+        """The contribution of each dimension to the expected cosine, their sum [..., H]."""
         pairs = max(1, self.count * (self.count - 1))
         result: Array = (np.square(self.total) - np.asarray(self.squares)) / pairs
-        return result
-
-    @property
-    def value(self) -> Array:
-        """The expected cosine [...]: the sum of the contributions."""
-        result: Array = self.contributions.sum(axis=-1)
         return result
 
 

@@ -1,4 +1,4 @@
-"""WordNet's own database files as an inventory of senses: ``index.sense`` and ``data.*``.
+"""WordNet's database files as an inventory of senses: ``index.sense`` and ``data.*``.
 
 The manual pages senseidx(5WN) and wndb(5WN) describe the formats (Fellbaum 1998). A sense key is
 ``lemma%type:lexfile:lexid:head:headid``.
@@ -94,22 +94,30 @@ class Inventory:
         Raises:
             DataError: A data file is missing, or is of another version than the index.
         """
-        by_file: defaultdict[str, list[str]] = defaultdict(list)
-        for key in keys:
-            by_file[DATA_FILES[pos_of(key)]].append(key)
         glosses = {}
-        for name, of_file in sorted(by_file.items()):
-            path = self.folder / name
+        for key in sorted(keys, key=lambda key: (DATA_FILES[pos_of(key)], self.offsets[key])):
+            path, offset = self.folder / DATA_FILES[pos_of(key)], self.offsets[key]
             if not path.is_file():
                 raise DataError(
                     f"{path}: no such file, and glosses are read from it: copy WordNet's data "
                     "files there, or leave --glosses out."
                 )
             with path.open("rb") as file:
-                for key in sorted(of_file, key=self.offsets.__getitem__):
-                    file.seek(self.offsets[key])
-                    line = file.readline().decode("utf-8", errors="replace")
-                    glosses[key] = _gloss(line, key, self.offsets[key], str(path))
+                file.seek(offset)
+                line = file.readline().decode("utf-8", errors="replace")
+            synset, _, gloss = line.partition("|")
+            columns = synset.split()  # offset, file, type, number of words (hexadecimal), words
+            legal = len(columns) > 4 and columns[0] == f"{offset:08}"
+            words = columns[4 : 4 + 2 * int(columns[3], 16) : 2] if legal else []
+            names = [_MARKER.sub("", word) for word in words]
+            lemma = key.partition("%")[0]
+            if lemma not in [name.lower() for name in names]:
+                raise DataError(
+                    f"{path}: no synset of {key} begins at byte {offset}: take all files from the "
+                    "same version of WordNet."
+                )
+            definition = gloss.partition('; "')[0].strip()
+            glosses[key] = f"{lemma} - {', '.join(names)} - {definition}".replace("_", " ")
         return glosses
 
 
@@ -143,19 +151,3 @@ def read_inventory(folder: str | Path) -> Inventory:
         raise DataError(f"{path}: it lists no sense: copy WordNet's file there.")
     senses = {lemma: tuple(key for _, key in sorted(pairs)) for lemma, pairs in numbered.items()}
     return Inventory(folder, senses, offsets)
-
-
-def _gloss(line: str, key: str, offset: int, path: str) -> str:
-    fields, _, gloss = line.partition("|")
-    columns = fields.split()
-    legal = len(columns) > 4 and columns[0] == f"{offset:08}"
-    words = columns[4 : 4 + 2 * int(columns[3], 16) : 2] if legal else []
-    lemma = key.partition("%")[0]
-    names = [_MARKER.sub("", word) for word in words]
-    if lemma not in [name.lower() for name in names]:
-        raise DataError(
-            f"{path}: no synset of {key} begins at byte {offset}: take all files from the same "
-            "version of WordNet."
-        )
-    definition = gloss.partition('; "')[0].strip()
-    return f"{lemma} - {', '.join(names)} - {definition}".replace("_", " ")

@@ -8,8 +8,8 @@ cosines of other models, layers or normalizations do not compare with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from finetune.embeddings.vectors import Standardizer
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.predictions import to_row
 from finetune.inference.embed import Embedder, WordSettings
-from finetune.runtime.files import replace_folder
+from finetune.runtime.files import replace_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.runtime.records import write_records
 from finetune.types import TextExample, TextPrediction, UserError
@@ -86,22 +86,13 @@ class Threshold:
         is_second = np.array([label == names[1] for label in labels])
         if cosines[is_second].mean() < cosines[~is_second].mean():
             names, is_second = names[::-1], ~is_second
-        order = np.argsort(cosines, kind="stable")
-        values, above = cosines[order], is_second[order]
-        cuts = np.flatnonzero(np.diff(values)) + 1  # between different cosines only
-        below_right = np.concatenate([[0], np.cumsum(~above)])
-        above_right = above.sum() - np.concatenate([[0], np.cumsum(above)])
-        candidates = np.concatenate([[0], cuts, [len(values)]])
-        best = int(candidates[np.argmax((below_right + above_right)[candidates])])
-        if best == len(values):  # all pairs have the label of lower cosines
-            value = float(np.nextafter(values[-1], np.inf))
-        else:
-            value = float(values[max(best - 1, 0) : best + 1].mean())
-        return cls(value, names[1], names[0])
-
-    def predict(self, index: int, cosine: float) -> TextPrediction:
-        """Predict the label of a pair."""
-        return TextPrediction(index, self.above if cosine >= self.value else self.below)
+        values = np.unique(cosines)
+        cuts = np.concatenate(
+            [values[:1], (values[:-1] + values[1:]) / 2, np.nextafter(values[-1:], np.inf)]
+        )
+        below, above = np.sort(cosines[~is_second]), np.sort(cosines[is_second])
+        num_right = np.searchsorted(below, cuts) + len(above) - np.searchsorted(above, cuts)
+        return cls(float(cuts[np.argmax(num_right)]), names[1], names[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,16 +126,31 @@ class WordInContext:
             texts = (text for pair in labeled for text in (pair.text, pair.pair or ""))
             vectors = (embedding.vectors for embedding in embedder.encode(texts))
             standardizer = Standardizer.fit(vectors, embedder.settings)
-        cosines = _cosines(embedder, labeled, standardizer, reporter)
-        threshold = Threshold.fit(cosines, [_label(pair) for pair in labeled])
-        return cls(settings, threshold, standardizer, embedder)
+        model = cls(settings, Threshold(0.0, "", ""), standardizer, embedder)
+        cosines = model.cosines(labeled, reporter)
+        return replace(model, threshold=Threshold.fit(cosines, [_label(p) for p in labeled]))
+
+    def cosines(self, pairs: Sequence[TextExample], reporter: Reporter | None = None) -> np.ndarray:
+        """Compute the cosine of the words of each pair; UserError if a pair names no words."""
+        for pair in pairs:
+            if pair.targets is None:
+                raise UserError(
+                    f"{pair.where}: no column names the word of each text: write index and "
+                    "index_pair (words between blanks, from 0), or start, end, start_pair, "
+                    "end_pair."
+                )
+        settings: Any = {"standardizer": self.standardizer, "reporter": reporter}
+        return compare_pairs(self.embedder, pairs, **settings)[-1].values
 
     def predict(
         self, pairs: Sequence[TextExample], *, reporter: Reporter | None = None
     ) -> list[tuple[TextPrediction, float]]:
         """Predict the label of each pair, with the cosine."""
-        cosines = _cosines(self.embedder, pairs, self.standardizer, reporter).tolist()
-        return [(self.threshold.predict(i, cosine), cosine) for i, cosine in enumerate(cosines)]
+        cosines = self.cosines(pairs, reporter).tolist()
+        above, below = self.threshold.above, self.threshold.below
+        labels = [above if cosine >= self.threshold.value else below for cosine in cosines]
+        predictions = (TextPrediction(index, label) for index, label in enumerate(labels))
+        return list(zip(predictions, cosines, strict=True))
 
     def save(self, folder: Path) -> None:
         """Write the threshold and the settings of its cosines into a folder."""
@@ -156,7 +162,7 @@ class WordInContext:
         if self.standardizer is not None:
             content["mean"] = self.standardizer.mean.tolist()
             content["deviation"] = self.standardizer.deviation.tolist()
-        (folder / THRESHOLD_FILE).write_text(json.dumps(content) + "\n", "utf-8")
+        write_text(folder / THRESHOLD_FILE, json.dumps(content) + "\n")
 
     @classmethod
     def load(cls, folder: Path, **options: Any) -> WordInContext:
@@ -176,27 +182,6 @@ class WordInContext:
             raise UserError(f"{folder}: {settings.model} has other weights than the threshold's.")
         standardizer = Standardizer(sides[0], sides[1], 0, embedder.settings) if sides else None
         return cls(settings, threshold, standardizer, embedder)
-
-
-def _label(pair: TextExample) -> str:
-    label = pair.label
-    return f"{label:g}" if isinstance(label, float) else str(label)
-
-
-def _cosines(
-    embedder: Embedder,
-    pairs: Sequence[TextExample],
-    standardizer: Standardizer | None,
-    reporter: Reporter | None,
-) -> np.ndarray:
-    for pair in pairs:
-        if pair.targets is None:
-            raise UserError(
-                f"{pair.where}: no column names the word of each text: write index and "
-                "index_pair (words between blanks, from 0), or start, end, start_pair, end_pair."
-            )
-    compared = compare_pairs(embedder, pairs, standardizer=standardizer, reporter=reporter)
-    return np.asarray(compared[-1].values, dtype=np.float64)
 
 
 def fit_threshold(command: Similarity) -> None:
@@ -233,19 +218,18 @@ def fit_threshold(command: Similarity) -> None:
     metrics = {}
     with replace_folder(out) as folder:
         for split, pairs in splits.items():
-            predicted = model.predict(pairs, reporter=reporter)
-            metrics[split] = _scores(pairs, predicted)
-            write_records(folder / f"predictions.{split}.jsonl", _records(pairs, predicted))
+            rows, metrics[split] = _rows_and_scores(pairs, model.predict(pairs, reporter=reporter))
+            write_records(folder / f"predictions.{split}.jsonl", rows)
         model.save(folder)
         config = {"task": "similarity", "data": command.data, **asdict(settings)}
         write_run(folder, config, metrics)
     chosen = model.threshold
     show(f"{chosen.above}: cosine of {chosen.value:.4f} or more")
-    rows = [
+    table = [
         (split, len(splits[split]), scores.get("accuracy"), scores.get("macro_f1"))
         for split, scores in metrics.items()
     ]
-    print_table(("split", "pairs", "accuracy", "macro f1"), rows)
+    print_table(("split", "pairs", "accuracy", "macro f1"), table)
     show(f"run folder: {out}")
 
 
@@ -256,24 +240,26 @@ def predict_pairs(command: Predict) -> None:
     run, file = Path(command.folder), command.file or ""
     pairs = read_similarity(file, **command.reading).pairs
     model = WordInContext.load(run, max_tokens=command.max_tokens)
-    predicted = model.predict(pairs, reporter=Reporter())
+    rows, scores = _rows_and_scores(pairs, model.predict(pairs, reporter=Reporter()))
     with open_records(command.out, [Path(file), *run.glob("*")]) as write:
-        for record in _records(pairs, predicted):
-            write(record)
-    if scores := _scores(pairs, predicted):
+        for row in rows:
+            write(row)
+    if scores:
         show(f"accuracy {scores['accuracy']:.4f}", error=True)
 
 
-def _records(
-    pairs: Iterable[TextExample], predicted: Iterable[tuple[TextPrediction, float]]
-) -> Iterator[dict[str, Any]]:
-    for pair, (prediction, cosine) in zip(pairs, predicted, strict=True):
-        yield to_row(prediction, pair) | {"cosine": round(cosine, 6)}
-
-
-def _scores(
+def _rows_and_scores(
     pairs: Sequence[TextExample], predicted: Sequence[tuple[TextPrediction, float]]
-) -> dict[str, float]:
-    labeled = [index for index, pair in enumerate(pairs) if pair.label is not None]
-    gold = [_label(pairs[index]) for index in labeled]
-    return scores_of("label", gold, [predicted[i][0].label for i in labeled]) if gold else {}
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    rows, gold, labels = [], [], []
+    for pair, (prediction, cosine) in zip(pairs, predicted, strict=True):
+        rows.append(to_row(prediction, pair) | {"cosine": round(cosine, 6)})
+        if pair.label is not None:
+            gold.append(_label(pair))
+            labels.append(prediction.label)
+    return rows, scores_of("label", gold, labels) if gold else {}
+
+
+def _label(pair: TextExample) -> str:
+    label = pair.label
+    return f"{label:g}" if isinstance(label, float) else str(label)

@@ -37,7 +37,7 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
     layer = measure.result()[place]
     vectors = np.concatenate(VECTORS)[:, place]
     cosines = 1 - pdist(vectors, "cosine")
-    assert layer.layer == (0, 3)[place] and measure.num_words == 9
+    assert layer.layer == (0, 3)[place] and measure.expected.count == 9
     np.testing.assert_allclose(layer.expected_cosine, cosines.mean())
     assert layer.dimensions[0][0] == 2 and layer.shares is not None
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

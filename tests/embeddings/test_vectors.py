@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
-from scipy.spatial.distance import cdist
 from sklearn.preprocessing import StandardScaler
 
 from finetune import Standardizer, UserError
 from finetune.embeddings.vector_files import write_vectors
-from finetune.embeddings.vectors import cosine
 from finetune.inference.embed import Embedder
 from finetune.runtime import progress
 from tests import laboratory as lab
@@ -65,19 +63,6 @@ def test_settings_and_too_little_text() -> None:
     for empty in ([], [VECTORS[:1]], [VECTORS[:0]]):
         with pytest.raises(UserError, match="two or more vectors"):
             Standardizer.fit(empty)
-
-
-def test_cosine() -> None:
-    first, second = RANDOM.normal(size=(2, 7, 3, 4))
-    found = cosine(first, second)
-    expected = 1 - np.array(
-        [
-            [cdist([a], [b], "cosine")[0, 0] for a, b in zip(x, y, strict=True)]
-            for x, y in zip(first, second, strict=True)
-        ]
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert cosine([0.0, 0.0], [1.0, 0.0]) == 0
 
 
 @pytest.mark.parametrize("shape", [{}, {"layers": [0, -1], "combine": "none"}])
