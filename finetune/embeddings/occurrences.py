@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finetune.cli.output import show
 from finetune.data.formats import open_data, read_file
@@ -21,7 +21,7 @@ from finetune.data.texts import read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.sense_data import read_sense_file
-from finetune.types import Example, TextExample, UserError, quantity
+from finetune.types import Example, TextExample, TokenExample, UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Map
@@ -30,8 +30,6 @@ CONTEXT = 100
 """Words before and after an occurrence that the encoder reads."""
 SHOWN = 30
 """Words before and after an occurrence that people see."""
-Words = tuple[Sequence[str], Sequence[tuple[int, int]] | None]
-"""Words, and the characters of each if they have a text."""
 _TAG_PREFIX = re.compile(r"^[BIESLUM]-")
 
 
@@ -189,28 +187,26 @@ def find_occurrences(
 def _find(
     example: Example, forms: Mapping[tuple[str, ...], str], fold: Callable[[str], str]
 ) -> Iterator[Occurrence]:
-    if isinstance(example, TextExample):
-        if not any(form[0] in fold(example.text) for form in forms):
+    sentence = example
+    if isinstance(sentence, TextExample):
+        if not any(form[0] in fold(sentence.text) for form in forms):
             return
-        split: Words = split_words(example.text)
-    else:
-        split = example.words, example.offsets
-        for target in example.targets or ():
-            name = forms.get(tuple(fold(target.lemma).split("_")))
-            if name is not None:
-                sense = next(iter(target.senses), None)
-                yield _occurrence(example, split, name, target.start, target.end, sense)
-        if example.targets:
-            return
-    units = [fold(word) for word in split[0]]
+        words, offsets = split_words(sentence.text)
+        text: dict[str, Any] = {"text": sentence.text, "offsets": offsets, "key": sentence.key}
+        sentence = TokenExample(sentence.id, tuple(words), **text)
+    for target in sentence.targets:
+        if name := forms.get(tuple(fold(target.lemma).split("_"))):
+            sense = next(iter(target.senses), None)
+            yield _occurrence(sentence, name, target.start, target.end, sense)
+    if sentence.targets:
+        return
+    folded = [fold(word) for word in sentence.words]
     lengths = sorted({len(form) for form in forms}, reverse=True)
-    for start in range(len(units)):
-        candidates = (tuple(units[start : start + length]) for length in lengths)
-        form = next((candidate for candidate in candidates if candidate in forms), None)
-        if form is not None:
+    for start in range(len(folded)):
+        candidates = (tuple(folded[start : start + length]) for length in lengths)
+        if form := next((candidate for candidate in candidates if candidate in forms), None):
             end = start + len(form)
-            label = _label(example, start, end)
-            yield _occurrence(example, split, forms[form], start, end, label)
+            yield _occurrence(sentence, forms[form], start, end, _label(example, start, end))
 
 
 def _label(example: Example, start: int, end: int) -> str | None:
@@ -225,22 +221,18 @@ def _label(example: Example, start: int, end: int) -> str | None:
 
 
 def _occurrence(
-    example: Example, split: Words, name: str, start: int, end: int, label: str | None
+    sentence: TokenExample, name: str, start: int, end: int, label: str | None
 ) -> Occurrence:
-    words, offsets = split
+    words, text, offsets = sentence.words, sentence.text, sentence.offsets
     low, high = max(0, start - SHOWN), min(len(words), end + SHOWN)
-    if offsets is not None and example.text is not None:
-        text, (begin, stop) = example.text, (offsets[start][0], offsets[end - 1][1])
-        before, form = text[offsets[low][0] : begin], text[begin:stop]
-        after = text[stop : offsets[high - 1][1]]
+    if offsets is not None and text is not None:
+        begin, stop = offsets[start][0], offsets[end - 1][1]
+        before, after = text[offsets[low][0] : begin], text[stop : offsets[high - 1][1]]
+        shown = f"{before}[{text[begin:stop]}]{after}"
     else:
-        sides = words[low:start], words[start:end], words[end:high]
-        before, form, after = map(" ".join, sides)
-        before, after = f"{before} ", f" {after}"
-    shown = " ".join(f"{before}[{form}]{after}".split())
-    first = max(0, start - CONTEXT)
-    id = example.id if example.key is None else example.key
-    context = tuple(words[first : end + CONTEXT])
+        shown = " ".join([*words[low:start], f"[{' '.join(words[start:end])}]", *words[end:high]])
+    id, first = sentence.id if sentence.key is None else sentence.key, max(0, start - CONTEXT)
+    context, shown = words[first : end + CONTEXT], " ".join(shown.split())
     return Occurrence(name, id, context, start - first, end - first, shown, label)
 
 

@@ -158,8 +158,9 @@ def _examples(table: Table) -> Iterator[TokenExample]:
 
 
 def _target(item: Any, num_words: int, id: str, document: str | None, where: str) -> SenseTarget:
-    values = item if isinstance(item, dict) else {}
-    start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
+    values: dict[str, Any] = item if isinstance(item, dict) else {}
+    fields: Any = map(values.get, ("start", "end", "lemma", "pos"))
+    start, end, lemma, pos = fields
     if not (
         conforms([start, end], list[int])
         and 0 <= start < end <= num_words

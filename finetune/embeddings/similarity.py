@@ -119,11 +119,12 @@ def _vectors(
             targets = pair.targets or (None, None)
             for text, target in zip(pair.texts(), targets, strict=True):
                 if embedder.unit == "text":
-                    words, place = text, slice(1)
+                    compared.append(slice(1))
+                    yield text
                 else:
                     words, place = _with_context(pair.where, text, target, window)
-                compared.append(place)
-                yield words
+                    compared.append(place)
+                    yield words
 
     for embedding in embedder.encode(inputs()):
         yield embedding.vectors[compared.popleft()].mean(axis=0)

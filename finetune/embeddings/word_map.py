@@ -19,7 +19,7 @@ from finetune.embeddings.commands import open_embedder, write_pages
 from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.inference.embed import Embedder
-from finetune.reporting.charts import NUM_COLORS, Dots, chart
+from finetune.reporting.charts import NUM_COLORS, chart
 from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
@@ -89,23 +89,23 @@ def make_word_map(
         >>> embedder = Embedder("minilm", unit="word", layers="all", combine="none")
         ... # doctest: +SKIP
     """
+    rows: list[Array] = []
     with reporter or Reporter(quiet=True) as progress:
         progress.start("embedding", len(occurrences), unit="text")
-        rows = []
         for start in range(0, len(occurrences), CHUNK):
             chunk = occurrences[start : start + CHUNK]
-            embeddings = embedder.encode(occurrence.words for occurrence in chunk)
-            for occurrence, embedding in zip(chunk, embeddings, strict=True):
-                rows.append(embedding.vectors[occurrence.start : occurrence.end].mean(0))
+            embeddings = embedder.encode(use.words for use in chunk)
+            for use, embedding in zip(chunk, embeddings, strict=True):
+                rows.append(embedding.vectors[use.start : use.end].mean(0))
             progress.update(len(rows))
         progress.stop()
-        vectors = unit_vectors(np.stack(rows).transpose(1, 0, 2))  # [L', occurrences, H]
+        vectors = unit_vectors(np.stack(rows, axis=1))  # [L', occurrences, H]
         progress.start("projecting", len(vectors), unit="layer")
         points = project_layers(vectors, method=method, seed=seed, done=progress.update)
     words, labels = [use.word for use in occurrences], [use.label for use in occurrences]
     scores = [
-        layer_scores(layer, each, projected, words, labels)
-        for layer, each, projected in zip(embedder.layers, vectors, points, strict=True)
+        layer_scores(*layer, words, labels)
+        for layer in zip(embedder.layers, vectors, points, strict=True)
     ]
     return WordMap(occurrences, points, scores, majority(words, labels))
 
@@ -139,16 +139,17 @@ def project_layers(
     if vectors.shape[1] < 3:
         raise UserError(f"a map needs 3 points or more, not {vectors.shape[1]}: give more texts.")
     points: list[Array] = []
-    for number, layer in enumerate(vectors[::-1]):
+    for number, layer in enumerate(vectors[::-1], 1):
         above = points[-1] if points else None
         projected = _project(layer, method, seed, above)
         points.append(projected if above is None else procrustes(projected, above))
-        done(number + 1)
+        done(number)
     return np.stack(points[::-1])
 
 
 def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> Array:
     from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
 
     num_points, width = vectors.shape
     if np.ptp(vectors, axis=0).max() < _TIE:  # without position, a word is the same everywhere
@@ -160,8 +161,6 @@ def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> 
     start = components[:, :2]
     if above is not None and np.ptp(above, axis=0).max() > _TIE:
         start = above
-    from sklearn.manifold import TSNE
-
     tsne = TSNE(
         perplexity=min(PERPLEXITY, max(5.0, num_points / 10), (num_points - 1) / 3),
         init=(start / start.std(axis=0).max() * 1e-4).astype(np.float32),
@@ -245,43 +244,38 @@ def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
         )
     if method == "tsne":
         notes.append("t-SNE keeps neighborhoods only: sizes and distances of groups mean nothing.")
+    words = list(dict.fromkeys(use.word for use in occurrences))
+    names = [use.label or "no label" for use in occurrences]
+    if len(words) > 1:
+        names = [f"{use.word} · {name}" for use, name in zip(occurrences, names, strict=True)]
+    frequent = [name for name, _ in Counter(names).most_common()]
+    if len(frequent) > NUM_COLORS:
+        frequent = [*frequent[: NUM_COLORS - 1], "other labels"]
+    charts = []
+    for scores, points in zip(word_map.scores, word_map.points.tolist(), strict=True):
+        groups: dict[str, list[tuple[float, float, str]]] = {name: [] for name in frequent}
+        for use, name, (x, y) in zip(occurrences, names, points, strict=True):
+            groups.get(name, groups[frequent[-1]]).append((x, y, f"{name}: {use.shown}"))
+        charts.append(chart(f"Layer {scores.layer}", dots=list(groups.items())))
     texts = [[use.id, use.label or "", use.shown] for use in occurrences]
-    charts = [
-        chart(f"Layer {scores.layer}", dots=_groups(occurrences, points))
-        for scores, points in zip(word_map.scores, word_map.points, strict=True)
-    ]
-    sections = [
-        Section("Map", notes, charts, [Table("Scores", *_table(word_map))]),
-        Section("Occurrences", tables=[Table("Texts", ["id", "label", "text"], texts)]),
-    ]
     return page_of(
         "word map",
-        ", ".join(dict.fromkeys(use.word for use in occurrences)),
-        sections,
+        ", ".join(words),
+        [
+            Section("Map", notes, charts, [Table("Scores", *_table(word_map))]),
+            Section("Occurrences", tables=[Table("Texts", ["id", "label", "text"], texts)]),
+        ],
         about=f"{len(occurrences):,} occurrences, encoded by {model}, projected by {method} with "
         f"seed {seed}. Each point is one occurrence; near points have similar vectors.",
         command="finetune map",
     )
 
 
-def _groups(occurrences: Sequence[Occurrence], points: Array) -> list[tuple[str, Dots]]:
-    several = len({use.word for use in occurrences}) > 1
-    names = [" · ".join([use.word] * several + [use.label or "no label"]) for use in occurrences]
-    order = [name for name, _ in Counter(names).most_common()]
-    if len(order) > NUM_COLORS:
-        order = [*order[: NUM_COLORS - 1], "other labels"]
-    groups: dict[str, list[tuple[float, float, str]]] = {name: [] for name in order}
-    for occurrence, name, (x, y) in zip(occurrences, names, points.tolist(), strict=True):
-        groups.get(name, groups[order[-1]]).append((x, y, f"{name}: {occurrence.shown}"))
-    return list(groups.items())
-
-
 def _table(word_map: WordMap) -> tuple[list[str], list[list[Any]]]:
     titles = {"layer": "layer", "purity": "1-NN purity", "trustworthiness": "trustworthiness"}
-    known = {
-        key: title for key, title in titles.items() if getattr(word_map.scores[0], key) is not None
-    }
-    return [*known.values()], [[getattr(score, key) for key in known] for score in word_map.scores]
+    scores = [asdict(layer) for layer in word_map.scores]
+    known = [name for name in titles if scores[0][name] is not None]
+    return [titles[name] for name in known], [[row[name] for name in known] for row in scores]
 
 
 def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
@@ -289,16 +283,20 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     embedder = open_embedder(command, command.layers, unit="word", combine="none")
     settings: dict[str, Any] = {"method": command.method, "seed": command.seed}
     word_map = make_word_map(embedder, occurrences, **settings, reporter=Reporter())
-    fields = ("id", "word", "label")
     figures = {
         "model": command.model,
         **settings,
         "layers": list(embedder.layers),
         "scores": [asdict(score) for score in word_map.scores],
         "occurrences": [
-            {name: getattr(occurrence, name) for name in fields}
-            | {"text": occurrence.shown, "points": word_map.points[:, number].round(4).tolist()}
-            for number, occurrence in enumerate(occurrences)
+            {
+                "id": use.id,
+                "word": use.word,
+                "label": use.label,
+                "text": use.shown,
+                "points": word_map.points[:, number].round(4).tolist(),
+            }
+            for number, use in enumerate(occurrences)
         ],
     }
     text = json.dumps(figures, ensure_ascii=False)

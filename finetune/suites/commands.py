@@ -11,8 +11,8 @@ from finetune.cli.help import options_of
 from finetune.cli.options import FormatOption, TrainingCommand
 from finetune.cli.output import quiet_libraries
 from finetune.cli.parsing import made, parsed, parsed_known
-from finetune.cli.run import recipe_command
-from finetune.cli.train import TaskCommand, task_command
+from finetune.cli.run import RecipeCommand, recipe_command
+from finetune.cli.train import task_command
 from finetune.config.options import Help, argument
 from finetune.config.tasks import flag
 from finetune.config.values import require_count
@@ -65,11 +65,11 @@ class SuiteRun(SuiteOptions, TrainingCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedSuite(SuiteRun):
-    """The run of a suite with the command of each member."""
+    """The run of a suite with the command of each task."""
 
     loaded: Suite
-    commands: Mapping[str, TaskCommand]
-    """The command of each member to run, in order, as `finetune run RECIPE` parses it."""
+    commands: Mapping[str, RecipeCommand]
+    """The command of each task to run, in order, as `finetune run RECIPE` parses it."""
 
     @property
     def folder(self) -> Path:
@@ -97,10 +97,10 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
 
     Args:
         path: The file or name of the suite.
-        rest: The other arguments: options of the suite, and options of every member.
+        rest: The other arguments: options of the suite, and options of every task.
 
     Raises:
-        UserError: The suite, an option, or the settings of a member are wrong.
+        UserError: The suite, an option, or the settings of a task are wrong.
     """
     values, training_options = parsed_known("run", options_of(SuiteOptions), rest)
     options: SuiteOptions = made(SuiteOptions, values)
@@ -108,21 +108,21 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
     suite = load_suite(path, options.model)
     data = dict(text.partition("=")[::2] for text in options.data)
     for name, value in data.items():
-        if name not in suite.members or not value:
-            names, hint = abbreviated(suite.members, 30), did_you_mean(name, suite.members)
+        if name not in suite.tasks or not value:
+            names, hint = abbreviated(suite.tasks, 30), did_you_mean(name, suite.tasks)
             raise UserError(f"--data {name}: write NAME=DATA, with a name of {names}.{hint}")
     commands = {}
-    for member in suite.order([name.strip() for name in (options.only or "").split(",") if name]):
-        task = member.recipe.task
-        suite_values = {"model": options.model, "seed": options.seed, "data": data.get(member.name)}
+    for task in suite.order([name.strip() for name in (options.only or "").split(",") if name]):
+        name = task.recipe.task
+        suite_values = {"model": options.model, "seed": options.seed, "data": data.get(task.name)}
         try:
-            settings = parsed(task, task_command(task), training_options)
-            settings |= {name: value for name, value in suite_values.items() if value is not None}
-            command = recipe_command(str(member.recipe.path), smoke=options.smoke)
-            commands[member.name] = made(type(command), settings, command)
+            settings = parsed(name, task_command(name), training_options)
+            settings |= {key: value for key, value in suite_values.items() if value is not None}
+            command = recipe_command(str(task.recipe.path), smoke=options.smoke)
+            commands[task.name] = made(type(command), settings, command)
         except UserError as error:
-            raise UserError(f"{member.name}: {error}") from error
-        for name in ("sizes", "folds", "resume", "init_from", "columns"):
-            if name in settings:
-                raise UserError(f"{flag(name)} does not apply to a suite: leave it out.")
+            raise UserError(f"{task.name}: {error}") from error
+        for setting in ("sizes", "folds", "resume", "init_from", "columns"):
+            if setting in settings:
+                raise UserError(f"{flag(setting)} does not apply to a suite: leave it out.")
     return LoadedSuite(suite=path, loaded=suite, commands=commands, **vars(options))

@@ -22,7 +22,7 @@ SUITE_KEYS: Mapping[str, Any] = {
     "average": Literal["members", "scores", "none"],
 }
 """The keys of a suite file besides ``members``, with their types."""
-MEMBER_KEYS: Mapping[str, Any] = {
+TASK_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("recipe", "from", "published", "note"), str),
     "scores": tuple[str, ...],
     "weight": float,
@@ -36,9 +36,6 @@ RESULTS_FILE = "suite.json"
 """File in the folder of a suite with the suite and its scores."""
 RESULT_FILES = ("suite.md", "suite.tex", RESULTS_FILE)
 
-Where = Callable[..., str]
-"""Returns the file and line of a key by its path."""
-
 
 class Score(NamedTuple):
     """A score that a suite reports."""
@@ -48,17 +45,17 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class SuiteTask:
     """A recipe of a suite."""
 
     name: str
     """Its name in the suite, and its folder in the folder of the suite."""
     recipe: Recipe
     start: str | None = None
-    """The member whose run with the same seed is the start of training."""
+    """The task of the suite whose run with the same seed is the start of training."""
     scores: Sequence[Score]
     weight: float = 1.0
-    """Weight in the average; 0 leaves the member out."""
+    """Weight in the average; 0 leaves the task out."""
     published: Recipe | None = None
     """Another recipe whose expected scores stand in the table, for comparison."""
     note: str = ""
@@ -73,27 +70,27 @@ class Suite:
     description: str = ""
     source: str = ""
     models: Sequence[str] = ()
-    """The models with recipes of their own."""
+    """The models that have separate recipes."""
     average: str = "members"
-    members: Mapping[str, Member]
-    """The members in the order of the file."""
+    tasks: Mapping[str, SuiteTask]
+    """The tasks in the order of the file."""
 
-    def order(self, only: Sequence[str] = ()) -> list[Member]:
+    def order(self, only: Sequence[str] = ()) -> list[SuiteTask]:
         """Sort the tasks, or some of them, so that each follows the task that it starts from."""
         for name in only:
-            if name not in self.members:
-                hint = did_you_mean(name, self.members)
-                names = abbreviated(self.members, 30)
+            if name not in self.tasks:
+                hint = did_you_mean(name, self.tasks)
+                names = abbreviated(self.tasks, 30)
                 raise UserError(f"--only {name}: {self.path.stem} has {names}.{hint}")
-        ordered: dict[str, Member] = {}
-        for name in only or self.members:
+        ordered: dict[str, SuiteTask] = {}
+        for name in only or self.tasks:
             chain = [name]
-            while (start := self.members[chain[-1]].start) is not None:
-                if start not in self.members or start in chain:
+            while (start := self.tasks[chain[-1]].start) is not None:
+                if start not in self.tasks or start in chain:
                     problem = "which is no member, or starts from it"
                     raise UserError(f"{self.path}: {chain[-1]} starts from {start}, {problem}.")
                 chain.append(start)
-            ordered |= {key: self.members[key] for key in reversed(chain) if key not in ordered}
+            ordered |= {key: self.tasks[key] for key in reversed(chain) if key not in ordered}
         return list(ordered.values())
 
 
@@ -106,72 +103,74 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
             lists it under ``models``, else the first of ``models`` does.
 
     Raises:
-        UserError: A key or value is illegal, a recipe is missing or wrong, or members start from
-            each other.
+        UserError: A key or value is illegal, a recipe is missing or wrong, or tasks start from each
+            other.
     """
     path, content, where = open_recipe(path)
+
+    def typed(what: str, hints: Mapping[str, Any], entry: Any, *above: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, value in (entry if isinstance(entry, dict) else {}).items():
+            values |= typed_values(where(*above, key), f"key {{!r}} of {what}", hints, {key: value})
+        return values
+
     listed = content.pop("members", None)
-    values = _typed(where, "a suite", SUITE_KEYS, content)
+    values = typed("a suite", SUITE_KEYS, content)
     models = values.get("models", ())
     last = (model or "").rstrip("/").split("/")[-1]
     chosen = last if last in models else next(iter(models), "")
     if not isinstance(listed, dict) or not listed or "title" not in values:
         raise UserError(f"{path}: a suite needs a `title`, and `members`, each with a `recipe`.")
-    members = {name: _member(path, where, name, listed[name], chosen) for name in listed}
-    suite = Suite(path=path, members=members, **values)
+    tasks = {}
+    for name, entry in listed.items():
+        if not re.fullmatch(r"\w[\w.-]*", name) or name in RESULT_FILES:
+            raise UserError(
+                f"{where('members', name)}: {name!r} is no plain name: use letters, digits, -, . "
+                "and _."
+            )
+        keys = typed("a member", TASK_KEYS, entry, "members", name)
+        tasks[name] = _suite_task(path, name, keys, chosen, where)
+    suite = Suite(path=path, tasks=tasks, **values)
     suite.order()
     return suite
 
 
-def _typed(
-    where: Where, what: str, hints: Mapping[str, Any], entry: Any, *above: str
-) -> dict[str, Any]:
-    typed: dict[str, Any] = {}
-    for key, value in (entry if isinstance(entry, dict) else {}).items():
-        typed |= typed_values(where(*above, key), f"key {{!r}} of {what}", hints, {key: value})
-    return typed
-
-
-def _member(path: Path, where: Where, name: str, entry: Any, model: str) -> Member:
+def _suite_task(
+    path: Path, name: str, values: dict[str, Any], model: str, where: Callable[..., str]
+) -> SuiteTask:
     at = where("members", name)
-    if not re.fullmatch(r"\w[\w.-]*", name) or name in RESULT_FILES:
-        raise UserError(f"{at}: {name!r} is no plain name: use letters, digits, -, . and _.")
-    values = _typed(where, "a member", MEMBER_KEYS, entry, "members", name)
     if "recipe" not in values:
         raise UserError(f"{at}: {name} has no recipe: write `{name}: {{recipe: nli/rte-minilm}}`.")
-    for key in ("recipe", "published"):
-        if key in values:
-            values[key] = _recipe(path, where("members", name, key), values[key], model)
-    recipe = values["recipe"]
+    for key in values.keys() & {"recipe", "published"}:
+        line, named = where("members", name, key), values[key]
+        if "{model}" in named and not model:
+            raise UserError(f"{line}: {named!r} names a model: list the `models` of the suite.")
+        named = named.replace("{model}", model)
+        beside = path.parent / named
+        try:
+            values[key] = load_recipe(beside if beside.is_file() else named)
+        except UserError as error:
+            raise UserError(f"{line}: {error}") from error
+    recipe: Recipe = values["recipe"]
     if not 0 <= values.get("weight", 1.0) < float("inf"):
         raise UserError(f"{at}: weight must be 0 or more.")
     if values.get("weight") == 0 and not values.get("note"):
         raise UserError(f"{at}: {name} is left out of the average: say why in its `note`.")
-    scores = [_score(where("members", name, "scores"), recipe, t) for t in values.get("scores", ())]
-    values["scores"] = scores or [*dict.fromkeys(Score(e.split, e.metric) for e in recipe.expected)]
-    if not values["scores"]:
+    scores = []
+    for text in values.pop("scores", ()):
+        split, _, metric = text.partition(" ")
+        legal = metrics_of(recipe.task)
+        if not is_split(split) or metric.partition(":")[0] not in legal:
+            hint = f"{did_you_mean(metric, legal)} Metrics are {abbreviated(legal, 20)}."
+            raise UserError(
+                f"{where('members', name, 'scores')}: {text!r} must be SPLIT METRIC, as `test "
+                f"accuracy`.{hint}"
+            )
+        scores.append(Score(split, metric))
+    scores = scores or [*dict.fromkeys(Score(e.split, e.metric) for e in recipe.expected)]
+    if not scores:
         raise UserError(f"{at}: {name} has no scores: list some as `scores: [test accuracy]`.")
-    return Member(name=name, start=values.pop("from", None), **values)
-
-
-def _recipe(path: Path, where: str, named: str, model: str) -> Recipe:
-    if "{model}" in named and not model:
-        raise UserError(f"{where}: {named!r} names a model: list the `models` of the suite.")
-    name = named.replace("{model}", model)
-    beside = path.parent / name
-    try:
-        return load_recipe(beside if beside.is_file() else name)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-
-
-def _score(where: str, recipe: Recipe, text: str) -> Score:
-    split, _, metric = text.partition(" ")
-    legal = metrics_of(recipe.task)
-    if not is_split(split) or metric.partition(":")[0] not in legal:
-        hint = f"{did_you_mean(metric, legal)} Metrics are {abbreviated(legal, 20)}."
-        raise UserError(f"{where}: {text!r} must be SPLIT METRIC, as `test accuracy`.{hint}")
-    return Score(split, metric)
+    return SuiteTask(name=name, start=values.pop("from", None), scores=scores, **values)
 
 
 def suite_lines(path: Path) -> Iterator[str]:
@@ -179,4 +178,4 @@ def suite_lines(path: Path) -> Iterator[str]:
     suite = load_suite(path)
     models = f"; models {', '.join(suite.models)}" if suite.models else ""
     yield f"suite: {suite.title}" + (f": {suite.description}" if suite.description else "")
-    yield f"{quantity(len(suite.members), 'member')}: {abbreviated(suite.members, 30)}{models}"
+    yield f"{quantity(len(suite.tasks), 'member')}: {abbreviated(suite.tasks, 30)}{models}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from finetune.cli.output import ScoreCell, print_table, print_tables, table_text
 from finetune.evaluation.prediction_types import score_limits
@@ -20,70 +20,65 @@ from finetune.evaluation.reproduction import (
 )
 from finetune.runtime.files import write_text
 from finetune.suites.commands import LoadedSuite
-from finetune.suites.definition import (
-    AVERAGES,
-    RESULT_FILES,
-    RESULTS_FILE,
-    Member,
-    Score,
-    Suite,
-)
+from finetune.suites.definition import AVERAGES, RESULT_FILES, RESULTS_FILE, Suite, SuiteTask
 from finetune.types import abbreviated
 
 COLUMNS = ("data set", "split", "metric", "score", "seeds", "published", "verdict")
 
 
-@dataclass(frozen=True, eq=False)
-class MemberScore:
-    """A score of a member by seed, empty if there is none yet, with the published score."""
+class TaskScore(NamedTuple):
+    """A score of a task by seed, empty if there is none yet, with the published score."""
 
-    member: Member
-    score: Score
+    task: SuiteTask
+    split: str
+    metric: str
     seeds: Mapping[str, float]
     verdict: ScoreVerdict | None
 
 
 class SuiteResults:
-    """The scores of all finished runs in the folder of a suite."""
+    """The scores of all finished runs in the folder of a suite.
+
+    Args:
+        suite: The suite.
+        folder: Its folder.
+        failures: The messages of failed tasks, by name.
+    """
 
     def __init__(self, suite: Suite, folder: Path, failures: Mapping[str, str]) -> None:
-        """``failures`` are the messages of failed members, by name."""
         self.suite, self.folder, self.failures = suite, folder, failures
-        members = suite.members.values()
-        self.scores = [score for member in members for score in self._read(member)]
-        verdicts = [score.verdict for score in self.scores if score.verdict is not None]
-        self.sources = list(dict.fromkeys(verdict.expected.cited for verdict in verdicts))
-
-    def _read(self, member: Member) -> list[MemberScore]:
-        run, reference = read_run(self.folder / member.name), member.published or member.recipe
-        free = () if member.start is None or member.published else ("init_from",)
-        verdicts = recipe_verdicts(run, reference, *free) if run.seeds else []
-        by_score = {Score(v.expected.split, v.expected.metric): v for v in verdicts}
-        scores = []
-        for score in member.scores:
-            summary = run.metrics.get(score.split, {}).get(score.metric, {}) if run.seeds else {}
-            seeds = {
-                str(seed): float(value)
-                for seed, value in summary.get("seeds", {}).items()
-                if isinstance(value, int | float) and math.isfinite(value)
+        self.scores: list[TaskScore] = []
+        for task in suite.tasks.values():
+            run = read_run(folder / task.name)
+            free = () if task.start is None or task.published else ("init_from",)
+            reference = task.published or task.recipe
+            verdicts = {
+                (verdict.expected.split, verdict.expected.metric): verdict
+                for verdict in (recipe_verdicts(run, reference, *free) if run.seeds else ())
             }
-            scores.append(MemberScore(member, score, seeds, by_score.get(score)))
-        return scores
+            for score in task.scores:
+                summary = run.metrics.get(score.split, {}).get(score.metric, {})
+                seeds = {
+                    str(seed): float(value)
+                    for seed, value in (summary.get("seeds", {}) if run.seeds else {}).items()
+                    if isinstance(value, int | float) and math.isfinite(value)
+                }
+                self.scores.append(TaskScore(task, *score, seeds, verdicts.get(score)))
+        cited = (score.verdict.expected.cited for score in self.scores if score.verdict is not None)
+        self.sources = list(dict.fromkeys(cited))
 
     def average(self) -> dict[str, float]:
         """Compute the average by seed, over the seeds that all tasks have."""
-        counted = [score for score in self.scores if score.member.weight]
+        counted = [score for score in self.scores if score.task.weight]
         if self.suite.average not in AVERAGES or not counted:
             return {}
-        shared = set.intersection(*({*score.seeds} for score in counted))
         averages = {}
-        for seed in sorted(shared, key=lambda seed: (len(seed), seed)):
-            values: dict[Any, list[float]] = {}
-            weights = {}
+        for seed in sorted(set.intersection(*({*score.seeds} for score in counted)), key=int):
+            values, weights = defaultdict[Any, list[float]](list), dict[Any, float]()
             for score in counted:
-                key = score.member.name if self.suite.average == "members" else score
-                values.setdefault(key, []).append(score.seeds[seed])
-                weights[key] = score.member.weight
+                key = score.task.name if self.suite.average == "members" else score[:3]
+                values[key].append(score.seeds[seed])
+                weights[key] = score.task.weight
             means = map(statistics.fmean, values.values())
             averages[seed] = statistics.fmean(means, weights.values())
         return averages
@@ -91,17 +86,16 @@ class SuiteResults:
     def rows(self) -> list[list[Any]]:
         """Make the rows of the table: the tasks with scores, and the average."""
         rows: list[list[Any]] = []
-        for score in self.scores:
-            if not score.seeds:
+        for task, split, metric, seeds, verdict in self.scores:
+            if not seeds:
                 continue
-            row = [score.member.name, *score.score, _cell(score.seeds, score.score.metric)]
-            row += [len(score.seeds), "", ""]
-            if score.verdict is not None:
-                expected = score.verdict.expected
-                published = _number(expected.value, expected.metric)
-                row[-2] = f"{published} [{self.sources.index(expected.cited) + 1}]"
-                row[-1] = score.verdict.verdict
-            rows.append(row)
+            published, judged = "", ""
+            if verdict is not None:
+                number = self.sources.index(verdict.expected.cited) + 1
+                published = f"{_number(verdict.expected.value, metric)} [{number}]"
+                judged = verdict.verdict
+            cell = _cell(seeds, metric)
+            rows.append([task.name, split, metric, cell, len(seeds), published, judged])
         if average := self.average():
             rows.append(["average", "", "", _cell(average), len(average), "", ""])
         return rows
@@ -110,12 +104,12 @@ class SuiteResults:
         """Format the lines below the table."""
         lines = [f"[{number}] {source}" for number, source in enumerate(self.sources, 1)]
         if self.suite.average in AVERAGES:
-            missing = {s.member.name: 0 for s in self.scores if s.member.weight and not s.seeds}
+            missing = {s.task.name: 0 for s in self.scores if s.task.weight and not s.seeds}
             none = f"none yet, as {abbreviated(missing, 30)} lacks scores"
             lines.append(f"Average: {none if missing else AVERAGES[self.suite.average]}.")
-        for member in self.suite.members.values():
-            left_out = "" if member.weight else "Left out of the average: "
-            lines += [f"{left_out}{member.name}: {member.note}."] if member.note else []
+        for task in self.suite.tasks.values():
+            left_out = "" if task.weight else "Left out of the average: "
+            lines += [f"{left_out}{task.name}: {task.note}."] if task.note else []
         return lines + [f"{name} failed: {reason}" for name, reason in self.failures.items()]
 
     def show(self, command: LoadedSuite) -> None:
@@ -136,9 +130,9 @@ class SuiteResults:
         latex = table_text("latex", title, COLUMNS, rows)
         scores = [
             {
-                "member": score.member.name,
-                "split": score.score.split,
-                "metric": score.score.metric,
+                "member": score.task.name,
+                "split": score.split,
+                "metric": score.metric,
                 "seeds": score.seeds,
                 "verdict": score.verdict and score.verdict.verdict,
             }

@@ -1,4 +1,4 @@
-"""Run the members of a suite in turn, each with its seeds; the same command continues."""
+"""Run the tasks of a suite in turn, each with its seeds; the same command continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from finetune.runtime.processes import num_processes
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.suites.commands import LoadedSuite
-from finetune.suites.definition import RESULTS_FILE, Member
+from finetune.suites.definition import RESULTS_FILE, SuiteTask
 from finetune.suites.results import SuiteResults
 from finetune.tasks import load_task
 from finetune.training.optimizer import Schedule
@@ -27,57 +27,79 @@ from finetune.training.repeated_runs import seed_configs, state_of, train_seeds
 from finetune.training.run_folder import hold, require_own, require_writable
 from finetune.types import UserError, abbreviated, quantity
 
+PLAN = ("task", "recipe", "model", "starts from", "data", "train", "steps", "finished")
+
 
 @dataclass(frozen=True)
-class PlannedMember:
-    """A member with the settings of its runs."""
+class PlannedTask:
+    """A task of a suite with the settings of its first seed.
 
-    member: Member
+    ``encoder`` is the encoder that training begins with, or that the first of its starts begins
+    with.
+    """
+
+    task: SuiteTask
     config: TrainConfig
-    """The settings of the first seed."""
-    folder: Path
-    """The folder of all seeds."""
     recipe_run: RecipeRun
     encoder: str | None
-    """The encoder that training begins with, or that the first of its starts begins with."""
-    start: Path | None
-    """The folder of the seeds that its seeds start from."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all seeds."""
+        return Path(self.config.out or "")
+
+    @property
+    def start(self) -> Path | None:
+        """The folder of the seeds that its seeds start from."""
+        return None if self.task.start is None else Path(self.config.init_from or "")
 
     def row(self, num_seeds: int) -> list[object]:
         """Make the row of the plan; UserError if settings, data and runs are inconsistent."""
         configs = seed_configs(self.config, num_seeds, self.folder, self.start)
         states = [state_of(config) for config in configs.values()]
-        config = self.config
+        config, recipe = self.config, self.task.recipe
         if self.start is not None:  # which has perhaps not been trained
             config = replace(config, init_from=None, model=self.encoder)
-        _, data = load_task(config, self.member.recipe.task)
+        _, data = load_task(config, recipe.task)
         self.recipe_run.check_splits(data.scored_splits)
         num_examples = len(data.splits["train"])
         steps = Schedule.from_config(config, num_examples).num_steps
-        names = [self.member.recipe.name, self.encoder or "", self.member.start or "", config.data]
+        names = (recipe.name, self.encoder or "", self.task.start or "", config.data)
         finished = f"{states.count('finished')} of {len(states)} runs"
-        return [self.member.name, *names, num_examples, steps, finished]
-
-
-PLAN = ("member", "recipe", "model", "starts from", "data", "train", "steps", "finished")
+        return [self.task.name, *names, num_examples, steps, finished]
 
 
 def run_suite(command: LoadedSuite) -> None:
-    """Train the members of a suite, print the table, and write it; UserError if a member failed."""
-    plan = plan_members(command)
+    """Train the tasks of a suite, print the table, and write it; UserError if a task failed."""
+    plan = plan_tasks(command)
+    failures: dict[str, str] = {}
+
+    def results() -> SuiteResults:
+        return SuiteResults(command.loaded, command.folder, failures)
+
     on_main_process(lambda: _check_folder(command))
     if command.dry_run:
-        return print_tables(command.format, ("", PLAN, check_members(plan, command.seeds)))
-    failures: dict[str, str] = {}
+        return print_tables(command.format, ("", PLAN, plan_rows(plan, command.seeds)))
     with hold(command.folder), resumable(Reporter(quiet=not is_main_process()), command_line):
-        on_all_processes(lambda: check_members(plan, command.seeds))
-        on_main_process(SuiteResults(command.loaded, command.folder, failures).write)
+        on_all_processes(lambda: plan_rows(plan, command.seeds))
+        on_main_process(lambda: results().write())
         for planned in plan:
-            _train(planned, command, failures)
+            name = planned.task.name
+            if planned.task.start in failures:
+                failures[name] = f"not run, because {planned.task.start} failed"
+                continue
+            try:
+                _train(planned, command.seeds)
+            except Exception as error:
+                if isinstance(error, Interrupted) or num_processes() > 1:  # cannot agree to go on
+                    raise
+                line, _ = error_line(error)
+                show(f"{name}: {line}", error=True)
+                failures[name] = line.removeprefix("error: ")
+            if is_main_process():
+                results().write()
     if is_main_process():
-        results = SuiteResults(command.loaded, command.folder, failures)
-        results.write()
-        results.show(command)
+        results().show(command)
         if failures:
             raise UserError(
                 f"{len(failures)} of {quantity(len(plan), 'data set')} failed "
@@ -87,27 +109,23 @@ def run_suite(command: LoadedSuite) -> None:
     return None
 
 
-def plan_members(command: LoadedSuite) -> list[PlannedMember]:
+def plan_tasks(command: LoadedSuite) -> list[PlannedTask]:
     """List the tasks with the settings of their runs, in order."""
-    plan: dict[str, PlannedMember] = {}
+    plan: dict[str, PlannedTask] = {}
     for name, task_command in command.commands.items():
-        member = command.loaded.members[name]
-        recipe = member.recipe.smoke_recipe() if command.smoke else member.recipe
-        recipe_run = RecipeRun.of(recipe, task_command.config, member.recipe.config())
-        folder = command.folder / name
-        config = replace(task_command.config, out=str(folder))
-        encoder, start = config.model, None
-        if member.start is not None:
-            start = plan[member.start].folder
-            chosen = command.model is not None or "model" in member.recipe.settings
+        task = command.loaded.tasks[name]
+        config = replace(task_command.config, out=str(command.folder / name))
+        encoder = config.model
+        if task.start is not None:
+            chosen = command.model is not None or "model" in task.recipe.settings
             model = config.model if chosen else None
-            encoder = model or plan[member.start].encoder
-            config = replace(config, init_from=str(start), model=model)
-        plan[name] = PlannedMember(member, config, folder, recipe_run, encoder, start)
+            encoder = model or plan[task.start].encoder
+            config = replace(config, init_from=str(plan[task.start].folder), model=model)
+        plan[name] = PlannedTask(task, config, task_command.recipe_run, encoder)
     return list(plan.values())
 
 
-def check_members(plan: Sequence[PlannedMember], num_seeds: int) -> list[list[object]]:
+def plan_rows(plan: Sequence[PlannedTask], num_seeds: int) -> list[list[object]]:
     """Make the rows of the plan; UserError with all tasks that would fail, and why."""
     rows: list[list[object]] = []
     names: dict[str, list[str]] = {}
@@ -115,9 +133,9 @@ def check_members(plan: Sequence[PlannedMember], num_seeds: int) -> list[list[ob
         try:
             rows.append(planned.row(num_seeds))
         except UserError as error:
-            names.setdefault(str(error), []).append(planned.member.name)
+            names.setdefault(str(error), []).append(planned.task.name)
     if names:
-        problems = (f"{', '.join(members)}: {problem}" for problem, members in names.items())
+        problems = (f"{', '.join(tasks)}: {problem}" for problem, tasks in names.items())
         raise UserError(" ".join(problems))
     return rows
 
@@ -131,34 +149,22 @@ def _check_folder(command: LoadedSuite) -> None:
     require_own(folder, bool(saved) or is_free(folder))
 
 
-def _train(planned: PlannedMember, command: LoadedSuite, failures: dict[str, str]) -> None:
-    name, recipe_run = planned.member.name, planned.recipe_run
-
+def _train(planned: PlannedTask, num_seeds: int) -> None:
     def announce(config: TrainConfig, finished: bool) -> None:
         if is_main_process():
-            show(f"{name} seed {config.seed}{': finished: kept' if finished else ''}", error=True)
+            kept = ": finished: kept" if finished else ""
+            show(f"{planned.task.name} seed {config.seed}{kept}", error=True)
 
-    if planned.member.start in failures:
-        failures[name] = f"not run, because {planned.member.start} failed"
-        return
-    train_one = partial(train_once, planned.member.recipe.task, command_line)
-    try:
-        train_seeds(
-            planned.member.recipe.task,
-            planned.config,
-            command.seeds,
-            planned.folder,
-            partial(train_one, recipe_run=recipe_run, repeatable=True),
-            recipe_run=recipe_run,
-            start=planned.start,
-            on_start=announce,
-        )
-        if is_main_process():
-            report_run(planned.folder)
-            SuiteResults(command.loaded, command.folder, failures).write()
-    except Exception as error:
-        if isinstance(error, Interrupted) or num_processes() > 1:  # which could not agree to go on
-            raise
-        line, _ = error_line(error)
-        show(f"{name}: {line}", error=True)
-        failures[name] = line.removeprefix("error: ")
+    name, recipe_run = planned.task.recipe.task, planned.recipe_run
+    train_seeds(
+        name,
+        planned.config,
+        num_seeds,
+        planned.folder,
+        partial(train_once, name, command_line, recipe_run=recipe_run, repeatable=True),
+        recipe_run=recipe_run,
+        start=planned.start,
+        on_start=announce,
+    )
+    if is_main_process():
+        report_run(planned.folder)

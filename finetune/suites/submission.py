@@ -9,14 +9,14 @@ decimals and are from 0 to 5.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from finetune.cli.output import check_output, show
 from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import replace_file
-from finetune.suites.definition import Member, Suite
+from finetune.suites.definition import Suite, SuiteTask
 from finetune.types import Prediction, TextPrediction, UserError, abbreviated, quantity
 
 _NLI = {name: name for name in ("entailment", "neutral", "contradiction")}
@@ -26,13 +26,13 @@ _ENTAILED = {name: name for name in ("entailment", "not_entailment")}
 class GlueFile(NamedTuple):
     """A test set, and the server's word for each label (none: numbers from 0 to 5)."""
 
-    member: str
-    """The member of the suite whose runs predict it."""
+    task: str
+    """The task of the suite whose runs predict it."""
     split: str
     rows: int
     labels: Mapping[str, str]
     data: str | None = None
-    """The data of the split; None are the data of the member's run."""
+    """The data of the split; None are the data of the task's run."""
 
 
 GLUE = {
@@ -49,21 +49,10 @@ GLUE = {
     "AX.tsv": GlueFile("mnli", "test", 1104, _NLI, "nyu-mll/glue:ax"),
 }
 """The files of the GLUE server by name."""
-HEADER = "index\tprediction"
 LOWEST, HIGHEST = 0.0, 5.0
 """The range of the scores of STS-B."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 """Date of the files in the archive: equal predictions give equal archives."""
-
-
-def best_run(member: Member, folder: Path, seed: int | None) -> RunFolder:
-    """Find the finished run of a task with the best validation score, or of a seed."""
-    paths = sorted(folder.glob("seed-*" if seed is None else f"seed-{seed}"))
-    runs = [run for run in map(RunFolder.open, paths) if run.is_finished]
-    if not runs:
-        raise UserError(f"{folder}: no finished run: train it with the same command.")
-    scores = [score for score in member.scores if score.split.startswith("validation")]
-    return max(runs, key=lambda run: sum(run.metrics[split][metric] for split, metric in scores))
 
 
 def submit(suite: Suite, folder: Path, out: str, seed: int | None) -> None:
@@ -73,22 +62,21 @@ def submit(suite: Suite, folder: Path, out: str, seed: int | None) -> None:
         suite: The suite.
         folder: The folder of its runs.
         out: The archive.
-        seed: The seed of the runs; None takes the best on validation of each member.
+        seed: The seed of the runs; None takes the best on validation of each task.
 
     Raises:
         UserError: A run or an example is missing, or a label is not one of the server's.
     """
     check_output(out, folder.glob("*"), (".zip",))
-    names = dict.fromkeys(file.member for file in GLUE.values())
-    if missing := [name for name in names if name not in suite.members]:
+    names = dict.fromkeys(file.task for file in GLUE.values())
+    if missing := [name for name in names if name not in suite.tasks]:
         raise UserError(f"--submit: {suite.path} has no {', '.join(missing)}: only glue is sent.")
-    runs = {name: best_run(suite.members[name], folder / name, seed) for name in names}
+    runs = {name: _best_run(suite.tasks[name], folder / name, seed) for name in names}
     texts: dict[str, str] = {}
     for name, file in GLUE.items():
-        run = runs[file.member]
-        predictions = predict_split(run, name, file)
+        predictions = _predict_split(runs[file.task], name, file)
         texts[name] = glue_text(name, predictions)
-        show(f"{name}: {quantity(len(predictions), 'row')}, {run.path}", error=True)
+        show(f"{name}: {quantity(len(predictions), 'row')}, {runs[file.task].path}", error=True)
     with replace_file(Path(out), follow=True, binary=True) as archive_file:
         with zipfile.ZipFile(archive_file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, text in texts.items():
@@ -96,8 +84,16 @@ def submit(suite: Suite, folder: Path, out: str, seed: int | None) -> None:
     show(f"{out}: {quantity(len(texts), 'file')}")
 
 
-def predict_split(run: RunFolder, name: str, file: GlueFile) -> list[Prediction]:
-    """Predict the examples of a split with a run, in order."""
+def _best_run(task: SuiteTask, folder: Path, seed: int | None) -> RunFolder:
+    paths = sorted(folder.glob("seed-*" if seed is None else f"seed-{seed}"))
+    runs = [run for run in map(RunFolder.open, paths) if run.is_finished]
+    if not runs:
+        raise UserError(f"{folder}: no finished run: train it with the same command.")
+    scores = [score for score in task.scores if score.split.startswith("validation")]
+    return max(runs, key=lambda run: sum(run.metrics[split][metric] for split, metric in scores))
+
+
+def _predict_split(run: RunFolder, name: str, file: GlueFile) -> list[Prediction]:
     from finetune.inference.predictor import Predictor
     from finetune.tasks import task_class
 
@@ -123,18 +119,18 @@ def glue_text(name: str, predictions: Sequence[Prediction]) -> str:
             f"{name}: {quantity(len(predictions), 'prediction')}, and the server expects "
             f"{expected.rows:,} rows: use the whole test split of the benchmark."
         )
-    return "\n".join([HEADER, *_glue_rows(name, expected, predictions)]) + "\n"
-
-
-def _glue_rows(name: str, expected: GlueFile, predictions: Sequence[Any]) -> Iterator[str]:
     words = dict(expected.labels) | {word: word for word in expected.labels.values()}
+    rows = ["index\tprediction"]
     for index, prediction in enumerate(predictions):
         label = prediction.label if isinstance(prediction, TextPrediction) else None
         if expected.labels and isinstance(label, str) and label in words:
-            yield f"{index}\t{words[label]}"
+            rows.append(f"{index}\t{words[label]}")
         elif not expected.labels and isinstance(label, float):
-            yield f"{index}\t{min(max(label, LOWEST), HIGHEST):.3f}"
+            rows.append(f"{index}\t{min(max(label, LOWEST), HIGHEST):.3f}")
         else:
-            wanted = f"one of {', '.join(expected.labels)}" if expected.labels else "a number"
-            found = "no prediction: its text is blank" if label is None else f"the label {label!r}"
-            raise UserError(f"{name}: row {index} has {found}, and the server expects {wanted}.")
+            legal = f"one of {', '.join(expected.labels)}" if expected.labels else "a number"
+            problem = (
+                "no prediction: its text is blank" if label is None else f"the label {label!r}"
+            )
+            raise UserError(f"{name}: row {index} has {problem}, and the server expects {legal}.")
+    return "\n".join(rows) + "\n"

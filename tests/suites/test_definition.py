@@ -17,10 +17,10 @@ PACKAGED = find_suites(packaged_path("recipes"))
 def test_a_suite(suite: Path):
     read = load_suite(suite)
     assert (read.title, read.average) == ("Tiny", "members")
-    assert list(read.members) == ["follow", "mood", "pairs", "names"]
-    assert read.members["follow"].scores == [Score("test", "accuracy"), Score("test", "macro_f1")]
-    assert read.members["mood"].scores == [Score("test", "accuracy")], "the expected score"
-    assert read.members["names"].weight == 0
+    assert list(read.tasks) == ["follow", "mood", "pairs", "names"]
+    assert read.tasks["follow"].scores == [Score("test", "accuracy"), Score("test", "macro_f1")]
+    assert read.tasks["mood"].scores == [Score("test", "accuracy")], "the expected score"
+    assert read.tasks["names"].weight == 0
 
 
 def test_members_follow_those_that_they_start_from(suite: Path):
@@ -88,7 +88,7 @@ def test_a_suite_is_no_recipe(suite: Path):
 def test_packaged_suites(path: Path):
     read = load_suite(path.stem)
     for model in read.models:
-        for member in load_suite(path, model).members.values():
+        for member in load_suite(path, model).tasks.values():
             if "{model}" in path.read_text("utf-8"):
                 assert member.recipe.settings["model"] == model, member.name
             assert member.recipe.smoke, "suites have a quick check"
