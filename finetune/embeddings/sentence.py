@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
+from scipy.special import softmax
 from torch import Tensor
 
 from finetune.config.tasks import column_map
@@ -22,6 +24,7 @@ from finetune.data.labels import NLI_LABELS, voted_names, with_standard_names
 from finetune.embeddings.sentence_objectives import OBJECTIVES, Objective
 from finetune.embeddings.sentence_rows import scored_rows, with_half
 from finetune.embeddings.settings import SentenceConfig
+from finetune.embeddings.vectors import unit_vectors
 from finetune.evaluation.prediction_types import TYPES, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
@@ -197,8 +200,7 @@ class SentenceTask(Task):
         flat = [text for pair in texts for text in pair]
         subwords = iter(self.tokenizer.first_subwords(flat, self.state.max_length))
         objective = self._objective
-        before, after = objective.around()
-        room = self.state.max_length - len(before) - len(after)
+        room = self.state.max_length - len(objective.before) - len(objective.after)
         if room < 1:
             raise UserError(
                 f"--max-length {self.state.max_length} leaves no room for text: raise it."
@@ -208,7 +210,7 @@ class SentenceTask(Task):
             rows = list(islice(subwords, len(pair)))
             num_cut += any(len(ids) > room for ids in rows)
             label, cut = objective.label(example), enumerate(ids[:room] for ids in rows)
-            result.append([objective.encoding(example.id, n, ids, label) for n, ids in cut])
+            result.append([objective.sequence(example.id, n, ids, label) for n, ids in cut])
         return result, num_cut
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> dict[str, Tensor]:
@@ -264,9 +266,7 @@ class SentenceTask(Task):
             return SentencePrediction(example.id, vectors, float(u @ v / max(norms, 1e-12)))
         weights = outputs[0].values[1]
         logits = weights[:, :-1] @ np.concatenate([u, v, np.abs(u - v)]) + weights[:, -1]
-        probabilities = np.exp(logits - logits.max())
-        probabilities /= probabilities.sum()
-        scores = dict(zip(self.state.labels, map(float, probabilities), strict=True))
+        scores = dict(zip(self.state.labels, softmax(logits).tolist(), strict=True))
         best = max(scores, key=lambda name: scores[name])
         return SentencePrediction(example.id, vectors, best, scores[best], scores)
 
@@ -301,25 +301,19 @@ def ranking_scores(
         ``ranking_accuracy``, the fraction of texts whose answer has the highest cosine, and
         ``ranking_mrr``, the mean of 1 / rank. Of equal cosines the answer has the last rank.
     """
-    unit = [
-        side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12)
-        for side in (queries.astype(np.float64), candidates.astype(np.float64))
-    ]
-    numbers: dict[str, int] = {}
-    for answer in answers:
-        numbers.setdefault(answer, len(numbers))
-    answer_rows = np.array([numbers[answer] for answer in answers])
-    first = np.unique(answer_rows, return_index=True)[1]
-    by_text: dict[str, set[int]] = {}
-    for text, number in zip(texts, answer_rows, strict=True):
-        by_text.setdefault(text, set()).add(int(number))
-    ranks = np.empty(len(answer_rows))
-    for start in range(0, len(answer_rows), ROWS):
-        cosines = unit[0][start : start + ROWS] @ unit[1][first].T
-        for row, scores in enumerate(cosines, start):
-            rivals = scores >= scores[answer_rows[row]]
-            rivals[sorted(by_text[texts[row]])] = False
-            ranks[row] = 1 + rivals.sum()
+    queries, candidates = unit_vectors(queries), unit_vectors(candidates)
+    text_ids = np.unique(np.array(texts, dtype=object), return_inverse=True)[1]
+    _, first, answer_ids = np.unique(
+        np.array(answers, dtype=object), return_index=True, return_inverse=True
+    )
+    answered = csr_array((np.ones(len(texts), dtype=bool), (text_ids, answer_ids)))
+    ranks = np.empty(len(texts))
+    for start in range(0, len(texts), ROWS):
+        rows = slice(start, start + ROWS)
+        cosines = queries[rows] @ candidates[first].T
+        answer = np.take_along_axis(cosines, answer_ids[rows, None], axis=1)
+        rivals = (cosines >= answer) & ~answered[text_ids[rows]].toarray()
+        ranks[rows] = 1 + rivals.sum(axis=1)
     return {
         "ranking_accuracy": float((ranks == 1).mean()),
         "ranking_mrr": float((1 / ranks).mean()),

@@ -1,7 +1,7 @@
 """The objectives of sentence encoders: the texts that each learns from, their views, and the loss.
 
 A sequence is one text, so that a pair has two and a pair with a hard negative three, numbered by
-``part``. Losses are on the vectors of all sequences of an optimizer batch: the sum of the losses,
+``window``. Losses are on the vectors of all sequences of an optimizer batch: the sum of the losses,
 and the number to divide it by. ``identity`` has an integer for each text, the same for equal texts,
 which are no negatives of each other.
 """
@@ -12,7 +12,6 @@ import hashlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,7 +32,6 @@ from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.device import to_device
-from finetune.tasks.base import BatchLoss
 from finetune.tasks.few_shot import cosine_loss
 from finetune.types import IGNORED, Sequences, TextExample, TokenSequence
 
@@ -74,7 +72,8 @@ class Objective:
     """Whether it needs a mask token."""
     pooling: ClassVar[str | None] = None
     """The only pooling that it trains; None for any."""
-    default_temperature: ClassVar[float] = 0.05
+    temperature: float = 0.05
+    """τ of the loss."""
 
     @staticmethod
     def select(rows: Sequence[TextExample]) -> Iterable[TextExample]:
@@ -83,21 +82,13 @@ class Objective:
 
     def __init__(self, state: Any, tokenizer: SubwordTokenizer) -> None:
         self.state, self.tokenizer = state, tokenizer
-
-    @property
-    def temperature(self) -> float:
-        """τ of the loss."""
-        chosen: float | None = self.state.config.temperature
-        return chosen or self.default_temperature
-
-    def around(self) -> tuple[list[int], list[int]]:
+        self.temperature = state.config.temperature or self.temperature
+        self.before, self.after = list(tokenizer.single.prefix), list(tokenizer.single.suffix)
         """The subwords before and after a text."""
-        return list(self.tokenizer.single.prefix), list(self.tokenizer.single.suffix)
 
-    def encoding(self, example: int, number: int, ids: list[int], label: float) -> TokenSequence:
-        """Tokenize a text."""
-        before, after = self.around()
-        input_ids = [*before, *ids, *after]
+    def sequence(self, example: int, number: int, ids: list[int], label: float) -> TokenSequence:
+        """Add special tokens to the subwords of a text, and its targets."""
+        input_ids = [*self.before, *ids, *self.after]
         segments = None
         if self.tokenizer.uses_segments:
             segments = [self.tokenizer.single.segments[1]] * len(input_ids)
@@ -117,44 +108,41 @@ class Objective:
         """The ids that ``sequences_of_epoch`` adds to the texts."""
         return []
 
-    @property
-    def batch_loss(self) -> BatchLoss | None:
-        """The loss over all texts of an optimizer batch; None if pairs do not depend on others."""
-        return self._loss_of_batch
-
     def load(self, name: str, *, trained: bool, **options: Any) -> Any:
         """Load a model that the objective trains, or one that it has ``trained``."""
         labels = list(self.state.labels) or None
         return SentenceEncoder.from_pretrained(name, trained=trained, labels=labels, **options)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
+    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         """Compute the loss over all texts of an optimizer batch, and the number to divide it by."""
         raise NotImplementedError
 
-    def _loss_of_batch(self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences) -> Loss:
-        rows: dict[int, list[int]] = {0: [], 1: [], 2: []}
-        alone: dict[int, int] = {}
-        for row, (example, part) in enumerate(
-            zip(sequences.example, sequences.window, strict=True)
-        ):
-            if example == TEMPLATE_ALONE:
-                alone.setdefault(part, row)  # each process has one
-            else:
-                rows[part].append(row)
-        index = [
-            to_device(torch.tensor(own, dtype=torch.long), vectors.device) for own in rows.values()
+    def batch_loss(self, model: SentenceEncoder, vectors: Tensor, sequences: Sequences) -> Loss:
+        """Sort the vectors of an optimizer batch into sides, and compute their loss."""
+        example, side = np.array(sequences.example), np.array(sequences.window)
+        alone = example == TEMPLATE_ALONE
+        rows = [
+            to_device(torch.from_numpy(np.flatnonzero(~alone & (side == k))), vectors.device)
+            for k in range(3)
         ]
-        u, v, negatives = (vectors.index_select(0, own) for own in index)
-        identity = sequences.targets["identity"]
-        first, second, negative = (identity.index_select(0, own) for own in index)
-        label = sequences.targets["label"].index_select(0, index[0])
-        templates = [vectors[alone[part]] for part in sorted(alone)]
-        sides = Sides(u, v, negatives, (first, second, negative), label, templates)
-        return self.loss(sides, head)
+        u, v, negatives = (vectors.index_select(0, row) for row in rows)
+        identity, label = sequences.targets["identity"], sequences.targets["label"]
+        first, second, negative = (identity.index_select(0, row) for row in rows)
+        # each process has the templates: those of the first one count
+        templates = [np.flatnonzero(alone & (side == k))[0] for k in np.unique(side[alone])]
+        sides = Sides(
+            u,
+            v,
+            negatives,
+            (first, second, negative),
+            label.index_select(0, rows[0]),
+            [vectors[int(row)] for row in templates],
+        )
+        return self.loss(sides, model)
 
 
-class _FromTexts(Objective):
-    """Base of the objectives that learn from two views of each text."""
+class SimCSE(Objective):
+    """A copy with other dropout (Gao et al., 2021)."""
 
     select = staticmethod(distinct_texts)
 
@@ -172,22 +160,18 @@ class _FromTexts(Objective):
     def _further_views(self) -> Sequence[TokenSequence]:
         return []
 
-
-class SimCSE(_FromTexts):
-    """A copy with other dropout (Gao et al., 2021)."""
-
-    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
+    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         """Rank the copy of each text above other texts."""
         first, _, negative = sides.identities
         ids = first, first, negative
         return ranking_loss(sides.u, sides.v, sides.negatives, ids, self.temperature)
 
 
-class Mirror(_FromTexts):
+class Mirror(SimCSE):
     """A copy with a masked span (Liu et al., 2021, Mirror-BERT)."""
 
     needs_mask = True
-    default_temperature = 0.04
+    temperature = 0.04
 
     def added_ids(self) -> Sequence[int]:
         """The mask token."""
@@ -198,18 +182,16 @@ class Mirror(_FromTexts):
 
         Mirror-BERT replaces five characters, which touch about two subwords.
         """
-        before, after = self.around()
-        first, last = len(before), len(view.input_ids) - len(after)
+        first, last = len(self.before), len(view.input_ids) - len(self.after)
         width = min(self.state.config.mask_span, last - first - 1)
         if width < 1:
             return view
         start = random.Random(key).randint(first, last - width)
-        mask = [self.tokenizer.tokenizer.mask_token_id]
-        ids = [*view.input_ids[:start], *mask, *view.input_ids[start + width :]]
+        ids = [*view.input_ids[:start], *self.added_ids(), *view.input_ids[start + width :]]
         segments = None if view.segment_ids is None else view.segment_ids[: len(ids)]
         return replace(view, input_ids=ids, segment_ids=segments)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
+    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         """Contrast each view with all others."""
         return two_view_loss((sides.u, sides.v), sides.identities[0], self.temperature)
 
@@ -220,53 +202,47 @@ class Prompt(SimCSE):
     needs_mask = True
     pooling = "mask"
 
-    @cached_property
-    def _templates(self) -> list[tuple[list[int], list[int]]]:
-        prefix, suffix = super().around()
-        mask, templates = self.tokenizer.tokenizer.mask_token, []
-        for template in self.state.config.templates or TEMPLATES:
-            written = template.replace("{mask}", mask)
-            before, after = self.tokenizer.text_subwords(written.split("{text}"))
-            templates.append((prefix + before, after + suffix))
-        return templates
-
-    def around(self) -> tuple[list[int], list[int]]:
-        """The subwords before and after a text in the first template."""
-        return self._templates[0]
+    def __init__(self, state: Any, tokenizer: SubwordTokenizer) -> None:
+        super().__init__(state, tokenizer)
+        mask, self.templates = tokenizer.tokenizer.mask_token or "", []
+        for template in state.config.templates or TEMPLATES:
+            texts = template.replace("{mask}", mask).split("{text}")
+            before, after = tokenizer.text_subwords(texts)
+            self.templates.append((self.before + before, after + self.after))
+        self.before, self.after = self.templates[0]
 
     def _mask_position(self, number: int, length: int) -> list[int]:
-        before, after = self._templates[number]
+        before, after = self.templates[number]
         mask = self.tokenizer.tokenizer.mask_token_id
         at = before.index(mask) if mask in before else len(before) + length + after.index(mask)
         return [at, at + 1]
 
-    def encoding(self, example: int, number: int, ids: list[int], label: float) -> TokenSequence:
-        """Tokenize a text in the first template."""
-        encoding = super().encoding(example, number, ids, label)
-        return replace(encoding, word_starts=self._mask_position(0, len(ids)))
+    def sequence(self, example: int, number: int, ids: list[int], label: float) -> TokenSequence:
+        """Put a text into the first template."""
+        sequence = super().sequence(example, number, ids, label)
+        return replace(sequence, word_starts=self._mask_position(0, len(ids)))
 
     def added_ids(self) -> Sequence[int]:
         """The subwords of both templates."""
-        return [id for template in self._templates for part in template for id in part]
+        return [id for template in self.templates for part in template for id in part]
 
     def other(self, view: TokenSequence, key: str) -> TokenSequence:
-        """Tokenize the text in the second template."""
-        before, after = self._templates[0]
-        ids = view.input_ids[len(before) : len(view.input_ids) - len(after)]
-        before, after = self._templates[1]
+        """Put the text into the second template."""
+        ids = view.input_ids[len(self.before) : len(view.input_ids) - len(self.after)]
+        before, after = self.templates[1]
         input_ids = [*before, *ids, *after]
         segments = None if view.segment_ids is None else view.segment_ids[:1] * len(input_ids)
         starts = self._mask_position(1, len(ids))
         return replace(view, input_ids=input_ids, segment_ids=segments, word_starts=starts)
 
     def _further_views(self) -> Sequence[TokenSequence]:
-        alone = self.encoding(TEMPLATE_ALONE, 0, [], 0.0)
+        alone = self.sequence(TEMPLATE_ALONE, 0, [], 0.0)
         return [alone, self.other(replace(alone, window=1), "")]
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
+    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         """Rank as SimCSE does, without the vectors of the templates."""
         u, v = (side - alone for side, alone in zip(sides[:2], sides.alone, strict=True))
-        return super().loss(sides._replace(u=u, v=v), head)
+        return super().loss(sides._replace(u=u, v=v), model)
 
 
 class Ranking(Objective):
@@ -278,10 +254,9 @@ class Ranking(Objective):
     )
     select = staticmethod(positive_pairs)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
+    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         """Rank the second text of each pair above the texts of other pairs."""
-        u, v, negatives, ids = sides[:4]
-        return ranking_loss(u, v, negatives, ids, self.temperature)
+        return ranking_loss(*sides[:4], self.temperature)
 
 
 class Softmax(Objective):
@@ -298,9 +273,9 @@ class Softmax(Objective):
             return labels.id(example.label) if example.label in labels else IGNORED
         return super().label(example)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
+    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         """Compute the cross entropy of the classes."""
-        return softmax_loss(sides.u, sides.v, head.classifier_weights(), sides.label)
+        return softmax_loss(sides.u, sides.v, model.classifier_weights(), sides.label)
 
 
 class Cosine(Objective):
@@ -310,7 +285,7 @@ class Cosine(Objective):
     gold = float
     select = staticmethod(scaled_pairs)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
+    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         """Compute the squared error of the cosines."""
         return cosine_loss(sides.u, sides.v, sides.label)
 
@@ -322,7 +297,7 @@ class ConditionalLM(Objective):
     needs_mask = True
     select = staticmethod(adjacent_texts)
 
-    batch_loss = None
+    batch_loss = None  # type: ignore[assignment]
 
     def added_ids(self) -> Sequence[int]:
         """All ids: any subword can be drawn as a random one."""
@@ -338,21 +313,19 @@ class ConditionalLM(Objective):
         The second text is cut so that the vectors of the first one fit behind it, where padding
         keeps their places.
         """
-        tokenizer, (_, after) = self.tokenizer.tokenizer, self.around()
+        tokenizer = self.tokenizer.tokenizer
         masking = Masking(
             special_subwords(tokenizer), tokenizer.mask_token_id, probability=MASK_PROBABILITY
         )
         longest = self.state.max_length - NUM_CONDITIONS
-        seconds = [
-            replace(text, input_ids=[*text.input_ids[: longest - len(after)], *after])
-            if len(text.input_ids) > longest
-            else text
-            for text in sequences
-            if text.window
-        ]
+        firsts = [text for text in sequences if not text.window]
+        seconds = [text for text in sequences if text.window]
+        for index, text in enumerate(seconds):
+            if len(text.input_ids) > longest:
+                ids = [*text.input_ids[: longest - len(self.after)], *self.after]
+                seconds[index] = replace(text, input_ids=ids)
         pairs, places = [], [tokenizer.pad_token_id] * NUM_CONDITIONS
         masked = masking.apply(FlatSequences.of(seconds), seed, epoch)
-        firsts = (text for text in sequences if not text.window)
         for first, second in zip(firsts, masked, strict=True):
             ids = [*first.input_ids, *second.input_ids, *places]
             segments = first.segment_ids and first.segment_ids[:1] * len(ids)
@@ -416,13 +389,12 @@ def _contrast(scores: Tensor, target: Tensor) -> Loss:
 
 
 def softmax_loss(u: Tensor, v: Tensor, classifier: Tensor, label: Tensor) -> Loss:
-    """Compute the cross entropy of ``pair_logits`` (Reimers & Gurevych, 2019)."""
-    return _contrast(pair_logits(u, v, classifier), label)
+    """Compute the cross entropy of W [u; v; |u - v|] + b (Reimers & Gurevych, 2019).
 
-
-def pair_logits(u: Tensor, v: Tensor, classifier: Tensor) -> Tensor:
-    """Compute W [u; v; |u - v|] + b: [N, C] for weights [C, 3 H + 1] with the bias last."""
-    return F.linear(torch.cat([u, v, (u - v).abs()], dim=1), classifier[:, :-1], classifier[:, -1])
+    ``classifier`` [C, 3 H + 1] has the weights, with the bias last.
+    """
+    features = torch.cat([u, v, (u - v).abs()], dim=1)
+    return _contrast(F.linear(features, classifier[:, :-1], classifier[:, -1]), label)
 
 
 OBJECTIVES: Mapping[str, type[Objective]] = {

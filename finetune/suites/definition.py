@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from finetune.config.expected_scores import is_split, metrics_of
 from finetune.config.recipes import Recipe, load_recipe, open_recipe
 from finetune.config.values import typed_values
-from finetune.types import UserError, abbreviated, did_you_mean, quantity
+from finetune.types import UserError, abbreviated, did_you_mean
 
 SUITE_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("title", "description", "source"), str),
@@ -174,8 +174,6 @@ def _suite_task(
 
 
 def suite_lines(path: Path) -> Iterator[str]:
-    """Yield lines on a suite for a list of recipes."""
+    """Yield the line on a suite for a list of recipes."""
     suite = load_suite(path)
-    models = f"; models {', '.join(suite.models)}" if suite.models else ""
     yield f"suite: {suite.title}" + (f": {suite.description}" if suite.description else "")
-    yield f"{quantity(len(suite.tasks), 'member')}: {abbreviated(suite.tasks, 30)}{models}"

@@ -31,7 +31,7 @@ class ForeignModel(BertModel):
 class ForeignTokenizer(BertTokenizerFast):
     pass
 """
-MEMBERS = sorted({file.member for file in GLUE.values()})
+MEMBERS = sorted({file.task for file in GLUE.values()})
 SUITE = """title: Questions
 source: none
 average: none

@@ -56,7 +56,7 @@ def test_the_table(finished: tuple[Path, Outcome]):
     assert rf"{mean:.2f} $\pm$ {deviation:.2f}" in (folder / "suite.tex").read_text("utf-8")
 
 
-def test_the_average_is_the_mean_over_members_of_their_means(finished: tuple[Path, Outcome]):
+def test_the_average_is_the_mean_over_tasks_of_their_means(finished: tuple[Path, Outcome]):
     folder, _ = finished
     by_seed = []
     for seed in (1, 2):
@@ -70,7 +70,7 @@ def test_the_average_is_the_mean_over_members_of_their_means(finished: tuple[Pat
     assert list(record(folder)["average"].values()) == pytest.approx(by_seed)
 
 
-def test_members_start_from_the_run_of_the_same_seed(finished: tuple[Path, Outcome]):
+def test_tasks_start_from_the_run_of_the_same_seed(finished: tuple[Path, Outcome]):
     folder, outcome = finished
     for seed in (1, 2):
         saved = json.loads((folder / f"follow/seed-{seed}/config.json").read_text("utf-8"))
@@ -99,7 +99,7 @@ def test_the_same_command_continues_and_other_settings_are_refused(
     assert {name: (folder / name).read_bytes() for name in FILES} == before
 
 
-def test_options_apply_to_all_members(suite: Path, tmp_path: Path):
+def test_options_apply_to_all_tasks(suite: Path, tmp_path: Path):
     out = tmp_path / "out"
     words = ("--only", "follow,mood", "--smoke", "--max-length", "32", "--out", out)
     outcome = run("run", suite, *words, "--format", "latex").ok()
@@ -137,13 +137,13 @@ def test_wrong_options(suite: Path, tmp_path: Path, arguments: tuple[str, ...], 
 def test_the_plan(suite: Path, tmp_path: Path):
     outcome = run("run", suite, "--seeds", "3", "--dry-run", "--out", tmp_path / "out").ok()
     lines = outcome.out.splitlines()
-    assert [line.split()[0] for line in lines] == ["member", "pairs", "follow", "mood", "names"]
+    assert [line.split()[0] for line in lines] == ["task", "pairs", "follow", "mood", "names"]
     assert lines[2].split()[1] == "nli-follow" and " pairs " in lines[2]
     assert all(line.endswith("4  0 of 3 runs") for line in lines[1:])
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failure_loses_no_other_member(
+def test_a_failure_loses_no_other_task(
     suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     train = running.train_seeds
