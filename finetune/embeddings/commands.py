@@ -5,7 +5,7 @@ What each command reads, computes and prints is in the file of its subject, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -37,6 +37,14 @@ PREDICT_OPTIONS = ("folder", "file", "out", "encoding", "max_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmbedderOptions(ModelArgument):
+    """The options of the commands that read vectors."""
+
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Settings of the encoder."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayersOption:
     """The option of the commands that choose layers."""
 
@@ -46,7 +54,7 @@ class LayersOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorOptions(LayersOption):
+class VectorOptions(LayersOption, EmbedderOptions):
     """Options of the commands that make one vector of texts or words."""
 
     combine: Annotated[Literal["mean", "sum", "none"], COMMON] = "mean"
@@ -57,15 +65,33 @@ class VectorOptions(LayersOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordPoolingOption:
-    """The option of the commands that read vectors of words."""
+class PageOptions(EmbedderOptions):
+    """Options of the commands that read vectors of words and write a page."""
 
     pooling: Literal["mean", "first", "max"] = "mean"
     """Pooling over the subwords of a word."""
+    out: Annotated[tuple[str, ...], Help(group="output", common=True, append=True)] = ()
+    """File to write: .html (a page) or .json (all numbers). The option may be repeated."""
+
+    def check_out(self, data: str) -> None:
+        """Raise UserError if a file of --out cannot be written, or is the input ``data``."""
+        for output in self.out:
+            suffixes = (".html", ".json")
+            check_output(output, [Path(data)], suffixes)
+            if require_suffix(output, suffixes) == ".html":
+                require_replaceable(Path(output), "<!doctype html", "--out")
+
+    def write(self, page: Callable[[], str], figures: str) -> None:
+        """Write the page, or all figures as JSON, to each of --out by its suffix."""
+        for output in self.out:
+            text = page() if output.lower().endswith(".html") else figures + "\n"
+            write_text(Path(output), text, follow=True)
+        if self.out:
+            show(f"wrote {' and '.join(self.out)}", error=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
+class Embed(VectorOptions, OutOption, InputOptions, Command):
     """Write vectors of texts, words or subwords from the layers of an encoder.
 
     Examples:
@@ -79,8 +105,6 @@ class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
     """Unit of the vectors: whole texts, words or subwords."""
     normalize: bool = False
     """Scale each vector to length 1."""
-    encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Settings of the encoder."""
 
     def run(self) -> None:
         """Write the vectors of all inputs."""
@@ -95,9 +119,7 @@ class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Similarity(
-    ModelArgument, VectorOptions, OutOption, FormatOption, ResampleOptions, DataOptions, Command
-):
+class Similarity(VectorOptions, OutOption, FormatOption, ResampleOptions, DataOptions, Command):
     """Compute the similarity of texts, words, or words in context, and its correlation with gold.
 
     Examples:
@@ -131,8 +153,6 @@ class Similarity(
     out: Annotated[str | None, COMMON] = None
     """File of predictions (.jsonl) for `finetune compare`, or with --threshold the run folder. The
     prediction is the cosine, which is standardized with --standardize."""
-    encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Settings of the encoder."""
 
     def run(self) -> None:
         """Print the scores, or the cosines of pairs without gold."""
@@ -159,7 +179,7 @@ class Similarity(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, SeedOption, Command):
+class Geometry(PageOptions, EncodingOption, FormatOption, SeedOption, Command):
     """Measure the anisotropy of an encoder's word vectors and the norms of its attention, by layer.
 
     Examples:
@@ -169,21 +189,17 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
 
     data: Annotated[str, DATA]
     """File or folder of texts, as for `pretrain`."""
-    out: Annotated[tuple[str, ...], Help(group="output", common=True, append=True)] = ()
-    """File to write: .html (a page) or .json (all numbers). The option may be repeated."""
     texts: int = 1000
     """Number of lines of text to sample."""
     sentence: Annotated[tuple[str, ...], Help(group="data", common=True, append=True)] = ()
     """Sentence whose attention is shown. The option may be repeated. Default: two sentences of the
     sample."""
-    encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Settings of the encoder."""
 
     def run(self) -> None:
         """Print the geometry of each layer and write the files."""
         if self.texts < 2:
             raise UserError(f"--texts must be 2 or more, not {self.texts}.")
-        _check_pages(self.out, self.data)
+        self.check_out(self.data)
         quiet_libraries()
         from finetune.embeddings.geometry import print_geometry
 
@@ -191,7 +207,7 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
 
 
 @dataclass(frozen=True, kw_only=True)
-class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOptions, Command):
+class Map(LayersOption, PageOptions, SeedOption, DataOptions, Command):
     """Draw an embedding plot of the occurrences of words, one for each layer.
 
     Examples:
@@ -205,8 +221,6 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
     file: Annotated[str, DATA]
     """File of texts or sentences, as for `predict`, perhaps with labels, tags or spans; `-` reads
     standard input."""
-    out: Annotated[tuple[str, ...], Help(group="output", common=True, append=True)] = ()
-    """File to write: .html (a page) or .json (all numbers). The option may be repeated."""
     layers: str = "all"
     method: Literal["tsne", "pca"] = "tsne"
     """Projection to two dimensions."""
@@ -215,14 +229,12 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
     seed: int = 1
     match_case: bool = False
     """Distinguish upper case and lower case."""
-    encoder: ReadingOptions = field(default_factory=ReadingOptions)
-    """Settings of the encoder."""
 
     def run(self) -> None:
         """Write the map and print the scores of its layers."""
         if not self.out:
             raise UserError("map needs --out FILE: .html or .json.")
-        _check_pages(self.out, self.file)
+        self.check_out(self.file)
         from finetune.embeddings.occurrences import sample_occurrences
 
         occurrences = sample_occurrences(self)
@@ -288,26 +300,9 @@ def open_embedder(command: Any, layers: str, **options: Any) -> Embedder:
     return Embedder(command.model, **options, **command.encoder.keywords())
 
 
-def write_pages(outputs: Sequence[str], page: Callable[[], str], figures: str) -> None:
-    """Write the page, or all figures as JSON, to each of --out by its suffix."""
-    for output in outputs:
-        text = page() if output.lower().endswith(".html") else figures + "\n"
-        write_text(Path(output), text, follow=True)
-    if outputs:
-        show(f"wrote {' and '.join(outputs)}", error=True)
-
-
 def layer_numbers(value: str) -> str | tuple[int, ...]:
     """Parse a list of layer numbers; other values stay unchanged."""
     try:
         return tuple(int(number) for number in value.split(","))
     except ValueError:
         return value
-
-
-def _check_pages(outputs: Sequence[str], data: str) -> None:
-    for output in outputs:
-        suffixes = (".html", ".json")
-        check_output(output, [Path(data)], suffixes)
-        if require_suffix(output, suffixes) == ".html":
-            require_replaceable(Path(output), "<!doctype html", "--out")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from finetune.cli.output import print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.attention_norms import BlockAnalysis, analyze_attention, unsupported_reason
-from finetune.embeddings.commands import open_embedder, write_pages
+from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder, Embedding
 from finetune.preprocessing.batching import pack
@@ -33,7 +32,7 @@ from finetune.runtime.progress import Reporter
 from finetune.types import TokenSequence, UserError
 
 if TYPE_CHECKING:
-    from finetune.embeddings.commands import Geometry as GeometryCommand
+    from finetune.embeddings.commands import Geometry
 
 LEAST_USES = 5
 """Uses of a word from which its self-similarity is measured (Ethayarajh 2019)."""
@@ -59,25 +58,6 @@ ATTENTION_NOTE = (
     "(Kobayashi et al. 2021). The mixing ratio is the length of the contribution of other tokens, "
     "as a fraction of its sum with the length of the token's own contribution."
 )
-
-
-@dataclass(frozen=True)
-class LayerGeometry:
-    """The geometry of one layer, raw or standardized."""
-
-    layer: int
-    expected_cosine: float
-    """Mean cosine of two words: the anisotropy."""
-    shares: dict[int, float] | None
-    """Share of the largest dimensions in the expected cosine, by their number; None if the expected
-    cosine is not positive."""
-    dimensions: list[tuple[int, float]]
-    """The largest dimensions, each with its contribution to the expected cosine."""
-    self_similarity: float | None
-    """Mean cosine of two uses of a word, over words, minus the expected cosine; None if no word is
-    used often enough."""
-    intra_sentence: float
-    """Mean cosine of a word and the mean vector of its text, minus the expected cosine."""
 
 
 class GeometryMeasure:
@@ -107,70 +87,37 @@ class GeometryMeasure:
             if word in self.by_word:
                 self.by_word[word].add(unit[None])
 
-    def result(self) -> list[LayerGeometry]:
-        """Compute the geometry of each layer."""
-        by_word = [
+    def by_layer(self) -> list[dict[str, Any]]:
+        """Compute the geometry of each layer as JSON values.
+
+        ``expected_cosine`` is the anisotropy. ``shares`` are the shares of the largest dimensions
+        in it by their number (None if it is not positive), and ``dimensions`` the largest ones with
+        their contributions. From ``self_similarity`` (None if no word is used often enough) and
+        ``intra_sentence``, the cosine with the mean of the text, it is subtracted.
+        """
+        similarities = [
             mean.contributions.sum(axis=-1) for mean in self.by_word.values() if mean.count > 1
         ]
-        layers = []
-        for index, (layer, parts) in enumerate(
-            zip(self.layers, self.expected.contributions, strict=True)
-        ):
+        rows = []
+        for index, parts in enumerate(self.expected.contributions):
             largest = np.argsort(-parts, kind="stable")[: TOP_DIMENSIONS[-1]]
             expected, sums = float(parts.sum()), np.cumsum(parts[largest])
-            numbers = TOP_DIMENSIONS if expected > 0 else ()
-            shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in numbers}
-            layers.append(
-                LayerGeometry(
-                    layer,
-                    expected,
-                    shares or None,
-                    [(int(dimension), float(parts[dimension])) for dimension in largest],
-                    float(np.mean(by_word, axis=0)[index]) - expected if by_word else None,
-                    float(self.within_text[index] / self.num_texts) - expected,
-                )
+            shares, similarity = None, None
+            if expected > 0:
+                shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in TOP_DIMENSIONS}
+            if similarities:
+                similarity = float(np.mean(similarities, axis=0)[index]) - expected
+            rows.append(
+                {
+                    "layer": self.layers[index],
+                    "expected_cosine": expected,
+                    "shares": shares,
+                    "dimensions": [(int(d), float(parts[d])) for d in largest],
+                    "self_similarity": similarity,
+                    "intra_sentence": float(self.within_text[index] / self.num_texts) - expected,
+                }
             )
-        return layers
-
-
-@dataclass(frozen=True)
-class SentenceAttention:
-    """Attention between the tokens of a sentence: tables [L, T, T], rows read columns."""
-
-    text: str
-    tokens: list[str]
-    weights: list[list[list[float]]]
-    """Attention weights, the mean over heads."""
-    norms: list[list[list[float]]]
-    """Norms of contributions with residual and normalization (Kobayashi et al. 2021)."""
-
-
-@dataclass(frozen=True)
-class Attention:
-    """The analysis of attention: the mean mixing ratio of each layer, and chosen sentences.
-
-    ``reason`` says why the analysis is missing.
-    """
-
-    reason: str
-    mixing: list[float]
-    num_sentences: int
-    sentences: list[SentenceAttention]
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The geometry of all layers: raw, and standardized on other text."""
-
-    model: str
-    num_texts: int
-    num_words: int
-    num_fitted: int
-    """Words that the standardization is fitted to."""
-    raw: list[LayerGeometry]
-    standardized: list[LayerGeometry]
-    attention: Attention
-    seed: int
+        return rows
 
 
 def measure_geometry(
@@ -182,7 +129,7 @@ def measure_geometry(
     seed: int = 0,
     reporter: Reporter | None = None,
     name: str = "geometry",
-) -> Geometry:
+) -> dict[str, Any]:
     """Measure the vectors of the words of a sample of lines.
 
     Every second line of the sample is used to fit a standardizer, and the others are measured, so
@@ -196,6 +143,12 @@ def measure_geometry(
         seed: Seed of all samples.
         reporter: Shows the progress.
         name: The name of the corpus in messages.
+
+    Returns:
+        JSON values: the rows ``raw`` and ``standardized`` of ``GeometryMeasure.by_layer``, the
+        number of measured texts and words and of the words of the standardization, and
+        ``attention``: the mean ``mixing`` ratio of each layer, and for sentences the tables [L, T,
+        T] of ``weights`` and ``norms``, or the ``reason`` why there is no analysis.
 
     Raises:
         UserError: There is too little text, or ``sentences`` are given and the family of the
@@ -225,82 +178,79 @@ def measure_geometry(
             standardized.add(words, standardizer(embedding.vectors))
     if raw.expected.count < 2:
         raise UserError("geometry needs two or more words of text.")
-    return Geometry(
-        model=embedder.tokenizer.name,
-        num_texts=len(measured),
-        num_words=raw.expected.count,
-        num_fitted=standardizer.count,
-        raw=raw.result(),
-        standardized=standardized.result(),
-        attention=_attention(embedder, measured, sentences, seed),
-        seed=seed,
-    )
+    return {
+        "model": embedder.tokenizer.name,
+        "num_texts": len(measured),
+        "num_words": raw.expected.count,
+        "num_fitted": standardizer.count,
+        "raw": raw.by_layer(),
+        "standardized": standardized.by_layer(),
+        "attention": _attention(embedder, measured, sentences, seed),
+        "seed": seed,
+    }
 
 
 def _attention(
     embedder: Embedder, lines: Sequence[str], sentences: Sequence[str], seed: int
-) -> Attention:
+) -> dict[str, Any]:
     if reason := unsupported_reason(embedder.encoder):
         if sentences:
             raise UserError(f"--sentence: no analysis of attention: {reason}.")
-        return Attention(reason, [], 0, [])
+        return {"reason": reason, "mixing": [], "num_sentences": 0, "sentences": []}
     tokenizer = embedder.tokenizer
 
-    def encoded(text: str) -> TokenSequence:
+    def tokenized(text: str) -> TokenSequence:
         return TokenSequence(0, *tokenizer.build(tokenizer.text_subwords([text])[0]))
 
-    def blocks(encoding: TokenSequence) -> list[BlockAnalysis]:
-        return analyze_attention(
-            embedder.encoder, batch_to_device(pack([encoding]), embedder.device)
-        )
+    def blocks(sequence: TokenSequence) -> list[BlockAnalysis]:
+        batch = batch_to_device(pack([sequence]), embedder.device)
+        return analyze_attention(embedder.encoder, batch)
 
-    chosen = [(text, encoded(text)) for text in sentences]
-    for text, encoding in chosen:
-        if (size := len(encoding.input_ids)) > MOST_TOKENS:
+    chosen = [(text, tokenized(text)) for text in sentences]
+    for text, sequence in chosen:
+        if (size := len(sequence.input_ids)) > MOST_TOKENS:
             raise UserError(
                 f"--sentence {text!r:.40}: {size} tokens are too many to show: write a sentence of "
                 f"at most {MOST_TOKENS}."
             )
-    candidates = [(t, encoded(t)) for t in lines if len(t) <= 10 * MOST_TOKENS]
-    short = [(t, e) for t, e in candidates if 3 <= len(e.input_ids) <= MOST_TOKENS]
+    candidates = [(t, tokenized(t)) for t in lines if len(t) <= 10 * MOST_TOKENS]
+    short = [(t, s) for t, s in candidates if 3 <= len(s.input_ids) <= MOST_TOKENS]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
-    mixing = [[float(block.mixing.mean()) for block in blocks(e)] for _, e in short]
+    mixing = [[float(block.mixing.mean()) for block in blocks(s)] for _, s in short]
     if not chosen:
-        chosen = [(t, e) for t, e in short if len(e.input_ids) <= SHOWN_TOKENS][:NUM_SHOWN]
-    analyzed = []
-    for text, encoding in chosen:
-        layers = blocks(encoding)
-        weights, norms = (
-            [getattr(b, name).cpu().numpy().astype(float).round(5).tolist() for b in layers]
-            for name in ("weights", "norms")
-        )
-        tokens = [tokenizer.tokenizer.decode([id]) for id in encoding.input_ids]
-        analyzed.append(SentenceAttention(text, tokens, weights, norms))
+        chosen = [(t, s) for t, s in short if len(s.input_ids) <= SHOWN_TOKENS][:NUM_SHOWN]
+    analyzed: list[dict[str, Any]] = []
+    for text, sequence in chosen:
+        tokens = [tokenizer.tokenizer.decode([id]) for id in sequence.input_ids]
+        analyzed.append({"text": text, "tokens": tokens, "weights": [], "norms": []})
+        for block in blocks(sequence):
+            for name, table in (("weights", block.weights), ("norms", block.norms)):
+                analyzed[-1][name].append(table.cpu().numpy().astype(float).round(5).tolist())
     means = np.mean(mixing, axis=0).tolist() if mixing else []
-    return Attention("", means, len(short), analyzed)
+    return {"reason": "", "mixing": means, "num_sentences": len(short), "sentences": analyzed}
 
 
-def page(geometry: Geometry, model: str, data: str) -> str:
-    """Write the geometry of an encoder as HTML."""
-    raw, attention = geometry.raw, geometry.attention
-    by_layer = (("raw", raw), ("standardized", geometry.standardized))
-    similarities = [
-        (row.layer, row.self_similarity) for row in raw if row.self_similarity is not None
-    ]
+def page(figures: dict[str, Any], model: str, data: str) -> str:
+    """Write the geometry of an encoder, of ``measure_geometry``, as HTML."""
+    raw, attention = figures["raw"], figures["attention"]
+
+    def points(name: str, rows: list[dict[str, Any]]) -> Points:
+        return [(row["layer"], row[name]) for row in rows if row[name] is not None]
+
     lines: dict[str, dict[str, Points]] = {
         "Expected cosine of two words": {
-            name: [(row.layer, row.expected_cosine) for row in rows] for name, rows in by_layer
+            name: points("expected_cosine", figures[name]) for name in ("raw", "standardized")
         },
         "Share of the largest dimensions in the expected cosine": {
-            f"top {number}": [(row.layer, row.shares[number]) for row in raw if row.shares]
+            f"top {number}": [(row["layer"], row["shares"][number]) for row in raw if row["shares"]]
             for number in TOP_DIMENSIONS
         },
         "Similarity minus the expected cosine": {
-            "self-similarity": similarities,
-            "within a text": [(row.layer, row.intra_sentence) for row in raw],
+            "self-similarity": points("self_similarity", raw),
+            "within a text": points("intra_sentence", raw),
         },
-        f"Mixing ratio, mean over {attention.num_sentences} sentences": {
-            "mixing ratio": list(enumerate(attention.mixing, 1))
+        f"Mixing ratio, mean over {attention['num_sentences']} sentences": {
+            "mixing ratio": list(enumerate(attention["mixing"], 1))
         },
     }
     charts = [
@@ -309,66 +259,57 @@ def page(geometry: Geometry, model: str, data: str) -> str:
         if (known := [(name, points) for name, points in series.items() if points])
     ]
     note = ATTENTION_NOTE
-    if attention.reason:
-        note = f"There is no analysis of attention: {attention.reason}."
-    table = Table("Raw vectors", *_layer_table(geometry))
+    if attention["reason"]:
+        note = f"There is no analysis of attention: {attention['reason']}."
+    table = Table("Raw vectors", *_layer_table(figures))
     sections = [Section("Layers", [LAYERS_NOTE, note], charts, [table])]
-    for sentence in attention.sentences:
-        num_layers, tokens = len(sentence.norms), sentence.tokens
-        tables = [
-            Table(
-                f"{name} of layer {layer}",
-                ["", *tokens],
-                [
+    for sentence in attention["sentences"]:
+        tokens, num_layers, tables = sentence["tokens"], len(sentence["norms"]), []
+        for caption, name in (
+            ("Lengths of contributions", "norms"),
+            ("Attention weights", "weights"),
+        ):
+            for layer in sorted({1, (num_layers + 1) // 2, num_layers}):
+                rows = [
                     [token, *(value / (sum(row) or 1.0) for value in row)]
-                    for token, row in zip(tokens, layers[layer - 1], strict=True)
-                ],
-                bars=range(1, len(tokens) + 1),
-            )
-            for name, layers in (
-                ("Lengths of contributions", sentence.norms),
-                ("Attention weights", sentence.weights),
-            )
-            for layer in sorted({1, (num_layers + 1) // 2, num_layers})
-        ]
+                    for token, row in zip(tokens, sentence[name][layer - 1], strict=True)
+                ]
+                bars = range(1, len(tokens) + 1)
+                tables.append(Table(f"{caption} of layer {layer}", ["", *tokens], rows, bars))
         note = "Each row reads from the columns, in fractions of the row."
-        sections.append(Section(sentence.text, [note], tables=tables))
+        sections.append(Section(sentence["text"], [note], tables=tables))
     return page_of(
         "geometry",
         model,
         sections,
-        about=f"{geometry.num_words:,} words of {geometry.num_texts:,} texts of {data}, "
-        f"standardized over {geometry.num_fitted:,} other words, seed {geometry.seed}; layer 0 is "
-        "the output of the embeddings.",
+        about=f"{figures['num_words']:,} words of {figures['num_texts']:,} texts of {data}, "
+        f"standardized over {figures['num_fitted']:,} other words, seed {figures['seed']}; layer 0 "
+        "is the output of the embeddings.",
         command="finetune geometry",
     )
 
 
-def _layer_table(geometry: Geometry) -> tuple[list[str], list[list[Any]]]:
+def _layer_table(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     columns = [
         *("layer", "expected cosine", "z expected cosine", "top dimension", "top 3", "top 10"),
         *("self-similarity", "within text"),
     ]
     rows = [
         [
-            raw.layer,
-            raw.expected_cosine,
-            z.expected_cosine,
-            *((raw.shares or {}).get(number) for number in (1, 3, 10)),
-            raw.self_similarity,
-            raw.intra_sentence,
+            *(raw["layer"], raw["expected_cosine"], z["expected_cosine"]),
+            *((raw["shares"] or {}).get(number) for number in (1, 3, 10)),
+            *(raw["self_similarity"], raw["intra_sentence"]),
         ]
-        for raw, z in zip(geometry.raw, geometry.standardized, strict=True)
+        for raw, z in zip(figures["raw"], figures["standardized"], strict=True)
     ]
     return columns, rows
 
 
-def print_geometry(command: GeometryCommand) -> None:
+def print_geometry(command: Geometry) -> None:
     """Measure the encoder of the command, write its files, and print a table of the layers."""
     sources = text_sources(command.data, command.encoding)
-    embedder = open_embedder(command, "all", unit="word", combine="none")
-    geometry = measure_geometry(
-        embedder,
+    figures = measure_geometry(
+        open_embedder(command, "all", unit="word", combine="none"),
         (line for source in sources for line in source.lines()),
         most=command.texts,
         sentences=command.sentence,
@@ -376,19 +317,19 @@ def print_geometry(command: GeometryCommand) -> None:
         reporter=Reporter(quiet=command.format != "table"),
         name=f"--data {command.data}",
     )
-    figures = json.dumps(asdict(geometry), ensure_ascii=False)
-    write_pages(command.out, lambda: page(geometry, command.model, command.data), figures)
+    text = json.dumps(figures, ensure_ascii=False)
+    command.write(lambda: page(figures, command.model, command.data), text)
     if command.format == "json":
-        show(figures)
+        show(text)
         return
     command.note(
-        f"{geometry.num_words:,} words of {geometry.num_texts:,} texts, standardized over "
-        f"{geometry.num_fitted:,} other words, seed {geometry.seed}"
+        f"{figures['num_words']:,} words of {figures['num_texts']:,} texts, standardized over "
+        f"{figures['num_fitted']:,} other words, seed {figures['seed']}"
     )
-    print_tables(command.format, ("", *_layer_table(geometry)))
-    attention = geometry.attention
-    if attention.mixing:
-        mixing = " ".join(f"{value:.3f}" for value in attention.mixing)
-        command.note(f"attention, mixing ratio of layers 1 to {len(attention.mixing)}: {mixing}")
-    elif attention.reason:
-        show(f"no analysis of attention: {attention.reason}", error=True)
+    print_tables(command.format, ("", *_layer_table(figures)))
+    attention = figures["attention"]
+    if attention["mixing"]:
+        mixing = " ".join(f"{value:.3f}" for value in attention["mixing"])
+        command.note(f"attention, mixing ratio of layers 1 to {len(attention['mixing'])}: {mixing}")
+    elif attention["reason"]:
+        show(f"no analysis of attention: {attention['reason']}", error=True)

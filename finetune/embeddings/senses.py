@@ -60,26 +60,23 @@ Lemma = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class SenseSettings(WordSettings):
-    """The settings of sense vectors and decisions.
-
-    Attributes:
-        prior: λ, the weight of the prior: the score of a sense is ``cos(t, v_s) + λ log p(s |
-            lemma)``, with p from the training data. If a candidate has no use, every candidate gets
-            one more. None chooses λ on the validation split.
-        gloss_weight: The vector of a sense is the vector of its uses plus this weight times the
-            vector of its gloss, both at length 1 (Loureiro & Jorge 2019, LMMS).
-        inventory: The folder of WordNet's files; None takes the senses of the training data.
-    """
+    """The settings of sense vectors and decisions."""
 
     prior: float | None = None
+    """λ: the score of a sense is ``cos(t, v_s) + λ log p(s | lemma)``, with p from the training
+    data. If a candidate has no use, every candidate gets one more. None chooses λ on the validation
+    split, and is 0 without one."""
     gloss_weight: float = 0.0
+    """The vector of a sense is the vector of its uses plus this weight times the vector of its
+    gloss, both at length 1 (Loureiro & Jorge 2019, LMMS)."""
     inventory: str | None = None
+    """The folder of WordNet's files; None takes the senses of the training data."""
 
 
 class SensePrediction(NamedTuple):
     """The sense of a target; None if its lemma has no known sense.
 
-    ``scores`` has all candidates with a vector, the best first; without scores the sense is the
+    ``scores`` has all candidates with a vector, the best first; without scores, ``sense`` is the
     first sense.
     """
 
@@ -89,18 +86,15 @@ class SensePrediction(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the prediction to a row of a file, with the gold of the target if it has some."""
-        target, best = self.target, dict(list(self.scores.items())[:10])
-        record = {
+        target, best = self.target, list(self.scores.items())[:10]
+        row = {
             "id": target.key,
             "senses": [] if self.sense is None else [self.sense],
-            "scores": {sense: round(score, 6) for sense, score in best.items()},
+            "scores": {sense: round(score, 6) for sense, score in best},
             "backed_off": not self.scores,
-            "lemma": target.lemma,
-            "pos": target.pos,
-            "document": target.document,
-            "where": target.where,
         }
-        return record | ({"gold": list(target.senses)} if target.senses else {})
+        row |= {name: getattr(target, name) for name in ("lemma", "pos", "document", "where")}
+        return row | ({"gold": list(target.senses)} if target.senses else {})
 
 
 def sense_scores(predictions: Iterable[SensePrediction]) -> dict[str, float]:
@@ -118,13 +112,6 @@ def sense_scores(predictions: Iterable[SensePrediction]) -> dict[str, float]:
 class WordSenses:
     """Sense vectors of an annotated corpus, and predictions with them. Use ``fit`` or ``load``.
 
-    Attributes:
-        settings: The settings.
-        vectors: The vector [H] of each sense with annotated uses.
-        counts: The number of uses of each sense in training, by lemma.
-        inventory: The senses of each lemma; None takes the senses of the training data.
-        embedder: The encoder.
-
     Examples:
         >>> data = read_senses("examples/data/senses")  # doctest: +SKIP
         >>> settings = SenseSettings(model="minilm", inventory="examples/data/senses/wordnet")
@@ -136,7 +123,9 @@ class WordSenses:
 
     settings: SenseSettings
     vectors: Mapping[str, Array]
+    """The vector [H] of each sense with annotated uses."""
     counts: Mapping[Lemma, Mapping[str, int]]
+    """The number of uses of each sense in training, by lemma."""
     inventory: Inventory | None
     embedder: Embedder
 
@@ -150,14 +139,9 @@ class WordSenses:
         reporter: Reporter | None = None,
         **options: Any,
     ) -> WordSenses:
-        """Fit sense vectors to annotated sentences (equation 11.8).
+        """Fit sense vectors to annotated sentences (equation 11.8), and the prior to others.
 
-        Args:
-            settings: The settings. Without a validation split, a prior of None is 0.
-            train: Sentences with gold senses.
-            validation: Sentences with gold senses, to choose the prior on.
-            reporter: Shows the progress.
-            options: More arguments of ``Embedder``.
+        ``options`` are more arguments of ``Embedder``.
 
         Raises:
             UserError: No target has gold, settings do not fit together, or a file cannot be read.
@@ -290,12 +274,9 @@ class WordSenses:
     def load(
         cls, folder: str | Path, *, inventory: str | None = None, **options: Any
     ) -> WordSenses:
-        """Load a folder that ``save`` wrote.
+        """Load a folder that ``save`` wrote; ``options`` are more arguments of ``Embedder``.
 
-        Args:
-            folder: The folder.
-            inventory: The folder of WordNet's files if they have moved.
-            options: More arguments of ``Embedder``.
+        ``inventory`` is the folder of WordNet's files if they have moved.
 
         Raises:
             UserError: The folder has no sense vectors, or its model has changed.

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from finetune.cli.output import print_table, show
-from finetune.embeddings.commands import open_embedder, write_pages
+from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
-from finetune.inference.embed import Embedder
 from finetune.reporting.charts import NUM_COLORS, chart
 from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.progress import Reporter
@@ -36,78 +34,8 @@ NUM_NEIGHBORS = 5
 """Neighbors that the trustworthiness of a map is measured with."""
 CHUNK = 32
 """Contexts embedded at a time: the vectors of all their words in all layers are in memory."""
+COLUMNS = {"layer": "layer", "purity": "1-NN purity", "trustworthiness": "trustworthiness"}
 _TIE = 1e-6
-
-
-@dataclass(frozen=True)
-class LayerScores:
-    """Scores of one layer of a map.
-
-    Attributes:
-        layer: The number of the layer.
-        purity: Fraction of occurrences whose nearest neighbor (by cosine of the vectors, among the
-            other occurrences of the word) has the same label; of several equally near ones, the
-            fraction with that label. None unless a word has two labels that occur twice.
-        trustworthiness: Agreement of the 5 nearest neighbors on the map with the nearest vectors,
-            from 0 to 1 (Venna & Kaski 2001); None for fewer than 12 points.
-    """
-
-    layer: int
-    purity: float | None
-    trustworthiness: float | None
-
-
-@dataclass(frozen=True, eq=False)
-class WordMap:
-    """Occurrences of words as points [L', occurrences, 2] in the plane, for each of L' layers."""
-
-    occurrences: Sequence[Occurrence]
-    points: Array
-    scores: Sequence[LayerScores]
-    majority: float | None
-    """Purity of always naming the main label of the word; None if purity is."""
-
-
-def make_word_map(
-    embedder: Embedder,
-    occurrences: Sequence[Occurrence],
-    *,
-    method: Method = "tsne",
-    seed: int = 1,
-    reporter: Reporter | None = None,
-) -> WordMap:
-    """Compute the map of occurrences of one word or several.
-
-    Args:
-        embedder: An encoder with ``unit="word"`` and ``combine="none"``.
-        occurrences: At least 3.
-        method: See ``project_layers``.
-        seed: Seed of the projection.
-        reporter: Shows the progress.
-
-    Examples:
-        >>> embedder = Embedder("minilm", unit="word", layers="all", combine="none")
-        ... # doctest: +SKIP
-    """
-    rows: list[Array] = []
-    with reporter or Reporter(quiet=True) as progress:
-        progress.start("embedding", len(occurrences), unit="text")
-        for start in range(0, len(occurrences), CHUNK):
-            chunk = occurrences[start : start + CHUNK]
-            embeddings = embedder.encode(use.words for use in chunk)
-            for use, embedding in zip(chunk, embeddings, strict=True):
-                rows.append(embedding.vectors[use.start : use.end].mean(0))
-            progress.update(len(rows))
-        progress.stop()
-        vectors = unit_vectors(np.stack(rows, axis=1))  # [L', occurrences, H]
-        progress.start("projecting", len(vectors), unit="layer")
-        points = project_layers(vectors, method=method, seed=seed, done=progress.update)
-    words, labels = [use.word for use in occurrences], [use.label for use in occurrences]
-    scores = [
-        layer_scores(*layer, words, labels)
-        for layer in zip(embedder.layers, vectors, points, strict=True)
-    ]
-    return WordMap(occurrences, points, scores, majority(words, labels))
 
 
 def project_layers(
@@ -185,16 +113,22 @@ def procrustes(points: Array, target: Array) -> Array:
 
 
 def layer_scores(
-    layer: int, vectors: Array, points: Array, words: Sequence[str], labels: Sequence[str | None]
-) -> LayerScores:
+    vectors: Array, points: Array, words: Sequence[str], labels: Sequence[str | None]
+) -> dict[str, float | None]:
     """Measure how the vectors of a layer separate labels, and how true its map is.
 
     Args:
-        layer: The number of the layer.
         vectors: Vectors of length 1 [points, H].
         points: Their map [points, 2].
         words: The word of each.
         labels: Its label or None.
+
+    Returns:
+        ``purity``, the fraction of occurrences whose nearest neighbor (by cosine, among the other
+        occurrences of the word) has the same label, and of several equally near ones the fraction
+        with that label; None unless a word has two labels that occur twice. ``trustworthiness``,
+        the agreement of the 5 nearest neighbors on the map with the nearest vectors, from 0 to 1
+        (Venna & Kaski 2001); None for fewer than 12 points.
     """
     from sklearn.manifold import trustworthiness
 
@@ -208,7 +142,7 @@ def layer_scores(
         purity = float((right.sum(axis=1) / nearest.sum(axis=1)).mean())
     if len(vectors) > 2 * NUM_NEIGHBORS + 1:
         trusted = float(trustworthiness(vectors, points, n_neighbors=NUM_NEIGHBORS))
-    return LayerScores(layer, purity, trusted)
+    return {"purity": purity, "trustworthiness": trusted}
 
 
 def labeled_rows(words: Sequence[str], labels: Sequence[str | None]) -> list[int]:
@@ -232,75 +166,93 @@ def majority(words: Sequence[str], labels: Sequence[str | None]) -> float | None
     return main.total() / len(rows) if rows else None
 
 
-def page(word_map: WordMap, model: str, method: Method, seed: int) -> str:
-    """Write the page of an embedding plot as HTML."""
-    occurrences = word_map.occurrences
-    notes = ["Trustworthiness says how well the map keeps the 5 nearest neighbors (1 is best)."]
-    if word_map.majority is not None:
-        notes.append(
-            "1-NN purity is the fraction of occurrences whose nearest vector, among the other "
-            "occurrences of the word, has the same label. Always naming the main label of the word "
-            f"would reach {word_map.majority:.4f}."
-        )
-    if method == "tsne":
-        notes.append("t-SNE keeps neighborhoods only: sizes and distances of groups mean nothing.")
-    words = list(dict.fromkeys(use.word for use in occurrences))
-    names = [use.label or "no label" for use in occurrences]
-    if len(words) > 1:
-        names = [f"{use.word} · {name}" for use, name in zip(occurrences, names, strict=True)]
-    frequent = [name for name, _ in Counter(names).most_common()]
-    if len(frequent) > NUM_COLORS:
-        frequent = [*frequent[: NUM_COLORS - 1], "other labels"]
-    charts = []
-    for scores, points in zip(word_map.scores, word_map.points.tolist(), strict=True):
-        groups: dict[str, list[tuple[float, float, str]]] = {name: [] for name in frequent}
-        for use, name, (x, y) in zip(occurrences, names, points, strict=True):
-            groups.get(name, groups[frequent[-1]]).append((x, y, f"{name}: {use.shown}"))
-        charts.append(chart(f"Layer {scores.layer}", dots=list(groups.items())))
-    texts = [[use.id, use.label or "", use.shown] for use in occurrences]
-    return page_of(
-        "word map",
-        ", ".join(words),
-        [
-            Section("Map", notes, charts, [Table("Scores", *_table(word_map))]),
-            Section("Occurrences", tables=[Table("Texts", ["id", "label", "text"], texts)]),
-        ],
-        about=f"{len(occurrences):,} occurrences, encoded by {model}, projected by {method} with "
-        f"seed {seed}. Each point is one occurrence; near points have similar vectors.",
-        command="finetune map",
-    )
-
-
-def _table(word_map: WordMap) -> tuple[list[str], list[list[Any]]]:
-    titles = {"layer": "layer", "purity": "1-NN purity", "trustworthiness": "trustworthiness"}
-    scores = [asdict(layer) for layer in word_map.scores]
-    known = [name for name in titles if scores[0][name] is not None]
-    return [titles[name] for name in known], [[row[name] for name in known] for row in scores]
-
-
 def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     """Write the map of the command and print the scores of its layers."""
     embedder = open_embedder(command, command.layers, unit="word", combine="none")
-    settings: dict[str, Any] = {"method": command.method, "seed": command.seed}
-    word_map = make_word_map(embedder, occurrences, **settings, reporter=Reporter())
-    figures = {
+    rows: list[Array] = []
+    with Reporter() as progress:
+        progress.start("embedding", len(occurrences), unit="text")
+        for start in range(0, len(occurrences), CHUNK):
+            chunk = occurrences[start : start + CHUNK]
+            embeddings = embedder.encode(use.words for use in chunk)
+            for use, embedding in zip(chunk, embeddings, strict=True):
+                rows.append(embedding.vectors[use.start : use.end].mean(0))
+            progress.update(len(rows))
+        progress.stop()
+        vectors = unit_vectors(np.stack(rows, axis=1))  # [layers, occurrences, H]
+        progress.start("projecting", len(vectors), unit="layer")
+        points = project_layers(
+            vectors, method=command.method, seed=command.seed, done=progress.update
+        )
+    words, labels = [use.word for use in occurrences], [use.label for use in occurrences]
+    baseline = majority(words, labels)
+    figures: dict[str, Any] = {
         "model": command.model,
-        **settings,
+        "method": command.method,
+        "seed": command.seed,
         "layers": list(embedder.layers),
-        "scores": [asdict(score) for score in word_map.scores],
+        "scores": [
+            {"layer": layer} | layer_scores(of_layer, plane, words, labels)
+            for layer, of_layer, plane in zip(embedder.layers, vectors, points, strict=True)
+        ],
         "occurrences": [
             {
                 "id": use.id,
                 "word": use.word,
                 "label": use.label,
                 "text": use.shown,
-                "points": word_map.points[:, number].round(4).tolist(),
+                "points": points[:, number].round(4).tolist(),
             }
             for number, use in enumerate(occurrences)
         ],
     }
     text = json.dumps(figures, ensure_ascii=False)
-    write_pages(command.out, lambda: page(word_map, command.model, **settings), text)
-    print_table(*_table(word_map))
-    if word_map.majority is not None:
-        show(f"(always the main label of the word: 1-NN purity {word_map.majority:.4f})")
+    command.write(lambda: page(figures, points, baseline), text)
+    print_table(*_table(figures["scores"]))
+    if baseline is not None:
+        show(f"(always the main label of the word: 1-NN purity {baseline:.4f})")
+
+
+def page(figures: dict[str, Any], points: Array, baseline: float | None) -> str:
+    """Write the page of an embedding plot as HTML, from its figures and all digits of points."""
+    notes = ["Trustworthiness says how well the map keeps the 5 nearest neighbors (1 is best)."]
+    if baseline is not None:
+        notes.append(
+            "1-NN purity is the fraction of occurrences whose nearest vector, among the other "
+            "occurrences of the word, has the same label. Always naming the main label of the word "
+            f"would reach {baseline:.4f}."
+        )
+    if figures["method"] == "tsne":
+        notes.append("t-SNE keeps neighborhoods only: sizes and distances of groups mean nothing.")
+    occurrences = figures["occurrences"]
+    words = list(dict.fromkeys(use["word"] for use in occurrences))
+    names = [use["label"] or "no label" for use in occurrences]
+    if len(words) > 1:
+        names = [f"{use['word']} · {name}" for use, name in zip(occurrences, names, strict=True)]
+    frequent = [name for name, _ in Counter(names).most_common()]
+    if len(frequent) > NUM_COLORS:
+        frequent = [*frequent[: NUM_COLORS - 1], "other labels"]
+    charts = []
+    for layer, of_layer in zip(figures["layers"], points.tolist(), strict=True):
+        groups: dict[str, list[tuple[float, float, str]]] = {name: [] for name in frequent}
+        for use, name, (x, y) in zip(occurrences, names, of_layer, strict=True):
+            groups.get(name, groups[frequent[-1]]).append((x, y, f"{name}: {use['text']}"))
+        charts.append(chart(f"Layer {layer}", dots=list(groups.items())))
+    texts = [[use["id"], use["label"] or "", use["text"]] for use in occurrences]
+    return page_of(
+        "word map",
+        ", ".join(words),
+        [
+            Section("Map", notes, charts, [Table("Scores", *_table(figures["scores"]))]),
+            Section("Occurrences", tables=[Table("Texts", ["id", "label", "text"], texts)]),
+        ],
+        about=f"{len(occurrences):,} occurrences, encoded by {figures['model']}, projected by "
+        f"{figures['method']} with seed {figures['seed']}. Each point is one occurrence; near "
+        "points have similar vectors.",
+        command="finetune map",
+    )
+
+
+def _table(scores: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    known = [name for name in COLUMNS if scores[0][name] is not None]
+    return [COLUMNS[name] for name in known], [[row[name] for name in known] for row in scores]

@@ -34,12 +34,12 @@ def measure() -> GeometryMeasure:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
-    layer = measure.result()[place]
+    layer = measure.by_layer()[place]
     vectors = np.concatenate(VECTORS)[:, place]
     cosines = 1 - pdist(vectors, "cosine")
-    assert layer.layer == (0, 3)[place] and measure.expected.count == 9
-    np.testing.assert_allclose(layer.expected_cosine, cosines.mean())
-    assert layer.dimensions[0][0] == 2 and layer.shares is not None
+    assert layer["layer"] == (0, 3)[place] and measure.expected.count == 9
+    np.testing.assert_allclose(layer["expected_cosine"], cosines.mean())
+    assert layer["dimensions"][0][0] == 2 and layer["shares"] is not None
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     contributions = np.array(
         [
@@ -47,15 +47,15 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
             for d in range(6)
         ]
     )
-    np.testing.assert_allclose(layer.dimensions[0][1], contributions.max())
+    np.testing.assert_allclose(layer["dimensions"][0][1], contributions.max())
     top = np.sort(contributions)[::-1]
-    np.testing.assert_allclose(layer.shares[3], top[:3].sum() / top.sum())
+    np.testing.assert_allclose(layer["shares"][3], top[:3].sum() / top.sum())
     words = [word for text in TEXTS for word in text]
     by_word = [
         (1 - pdist(vectors[[w == word for w in words]], "cosine")).mean()
         for word in ("bank", "river", "the")
     ]
-    np.testing.assert_allclose(layer.self_similarity, np.mean(by_word) - cosines.mean())
+    np.testing.assert_allclose(layer["self_similarity"], np.mean(by_word) - cosines.mean())
     intra = [
         np.mean(
             [1 - pdist([vector, text[:, place].mean(0)], "cosine")[0] for vector in text[:, place]]
@@ -63,7 +63,7 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
         for text in VECTORS
         if len(text)
     ]
-    np.testing.assert_allclose(layer.intra_sentence, np.mean(intra) - cosines.mean())
+    np.testing.assert_allclose(layer["intra_sentence"], np.mean(intra) - cosines.mean())
 
 
 LINES = [
@@ -90,37 +90,40 @@ def embedder(folder: Path, **options: int) -> Embedder:
 def test_figures_of_the_sample() -> None:
     found = measure_geometry(embedder(lab.checkpoint()), LINES, seed=1)
     again = measure_geometry(embedder(lab.checkpoint(), max_tokens=40), iter(LINES), seed=1)
-    assert found.num_texts == 12 and [each.layer for each in found.raw] == list(range(LAYERS + 1))
-    for one, other in zip(found.raw, again.raw, strict=True):
-        np.testing.assert_allclose(one.expected_cosine, other.expected_cosine, atol=1e-5)
+    assert found["num_texts"] == 12 and [row["layer"] for row in found["raw"]] == list(
+        range(LAYERS + 1)
+    )
+    for one, other in zip(found["raw"], again["raw"], strict=True):
+        np.testing.assert_allclose(one["expected_cosine"], other["expected_cosine"], atol=1e-5)
     fitted, measured = LINES[::2], LINES[1::2]
     vectors = [each.vectors for each in embedder(lab.checkpoint()).encode(fitted)]
     standardizer = Standardizer.fit(vectors)
-    assert found.num_fitted == sum(map(len, vectors))
+    assert found["num_fitted"] == sum(map(len, vectors))
     z = [standardizer(each.vectors)[:, -1] for each in embedder(lab.checkpoint()).encode(measured)]
     units = np.concatenate(z)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     cosines = units @ units.T
     expected = (cosines.sum() - len(units)) / (len(units) * (len(units) - 1))
-    np.testing.assert_allclose(found.standardized[-1].expected_cosine, expected, atol=1e-5)
-    assert found.raw[-1].self_similarity is not None
-    assert len(found.attention.mixing) == LAYERS
+    np.testing.assert_allclose(found["standardized"][-1]["expected_cosine"], expected, atol=1e-5)
+    assert found["raw"][-1]["self_similarity"] is not None
+    assert len(found["attention"]["mixing"]) == LAYERS
 
 
 def test_sentences_to_show() -> None:
     made = embedder(lab.checkpoint())
-    (shown,) = measure_geometry(made, LINES, sentences=["the man saw a dog"]).attention.sentences
-    assert shown.tokens[:2] == ["[CLS]", "the"] and len(shown.norms) == LAYERS
-    assert np.shape(shown.weights) == (LAYERS, len(shown.tokens), len(shown.tokens))
-    np.testing.assert_allclose(np.sum(shown.weights, axis=-1), 1, atol=1e-3)
+    found = measure_geometry(made, LINES, sentences=["the man saw a dog"])
+    (shown,) = found["attention"]["sentences"]
+    assert shown["tokens"][:2] == ["[CLS]", "the"] and len(shown["norms"]) == LAYERS
+    assert np.shape(shown["weights"]) == (LAYERS, len(shown["tokens"]), len(shown["tokens"]))
+    np.testing.assert_allclose(np.sum(shown["weights"], axis=-1), 1, atol=1e-3)
     with pytest.raises(UserError, match="too many to show"):
         measure_geometry(made, LINES, sentences=["dog " * 70])
 
 
 def test_families_without_analysis_of_attention() -> None:
     made = embedder(lab.checkpoint("squeezebert"))
-    found = measure_geometry(made, LINES)
-    assert found.attention.reason.startswith("squeezebert models") and not found.attention.mixing
+    attention = measure_geometry(made, LINES)["attention"]
+    assert attention["reason"].startswith("squeezebert models") and not attention["mixing"]
     with pytest.raises(UserError, match="--sentence: no analysis of attention: squeezebert models"):
         measure_geometry(made, LINES, sentences=["anna"])
 

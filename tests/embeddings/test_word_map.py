@@ -83,15 +83,15 @@ def test_a_layer_of_equal_vectors_has_neighbors():
 def test_scores_equal_scikit_learn():
     vectors, points = clusters(1)[0], RANDOM.normal(size=(36, 2))
     labels = [str(number % 5) for number in range(36)]
-    scores = layer_scores(4, vectors, points, ["die"] * 36, labels)
+    scores = layer_scores(vectors, points, ["die"] * 36, labels)
     right = 0
     for number in range(36):
         rest = [row for row in range(36) if row != number]
         nearest = KNeighborsClassifier(1, metric="cosine", algorithm="brute")
         nearest.fit(vectors[rest], [labels[row] for row in rest])
         right += nearest.predict(vectors[[number]])[0] == labels[number]
-    assert scores.layer == 4 and scores.purity == pytest.approx(right / 36)
-    assert scores.trustworthiness is not None and scores.trustworthiness < 0.7
+    assert scores["purity"] == pytest.approx(right / 36)
+    assert scores["trustworthiness"] is not None and scores["trustworthiness"] < 0.7
 
 
 def test_scores_are_within_words():
@@ -99,19 +99,19 @@ def test_scores_are_within_words():
     vectors = unit_vectors(np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.01], [0.9, 0.1]]))
     words = ["die"] * 4 + ["bank"] * 2
     labels = ["a", "a", "b", "b", "c", "d"]
-    scores = layer_scores(0, vectors, vectors, words, labels)
-    assert scores.purity == 1.0 and scores.trustworthiness is None
+    scores = layer_scores(vectors, vectors, words, labels)
+    assert scores["purity"] == 1.0 and scores["trustworthiness"] is None
     assert labeled_rows(words, labels) == [0, 1, 2, 3] and majority(words, labels) == 0.5
-    alone = layer_scores(0, vectors, vectors, words, [None] * 6)
-    assert alone.purity is None
+    alone = layer_scores(vectors, vectors, words, [None] * 6)
+    assert alone["purity"] is None
 
 
 def test_equal_vectors_score_by_chance():
     """Where all vectors are equal, the order of the data does not decide."""
     vectors = np.ones((8, 3)) / np.sqrt(3)
     labels = ["a"] * 4 + ["b"] * 4
-    scores = layer_scores(0, vectors, np.zeros((8, 2)), ["die"] * 8, labels)
-    assert scores.purity == pytest.approx(3 / 7)
+    scores = layer_scores(vectors, np.zeros((8, 2)), ["die"] * 8, labels)
+    assert scores["purity"] == pytest.approx(3 / 7)
 
 
 DATA = "examples/data/words/senses.jsonl"
