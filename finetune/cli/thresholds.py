@@ -163,9 +163,9 @@ class Thresholds(FormatOption, Command):
 
     def _save(self, task: Task, fields: Mapping[str, Any], model: Path) -> None:
         from finetune.evaluation.runs import CHECKSUMS, write_run_checksums
-        from finetune.tasks import replace_record
+        from finetune.tasks import replace_state
 
-        replace_record(replace(task, state=replace(task.state, **fields)), model)
+        replace_state(replace(task, state=replace(task.state, **fields)), model)
         if (model.parent / CHECKSUMS).is_file():
             write_run_checksums(model.parent)
 

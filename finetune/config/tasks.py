@@ -358,6 +358,12 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         """Default learning rate in multiples of the usual one of fine-tuning."""
         return 1.0
 
+    @property
+    def is_calibrated(self) -> bool:
+        """True if --calibrate fits values of the model on the validation split."""
+        calibrate: str = vars(self).get("calibrate", "none")
+        return calibrate != "none"
+
     def _resolved(self) -> dict[str, Any]:
         tuples = [
             name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple

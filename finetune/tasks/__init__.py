@@ -111,12 +111,12 @@ def saved_task(folder: str | Path) -> Task:
     known = _known_settings(path, name, content)
     try:
         config = from_settings(CONFIGS[name], known)
-        state = task.state_class(
-            config=_without_code(name, config),
-            labels=LabelSet(content["labels"]),
-            max_length=content["max_length"],
-            **extra,
-        )
+        has_metric = (config.metric or "").partition(":")[0] in metrics_of(name)
+        metric = config.metric if has_metric or not config.custom_metrics else None
+        # no file with code of the training is executed again
+        config = replace(config, custom_metrics=(), custom_loss=None, metric=metric)
+        labels, max_length = LabelSet(content["labels"]), content["max_length"]
+        state = task.state_class(config=config, labels=labels, max_length=max_length, **extra)
     except UserError as error:
         raise UserError(
             f"{path}: damaged, or of another version of finetune ({error}): restore it from its "
@@ -147,11 +147,6 @@ def task_of(
 
 
 def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved settings that this version has; log the others, which training used.
-
-    Raises:
-        UserError: A newer version has saved a setting that this one does not know.
-    """
     saved: dict[str, Any] = content["config"]
     unknown = sorted(saved.keys() - {field.name for field in dataclasses.fields(CONFIGS[task])})
     if not unknown:
@@ -177,21 +172,15 @@ def _numbers(version: str) -> tuple[int, ...]:
 def save_task(task: Task, folder: Path) -> None:
     """Write the tokenizer and the task's state into the folder of a model."""
     task.tokenizer.save_pretrained(folder)
-    (folder / TASK_FILE).write_text(_record_text(task), encoding="utf-8")
+    (folder / TASK_FILE).write_text(_task_text(task), encoding="utf-8")
 
 
-def _without_code(task: str, config: TrainConfig) -> TrainConfig:
-    known = (config.metric or "").partition(":")[0] in metrics_of(task)
-    metric = config.metric if known or not config.custom_metrics else None
-    return replace(config, custom_metrics=(), custom_loss=None, metric=metric)
-
-
-def replace_record(task: Task, folder: Path) -> None:
+def replace_state(task: Task, folder: Path) -> None:
     """Replace the task's state in the folder of a saved model."""
-    write_text(folder / TASK_FILE, _record_text(task))
+    write_text(folder / TASK_FILE, _task_text(task))
 
 
-def _record_text(task: Task) -> str:
+def _task_text(task: Task) -> str:
     content = {
         "format": FORMAT,
         "finetune": finetune.__version__,

@@ -1,7 +1,7 @@
 """The interface of tasks: how data make one, encoding, loss, decoding and scores.
 
-A task is immutable and holds no data. ``Any`` in a signature is the configuration, record, example
-or prediction class of the task, or the output of its head: subclasses narrow it.
+A task is immutable and holds no data. ``Any`` in a signature is the configuration, example or
+prediction class of the task, or the output of its model: subclasses narrow it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
 
 from finetune.config.description import TaskDescription
 from finetune.data import Dataset
@@ -31,10 +34,7 @@ from finetune.types import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from finetune.tasks.explained import Explained
-    from finetune.tasks.soft_losses import SoftLoss
 
 M = TypeVar("M")
 
@@ -48,9 +48,9 @@ EncodeChunk = Callable[[int], EncodedExamples]
 Gather = Callable[[EncodeChunk, Sequence[int]], EncodedExamples]
 """Calls an ``EncodeChunk`` for all chunks, and joins the results."""
 
-BatchLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "torch.Tensor"]]
-"""Returns the sum of the losses of an optimizer batch, and the number to divide it by, from the
-head, the vectors [N, H] and their sequences."""
+BatchLoss = Callable[[Any, torch.Tensor, Sequences], tuple[torch.Tensor, torch.Tensor]]
+"""Computes the sum of the losses of an optimizer batch, and the number to divide it by, from the
+model, the vectors [N, H] and their sequences."""
 
 
 def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> EncodedExamples:
@@ -77,22 +77,16 @@ class Task(ABC):
 
     state_class: ClassVar[type[TaskState]]
     gold: ClassVar[attrgetter[Any]]
-    """Return the gold of an example, None if it has none."""
+    """The gold of an example, None if it has none."""
 
     @classmethod
     @abstractmethod
     def derive(cls, config: Any, data: Dataset) -> dict[str, Any]:
-        """Derive the state's fields from the training data: ``labels`` and those it adds."""
+        """Derive the fields of the state from the training data: ``labels`` and those it adds."""
 
     @abstractmethod
     def _sequences(self, examples: Sequence[Any]) -> tuple[list[list[TokenSequence]], int]:
-        """Return the sequences of each example, and how many texts or words were cut to fit."""
-
-    @abstractmethod
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
-        """Make the targets of a batch from its sequences, and from their targets in ``rows``."""
+        """Make the sequences of each example, and count the texts or words that were cut."""
 
     @abstractmethod
     def model(self, folder: str | Path | None = None) -> Any:
@@ -100,16 +94,26 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the losses of a batch, and the number to divide it by."""
+        """Compute the sum of the losses of a batch, and the number to divide it by."""
 
     @abstractmethod
     def decode(self, logits: Any, batch: Batch) -> list[WindowOutput]:
-        """Turn the logits of a batch into one output for each window."""
+        """Decode the logits of a batch to one output for each window."""
+
+    def _window_targets(
+        self, example: Any, windows: Sequence[TokenSequence]
+    ) -> Sequence[Mapping[str, Sequence[float]]] | None:
+        """Make the target of each window of an example.
+
+        Targets of an example without gold add nothing to the loss. None keeps the targets that
+        ``_sequences`` has made.
+        """
+        return None
 
     def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
         """Make the prediction for an example from the outputs of its windows in order.
 
-        A state that is a decoder makes it.
+        The state makes it if it is a decoder.
         """
         decoder: Any = self.state
         return decoder.finish(example, outputs)
@@ -126,10 +130,10 @@ class Task(ABC):
         """The name of the command, as in ``TASKS``."""
         return self.description.name
 
-    def collate(self, encodings: Iterable[TokenSequence]) -> dict[str, torch.Tensor]:
+    def collate(self, sequences: Iterable[TokenSequence]) -> dict[str, torch.Tensor]:
         """Make the targets of a batch of sequences, in their order; none if gold is missing."""
-        sequences = FlatSequences.of(encodings)
-        return {} if sequences.targets is None else self._targets(sequences.targets, sequences)
+        flat = FlatSequences.of(sequences)
+        return {} if flat.targets is None else self._targets(flat.targets, flat)
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""
@@ -169,17 +173,38 @@ class Task(ABC):
             examples: The examples.
             gather: Gets a function that encodes a chunk of the examples, and the first indices of
                 all chunks; returns their sequences together.
-            for_training: Leave out what ``sequences_of_epoch`` adds.
+            for_training: Leave out what ``sequences_of_epoch`` adds. Examples without gold have
+                targets, too, which add nothing to the loss.
         """
         widths = self.tokenizer.id_kind, whole(2 * self.state.max_length)  # two texts of a pair
 
         def encoded_chunk(start: int) -> EncodedExamples:
             with without_garbage_collection():
                 chunk = list(examples[start : start + CHUNK])
-                return EncodedExamples.of(*self._sequences(chunk), *widths)
+                encoded, num_cut = self._sequences(chunk)
+                for example, windows in zip(chunk, encoded, strict=True):
+                    if not for_training and self.gold(example) is None:
+                        continue
+                    if (targets := self._window_targets(example, windows)) is not None:
+                        pairs = zip(windows, targets, strict=True)
+                        windows[:] = [replace(window, target=target) for window, target in pairs]
+                return EncodedExamples.of(encoded, num_cut, *widths)
 
         encoded = gather(encoded_chunk, range(0, len(examples), CHUNK))
         return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
+
+    def _targets(
+        self, rows: Mapping[str, Ragged], sequences: FlatSequences
+    ) -> dict[str, torch.Tensor]:
+        """Make the targets of a batch from its sequences, and from their targets in ``rows``.
+
+        Whole numbers become int64, as torch's losses need them.
+        """
+        arrays = {name: target.values for name, target in rows.items()}
+        return {
+            name: torch.from_numpy(values.astype(np.int64) if values.dtype.kind in "iu" else values)
+            for name, values in arrays.items()
+        }
 
     def _encoding_notes(self, examples: Sequence[Any], encoded: EncodedExamples) -> list[str]:
         ids, unknown = encoded.sequences.ids.values, self.tokenizer.unknown
@@ -202,10 +227,10 @@ class Task(ABC):
     @property
     def calibrated(self) -> bool:
         """True if values of the state are fitted on the validation split after training."""
-        return False
+        return self.state.config.is_calibrated
 
     def fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
-        """Return fitted fields of the state for gold and predictions, and a note about them."""
+        """Fit fields of the state to gold and predictions, and write a note about them."""
         raise NotImplementedError
 
     def apply_fitted(self, example: Any, prediction: Any) -> Any:
@@ -215,25 +240,25 @@ class Task(ABC):
     def sequences_of_epoch(
         self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
     ) -> FlatSequences:
-        """Return training sequences as the model reads them in an epoch: some rows, or all."""
+        """Make the training sequences that the model reads in an epoch: some rows, or all."""
         return sequences if rows is None else sequences.take(rows)
 
     def added_ids(self) -> Sequence[int]:
-        """Return the ids of subwords that ``sequences_of_epoch`` adds."""
+        """The ids of subwords that ``sequences_of_epoch`` adds."""
         return ()
 
     @property
     def batch_loss(self) -> BatchLoss | None:
         """A loss over all sequences of an optimizer batch, in place of ``loss``; None without one.
 
-        The head returns a named tuple with ``vectors``; weights of it that the loss uses itself are
-        trained too.
+        The model returns a named tuple with ``vectors``; weights of the model that the loss uses
+        itself are trained too.
         """
         return None
 
     @property
     def loss_counts(self) -> Callable[[Batch], torch.Tensor] | None:
-        """Return the counts [K] of K losses for a batch on the CPU; None for a single loss.
+        """A function that counts K losses of a batch on the CPU [K]; None for a single loss.
 
         Each loss is divided by its own count: ``loss`` returns K sums and K numbers.
         """
@@ -243,8 +268,8 @@ class Task(ABC):
     """Fit weights of the model in place before each evaluation, from the model, the training
     examples, and a function that returns what a task predicts for them."""
 
-    soft_loss: ClassVar[type[SoftLoss] | None] = None
-    """The loss against a teacher; None if the task cannot be distilled."""
+    soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = None
+    """The loss against a teacher (``soft_losses``); None if the task cannot be distilled."""
 
 
 def labeled_model(
@@ -262,7 +287,7 @@ def labeled_model(
 
 
 def starting_model(task: Task) -> dict[str, Any]:
-    """Return the arguments of ``from_pretrained`` that name what a new model begins with."""
+    """The arguments of ``from_pretrained`` that name what a new model begins with."""
     config, start = task.state.config, task.warm_start
     name = config.model if start is None else start.source
     return {"name": name} | ({"bilstm": True} if config.bilstm else {})

@@ -31,7 +31,7 @@ from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences, check_characters
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.decoding import log_softmax
-from finetune.tasks.soft_losses import SoftChoiceLoss, by_question
+from finetune.tasks.soft_losses import by_question, soft_choice_loss
 from finetune.tasks.state import TaskState
 from finetune.types import (
     IGNORED,
@@ -75,7 +75,7 @@ class ChoiceState(TaskState):
         return CHOICES.stream(source, usual_columns=self.usual_columns, **options)
 
     def example(self, index: int, item: Any, where: str = "") -> Example:
-        """Return a row as an example."""
+        """Convert a row to an example."""
         where = where or f"input {index}"
         if not isinstance(item, Mapping):
             raise UserError(
@@ -96,7 +96,7 @@ class ChoiceTask(Task):
     skipped_checks = ("labels",)
     gold = attrgetter("label")
     graph_refusal = NO_GRAPH
-    soft_loss = SoftChoiceLoss
+    soft_loss = soft_choice_loss
 
     @classmethod
     def prepare(cls, config: ChoiceConfig, data: Dataset) -> Dataset:
@@ -105,63 +105,51 @@ class ChoiceTask(Task):
 
     @classmethod
     def derive(cls, config: ChoiceConfig, data: Dataset) -> dict[str, Any]:
-        """Return the one label of the model: the score of a choice."""
+        """Name the one label of the model: the score of a choice."""
         return {"labels": LabelSet([SCORE])}
-
-    @property
-    def calibrated(self) -> bool:
-        """True if a temperature is fitted."""
-        return self.state.config.calibrate != "none"
 
     def _sequences(
         self, examples: Sequence[ChoiceQuestion]
     ) -> tuple[list[list[TokenSequence]], int]:
-        subwords, making = self._subwords(examples), self._text_sequences
-        found, num_cut = [], 0
+        long_text, max_length = self.state.config.long_text, self.state.max_length
+        text_sequences = TextSequences(self.tokenizer, max_length, long_text)
+        subwords = self._subwords(examples)
+        encoded, num_cut = [], 0
         for example in examples:
             sequences, longest = [], 0
-            for part, texts in enumerate(texts_of_choices(example)):
-                context, second = texts
-                first, rest = subwords[context, False], []
-                if second is not None:
-                    rest = subwords[second, True]
-                room = making.room(pair=second is not None)
+            for number, (context, second) in enumerate(texts_of_choices(example)):
+                first = subwords[context, False]
+                rest = [] if second is None else subwords[second, True]
+                room = text_sequences.room(pair=second is not None)
                 size = len(first) + len(rest)
-                making.check_size(example, size, room)
+                text_sequences.check_size(example, size, room)
                 longest = max(longest, size - room)
-                cut, rest = making.with_cut_context(first, rest, room)
-                ids, segments = self.tokenizer.build(cut, None if second is None else rest)
-                right = None if example.label is None else {"right": [part == example.label]}
-                sequences.append(
-                    TokenSequence(example.id, ids, segments, window=part, target=right)
-                )
-            found.append(sequences)
+                cut, rest = text_sequences.with_cut_context(first, rest, room)
+                ids, token_types = self.tokenizer.build(cut, None if second is None else rest)
+                sequences.append(TokenSequence(example.id, ids, token_types, window=number))
+            encoded.append(sequences)
             num_cut += longest > 0
-        return found, num_cut
+        return encoded, num_cut
 
-    @property
-    def _text_sequences(self) -> TextSequences:
-        return TextSequences(self.tokenizer, self.state.max_length, self.state.config.long_text)
+    def _window_targets(
+        self, example: ChoiceQuestion, windows: Sequence[TokenSequence]
+    ) -> list[dict[str, list[float]]]:
+        return [{"right": [number == example.label]} for number in range(len(windows))]
 
     def _subwords(self, examples: Sequence[ChoiceQuestion]) -> dict[tuple[str, bool], list[int]]:
-        """Return the subwords of each text; most questions have a text that all choices share.
+        """Tokenize each text once; most questions have a text that all choices share.
 
         The first text of a sequence is cut where the settings say, the second at its beginning.
         """
-        flat = dict.fromkeys(
-            (text, bool(second))
-            for example in examples
-            for both in texts_of_choices(example)
-            for second, text in enumerate(both)
-            if text is not None
-        )
-        found: dict[tuple[str, bool], list[int]] = {}
+        pairs = [texts for example in examples for texts in texts_of_choices(example)]
+        subwords: dict[tuple[str, bool], list[int]] = {}
         for second in (False, True):
-            texts = [text for text, is_second in flat if is_second == second]
+            texts = dict.fromkeys(pair[second] for pair in pairs)
+            known = [text for text in texts if text is not None]
             last = second or self.state.config.long_text == "truncate-start"
-            ids = self.tokenizer.first_subwords(texts, self.state.max_length, last=last)
-            found |= dict(zip(((text, second) for text in texts), ids, strict=True))
-        return found
+            ids = self.tokenizer.first_subwords(known, self.state.max_length, last=last)
+            subwords |= dict(zip(((text, second) for text in known), ids, strict=True))
+        return subwords
 
     def _targets(
         self, rows: Mapping[str, Ragged], sequences: FlatSequences
@@ -184,14 +172,14 @@ class ChoiceTask(Task):
         return labeled_model(self, ChoiceScorer.from_pretrained, folder, dropout=dropout)
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropy of the right choices, and the number of questions."""
+        """Compute the summed cross entropy of the right choices, and the number of questions."""
         label = batch.targets["label"]
         scores = by_question(logits, batch)
         losses = functional.cross_entropy(scores, label, ignore_index=IGNORED, reduction="sum")
         return losses, (label != IGNORED).sum().to(logits.dtype)
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
-        """Return the score of each sequence."""
+        """Decode the score of each sequence."""
         return batch.window_outputs(logits[:, 0].cpu().numpy().astype(np.float64))
 
     def finish(self, example: ChoiceQuestion, outputs: Sequence[WindowOutput]) -> ChoicePrediction:
@@ -230,13 +218,12 @@ class ChoiceTask(Task):
     def _score(
         self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction], **facts: Any
     ) -> dict[str, float]:
-        found = super()._score(gold, predicted)
+        scores = super()._score(gold, predicted)
         if self.state.temperature is not None:
-            labels = [example.label for example in gold]
-            correct = [p.choice == label for p, label in zip(predicted, labels, strict=True)]
+            correct = [p.choice == e.label for p, e in zip(predicted, gold, strict=True)]
             before = [max(p.uncalibrated or ()) for p in predicted]
-            found |= calibration_scores(correct, [p.score for p in predicted], before)
-        return found
+            scores |= calibration_scores(correct, [p.score for p in predicted], before)
+        return scores
 
 
 def texts_of_choices(example: ChoiceQuestion) -> Iterator[tuple[str, str | None]]:

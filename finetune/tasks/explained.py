@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,52 +14,27 @@ import torch
 from finetune.models.heads.crf import CrfScores
 from finetune.preprocessing.encodings import Array, FlatSequences
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
-from finetune.types import LabelSpan, SpanPrediction, TextPrediction, TokenPrediction, TokenSequence
+from finetune.types import LabelSpan, SpanPrediction, TokenPrediction, TokenSequence
 
 
-class Explained(ABC):
-    """The labels of predictions that words explain, and their scores.
+class Explained:
+    """The labels of texts, or their number, that words explain; other tasks derive from it.
 
     Args:
-        record: The record of the task.
+        state: The state of the task.
     """
 
     def __init__(self, state: Any) -> None:
         self.state = state
 
     @property
-    @abstractmethod
     def unit(self) -> str:
         """The unit of the scores, such as ``logit``; empty if words explain no label."""
-
-    @abstractmethod
-    def labels(self, prediction: Any) -> Sequence[LabelSpan]:
-        """Return the labels of a prediction to explain."""
-
-    @abstractmethod
-    def scores(self, logits: Any) -> torch.Tensor:
-        """Return the uncalibrated score of each class in each row of the logits: [R, C]."""
-
-    def num_rows(self, sequences: FlatSequences) -> Array:
-        """Return the number of rows of the logits of each sequence: [N]."""
-        return np.ones(len(sequences), dtype=np.int64)
-
-    def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
-        """Return the row of a label among the rows of a sequence; None if it has no row."""
-        return 0
-
-
-class ExplainedTexts(Explained):
-    """Labels of texts, or their number."""
-
-    @property
-    def unit(self) -> str:
-        """The unit of the scores."""
         units = {"single": "log-probability", "multi": "logit", "regression": "number"}
         return units[self.state.problem]
 
-    def labels(self, prediction: TextPrediction) -> Sequence[LabelSpan]:
-        """Return the predicted label, also a withheld one, each of several, or the number."""
+    def labels(self, prediction: Any) -> Sequence[LabelSpan]:
+        """List the labels of a prediction to explain, also one that is withheld."""
         labels, label = self.state.labels, prediction.label
         label = prediction.decided.get("withheld") if label is None else label
         if label is None:
@@ -70,9 +44,18 @@ class ExplainedTexts(Explained):
         names = label if isinstance(label, tuple) else (str(label),)
         return [LabelSpan(name, labels.id(name)) for name in names]
 
-    def scores(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return log-probabilities of classes, logits of several labels, or the number: [N, C]."""
-        return logits.log_softmax(-1) if self.state.problem == "single" else logits
+    def scores(self, logits: Any) -> torch.Tensor:
+        """Compute the uncalibrated score of each class in each row of the logits: [R, C]."""
+        scores: torch.Tensor = logits
+        return scores.log_softmax(-1) if self.state.problem == "single" else scores
+
+    def num_rows(self, sequences: FlatSequences) -> Array:
+        """Count the rows of the logits of each sequence: [N]."""
+        return np.ones(len(sequences), dtype=np.int64)
+
+    def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
+        """Find the row of a label among the rows of a sequence; None if it has no row."""
+        return 0
 
 
 class ExplainedTags(Explained):
@@ -84,21 +67,25 @@ class ExplainedTags(Explained):
         return "log-probability" if self.state.config.context == "none" else ""
 
     def labels(self, prediction: TokenPrediction) -> Sequence[LabelSpan]:
-        """Return the tag of each word, without O and withheld tags."""
+        """List the tag of each word, without O and withheld tags."""
         ids = self.state.labels.ids(prediction.tags, -1)
         tags = enumerate(zip(prediction.tags, ids, strict=True))
         return [LabelSpan(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
 
     def scores(self, logits: torch.Tensor | CrfScores) -> torch.Tensor:
-        """Return log-probabilities of tags; a CRF gives them from its emissions alone: [R, C]."""
+        """Compute log-probabilities of tags; a CRF gives them from its emissions alone: [R, C]."""
         return (logits.emissions if isinstance(logits, CrfScores) else logits).log_softmax(-1)
 
     def num_rows(self, sequences: FlatSequences) -> Array:
-        """Return the number of core words of each sequence, or of their subwords: [N]."""
-        return self.state.num_rows(sequences)  # type: ignore[no-any-return]
+        """Count the core words of each sequence, or their subwords: [N]."""
+        if not self.state.all_subwords:
+            return sequences.num_words
+        starts, offsets, _ = sequences.words
+        counts: Array = starts[offsets[1:] - 1].astype(np.int64) - starts[offsets[:-1]]
+        return counts
 
     def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
-        """Return the row of a word, or of its first subword; None in the other windows."""
+        """Find the row of a word, or of its first subword; None in the other windows."""
         assert label.words is not None
         word = label.words[0] - sequence.first_word
         if not 0 <= word < sequence.num_words:
@@ -116,21 +103,21 @@ class ExplainedSpans(Explained):
         return "logit" if self.state.config.context == "none" else ""
 
     def labels(self, prediction: SpanPrediction) -> Sequence[LabelSpan]:
-        """Return the type of each span."""
+        """List the type of each span."""
         ids = self.state.labels.id
         return [LabelSpan(span.label, ids(span.label), span[:2]) for span in prediction.spans]
 
     def scores(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return the logits of types against no type: [S, C]."""
+        """Compute the logits of types against no type: [S, C]."""
         return logits if self.state.multi_label else logits[:, 1:] - logits[:, :1]
 
     def num_rows(self, sequences: FlatSequences) -> Array:
-        """Return the number of candidates of each sequence: [N]."""
+        """Count the candidates of each sequence: [N]."""
         width = self.state.max_width
         return np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
 
     def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
-        """Return the row of a span; None in windows without it."""
+        """Find the row of a span; None in windows without it."""
         assert label.words is not None
         start, end = (word - sequence.first_word for word in label.words)
         if start < 0 or end > sequence.num_words:

@@ -22,7 +22,7 @@ from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutp
 from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
 from finetune.tasks.base import BatchLoss, Task, starting_model
-from finetune.tasks.explained import ExplainedTexts
+from finetune.tasks.explained import Explained
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import (
     Batch,
@@ -45,11 +45,11 @@ def cosine_loss(
     return errors.sum(), u.new_full((), len(label))
 
 
-class ExplainedFewShot(ExplainedTexts):
-    """Labels of texts."""
+class ExplainedFewShot(Explained):
+    """Labels of texts, by the classifier on their vectors."""
 
     def scores(self, logits: Any) -> torch.Tensor:
-        """Return log-probabilities of classes [N, C]."""
+        """Compute log-probabilities of classes [N, C]."""
         return super().scores(_class_logits(logits))
 
 

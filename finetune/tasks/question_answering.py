@@ -30,7 +30,7 @@ from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.calibration import check_thresholds
-from finetune.tasks.soft_losses import SoftAnswerLoss
+from finetune.tasks.soft_losses import soft_answer_loss
 from finetune.tasks.state import TaskState
 from finetune.types import (
     AnswerPrediction,
@@ -52,7 +52,7 @@ MOST_MISPLACED = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerState(TaskState, AnswerDecoder):
-    """The state of question answering; ``AnswerDecoder`` explains what decides predictions."""
+    """The state of question answering; ``AnswerDecoder`` explains the fields of decoding."""
 
     config: QAConfig
     unanswerable: bool
@@ -84,7 +84,7 @@ class AnswerState(TaskState, AnswerDecoder):
         return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
-        """Return a question and its context as an example."""
+        """Convert a question and its context to an example."""
         pair: Any = as_example(index, item, words=False, pairs=True, where=where)
         return Question(index, pair.text, pair.pair, where=pair.where)
 
@@ -98,7 +98,7 @@ class QuestionAnsweringTask(Task):
     skipped_checks = ("labels", "pairs")
     gold = attrgetter("answers")
     graph_refusal = ""
-    soft_loss = SoftAnswerLoss
+    soft_loss = soft_answer_loss
 
     @classmethod
     def prepare(cls, config: QAConfig, data: Dataset) -> Dataset:
@@ -113,29 +113,28 @@ class QuestionAnsweringTask(Task):
         if "train" in splits and not any(splits["train"].column("answers")):
             raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
         for split, examples in splits.items():
-            why = list(map(misplaced, examples))
-            if not any(why):
+            reasons = list(map(misplaced, examples))
+            wrong = [index for index, reason in enumerate(reasons) if reason]
+            if not wrong:
                 continue
-            places = [place for place, reason in enumerate(why) if reason]
-            where, reason = examples[places[0]].where, why[places[0]]
-            others = (
-                f" (and so {quantity(len(places) - 1, 'other')} of {split})" if places[1:] else ""
-            )
+            problem = f"{examples[wrong[0]].where}: {reasons[wrong[0]]}"
+            if more := wrong[1:]:
+                problem += f" (and so {quantity(len(more), 'other')} of {split})"
             if split != "train":
-                notes.append(f"warning: {where}: {reason}{others}: it is scored by its text")
+                notes.append(f"warning: {problem}: it is scored by its text")
                 continue
-            if len(places) > MOST_MISPLACED * sum(map(bool, examples.column("answers"))):
+            if len(wrong) > MOST_MISPLACED * sum(map(bool, examples.column("answers"))):
                 raise UserError(
-                    f"{where}: {reason}{others}: write each answer as it is in the context, with "
-                    "the number of its first character there (`answer_start`, from 0)."
+                    f"{problem}: write each answer as it is in the context, with the number of its "
+                    "first character there (`answer_start`, from 0)."
                 )
-            notes.append(f"warning: {where}: {reason}{others}: left out of training")
-            splits[split] = examples.keep(not reason for reason in why)
+            notes.append(f"warning: {problem}: left out of training")
+            splits[split] = examples.keep(not reason for reason in reasons)
         return replace(data, splits=splits, notes=notes)
 
     @classmethod
     def derive(cls, config: QAConfig, data: Dataset) -> dict[str, Any]:
-        """Return whether questions may have no answer."""
+        """Derive whether questions may have no answer."""
         unanswerable = not all(data.splits["train"].column("answers"))
         return {"labels": LabelSet(POSITIONS), "pairs": True, "unanswerable": unanswerable}
 
@@ -180,25 +179,31 @@ class QuestionAnsweringTask(Task):
             )
         return notes
 
+    def _window_targets(
+        self, example: Question, windows: Sequence[TokenSequence]
+    ) -> list[dict[str, list[float]]] | None:
+        no_gold: dict[str, list[float]] = {name: [-1] for name in POSITIONS}
+        return [no_gold] * len(windows) if example.answers is None else None
+
     def _targets(
         self, rows: Mapping[str, Ragged], sequences: FlatSequences
     ) -> dict[str, torch.Tensor]:
-        found = {name: torch.from_numpy(rows[name].values.astype(np.int64)) for name in POSITIONS}
-        weight = (found["start"] >= 0).float()
-        return {name: value.clamp(min=0) for name, value in found.items()} | {"weight": weight}
+        positions = super()._targets(rows, sequences)
+        weight = (positions["start"] >= 0).float()
+        return {name: row.clamp(min=0) for name, row in positions.items()} | {"weight": weight}
 
     def model(self, folder: str | Path | None = None) -> QuestionAnswerer:
         """Make a new model on the configured encoder, or load one from a folder."""
         return labeled_model(self, QuestionAnswerer.from_pretrained, folder)
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed loss of start and end of the windows, and their number."""
+        """Compute the summed loss of start and end of the windows, and their number."""
         start, end = (batch.targets[name] for name in POSITIONS)
         weight = batch.targets["weight"].to(logits.dtype)
         return (position_losses(logits, batch, start, end) * weight).sum(), weight.sum()
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
-        """Return the start and end logits of the first token and the context tokens [1 + m, 2]."""
+        """Decode the start and end logits of the first token and the context tokens [1 + m, 2]."""
         begins, sizes = batch.words.tolist(), batch.word_lengths.tolist()
         firsts = batch.cu_seqlens[:-1].tolist()
         rows = [
@@ -208,7 +213,7 @@ class QuestionAnsweringTask(Task):
         return batch.window_outputs(self.state.windows(logits.cpu().numpy(), rows))
 
     def finish(self, example: Question, outputs: Sequence[WindowOutput]) -> AnswerPrediction:
-        """Return the best answers of all windows."""
+        """Choose the best answers of all windows."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
         return self.state.finish(example, outputs, tokens)
 
@@ -222,7 +227,7 @@ class QuestionAnsweringTask(Task):
             return {"thresholds": {}}, "too few questions to choose a threshold of no answer"
         threshold = best_threshold(
             [gold_answers(example) or () for example, _ in pairs],
-            [_best_text(prediction) for _, prediction in pairs],
+            [p.best[0].text if p.best else "" for _, p in pairs],
             [prediction.no_answer_score or 0.0 for _, prediction in pairs],
         )
         note = f"no answer is predicted from a probability of {threshold:.3f}, chosen on validation"
@@ -231,7 +236,3 @@ class QuestionAnsweringTask(Task):
     def apply_fitted(self, example: Question, prediction: AnswerPrediction) -> AnswerPrediction:
         """Apply the fitted values to a prediction."""
         return self.state.decide(prediction.id, prediction.best, prediction.no_answer_score)
-
-
-def _best_text(prediction: AnswerPrediction) -> str:
-    return prediction.best[0].text if prediction.best else ""

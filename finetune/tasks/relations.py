@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ class RelationTask(WordTask):
 
     @classmethod
     def derive(cls, config: RelationsConfig, data: Dataset) -> dict[str, Any]:
-        """Return the labels, the pairs of related types, and whether in both directions."""
+        """Derive the labels, the pairs of related types, and whether in both directions."""
         train = data.splits["train"]
         related = _related(train)
         counts, num_both = Counter[str](), 0
@@ -139,57 +139,67 @@ class RelationTask(WordTask):
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on the pairs to classify, and notes on the unseen types of each split."""
-        state, found = self.state, list(data.notes)
+        state, notes = self.state, list(data.notes)
         for split, rows in data.splits.items():
             spans = [example.spans or () for example in rows]
-            chosen = [{*_pairs(state.config, state.related, each)} for each in spans]
-            every = sum(len(each) * (len(each) - 1) for each in spans)
-            number = sum(map(len, chosen))
-            if len(chosen) and max(map(len, chosen)) > MANY_PAIRS:
-                most, example = max(zip(map(len, chosen), rows, strict=True), key=itemgetter(0))
-                found.append(
-                    f"warning: {example.where}: {most:,} pairs in one text: split it into sentences"
+            pairs = [{*_pairs(state.config, state.related, in_text)} for in_text in spans]
+            most = max(map(len, pairs), default=0)
+            if most > MANY_PAIRS:
+                where = next(e.where for e, p in zip(rows, pairs, strict=True) if len(p) == most)
+                notes.append(
+                    f"warning: {where}: {most:,} pairs in one text: split it into sentences"
                 )
-            note = f"{split}: {number:,} of {quantity(every, 'ordered pair')} of spans classified"
+            ordered = quantity(sum(len(s) * (len(s) - 1) for s in spans), "ordered pair")
+            note = f"{split}: {sum(map(len, pairs)):,} of {ordered} of spans classified"
             gold = [{(r.subject, r.object) for r in example.relations or ()} for example in rows]
-            missed = sum(len(g - c) for g, c in zip(gold, chosen, strict=True))
-            if missed:
+            if missed := sum(len(g - p) for g, p in zip(gold, pairs, strict=True)):
                 note += f"; {missed:,} of {quantity(sum(map(len, gold)), 'relation')} cannot be "
                 note += "found, as none in training is between spans of such types (--pairs all)"
-            found.append(note)
-            types = Counter(span.label for each in spans for span in each)
+            notes.append(note)
+            types = Counter(span.label for in_text in spans for span in in_text)
             if unseen := sorted(types.keys() - state.related.keys()):
                 number = sum(types[name] for name in unseen)
-                found.append(
+                notes.append(
                     f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
                     f"{abbreviated(unseen)}"
                 )
-        return replace(data, notes=found)
+        return replace(data, notes=notes)
 
     @cached_property
     def _markers(self) -> Markers:
         return Markers(self.tokenizer)
 
+    def _pairs(self, example: TokenExample) -> list[tuple[Span, Span]]:
+        if example.spans is None:
+            where = f"{example.where}: " if example.where else ""
+            raise UserError(
+                f"{where}there are no `spans`, and this model finds relations between given ones: "
+                "predict them with a `ner` run first."
+            )
+        return list(_pairs(self.state.config, self.state.related, example.spans))
+
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
-        state = self.state
         neighbors = self._neighbors(examples)
         subwords = self.tokenizer.word_subwords([example.words for example in examples])
         result, num_cut = [], 0
         for example, words in zip(examples, subwords, strict=True):
-            gold = None if example.relations is None else _gold_labels(example)
-            found = []
-            for number, pair in enumerate(_pairs(state.config, state.related, _spans(example))):
-                encoding, num_left_out = self._pair(example, words, pair, neighbors)
-                target = None
-                if gold is not None:
-                    label = gold.get(pair)
-                    target = {"label": [_class_of(label, state.labels)]}
-                found.append(replace(encoding, window=number, target=target))
+            sequences = []
+            for number, pair in enumerate(self._pairs(example)):
+                sequence, num_left_out = self._pair_sequence(example, words, pair, neighbors)
+                sequences.append(replace(sequence, window=number))
                 num_cut += num_left_out
-            result.append(found)
+            result.append(sequences)
         return result, num_cut
 
-    def _pair(
+    def _window_targets(
+        self, example: TokenExample, windows: Sequence[TokenSequence]
+    ) -> list[dict[str, list[float]]]:
+        """Make ``label``: 0 without a relation, ``IGNORED`` for a label that training lacks."""
+        gold, labels = _gold_labels(example), ["", *self.state.labels]
+        pairs = [gold.get(pair, "") for pair in self._pairs(example)]
+        return [{"label": [labels.index(n) if n in labels else IGNORED]} for n in pairs]
+
+    def _pair_sequence(
         self,
         example: TokenExample,
         words: WordIds,
@@ -226,8 +236,8 @@ class RelationTask(WordTask):
     ) -> dict[str, torch.Tensor]:
         state = self.state
         weights = state.class_weights and (1.0, *state.class_weights)
-        label = torch.from_numpy(rows["label"].values.astype(np.int64))
-        return {"label": label} | loss_targets(state.config, weights, state.class_frequencies)
+        targets = super()._targets(rows, sequences)
+        return targets | loss_targets(state.config, weights, state.class_frequencies)
 
     def model(self, folder: str | Path | None = None) -> RelationClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
@@ -240,68 +250,50 @@ class RelationTask(WordTask):
         )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed loss of the pairs [N, 1 + C], and their summed weight."""
+        """Compute the summed loss of the pairs [N, 1 + C], and their summed weight."""
         losses, weights = class_losses(
             self.state.config, logits, batch.targets["label"], batch.targets
         )
         return (losses * weights).sum(), weights.sum()
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
-        """Return the probabilities [1 + C] of each pair."""
+        """Compute the probabilities [1 + C] of each pair."""
         rows = np.exp(log_softmax(logits.cpu().numpy().astype(np.float64)))
         return batch.window_outputs(rows)
 
     def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> RelationPrediction:
         """Predict the most probable label of each pair, in one or both directions."""
-        state, spans = self.state, _spans(example)
-        pairs = list(_pairs(state.config, state.related, spans))
-        found: dict[tuple[Span, Span], tuple[float, Relation]] = {}
+        state, pairs = self.state, self._pairs(example)
+        scores: dict[Relation, float] = {}
         for output in outputs:
-            best = int(output.values.argmax())
-            if best:
-                subject, object = pairs[output.window]
-                relation = Relation(subject, object, state.labels[best - 1])
-                found[subject, object] = float(output.values[best]), relation
+            if best := int(output.values.argmax()):
+                relation = Relation(*pairs[output.window], state.labels[best - 1])
+                scores[relation] = float(output.values[best])
         setting = state.config.decoding
         if not (state.both if setting == "auto" else setting == "both"):
-            for (subject, object), (score, _) in list(found.items()):
-                other = found.get((object, subject))
-                if other is not None and other[0] >= score:
-                    del found[subject, object]
-        predicted = sorted((relation, score) for score, relation in found.values())
+            by_pair = {relation[:2]: relation for relation in scores}
+            for pair, relation in by_pair.items():
+                other = by_pair.get(pair[::-1])
+                if other in scores and relation in scores and scores[other] >= scores[relation]:
+                    del scores[relation]
+        relations = tuple(sorted(scores))
         return RelationPrediction(
             example.id,
             example.words,
-            spans,
-            tuple(relation for relation, _ in predicted),
-            tuple(score for _, score in predicted),
+            example.spans or (),
+            relations,
+            tuple(scores[relation] for relation in relations),
             offsets=example.offsets,
             text=example.text,
         )
 
 
-def _class_of(label: str | None, labels: LabelSet) -> int:
-    if label is None:
-        return 0
-    return labels.id(label) + 1 if label in labels else IGNORED
-
-
-def _spans(example: TokenExample) -> tuple[Span, ...]:
-    if example.spans is None:
-        where = f"{example.where}: " if example.where else ""
-        raise UserError(
-            f"{where}there are no `spans`, and this model finds relations between given ones: "
-            "predict them with a `ner` run first."
-        )
-    return example.spans
-
-
 def _related(examples: Sequence[TokenExample]) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {s.label: set() for e in examples for s in e.spans or ()}
+    related: dict[str, set[str]] = {s.label: set() for e in examples for s in e.spans or ()}
     for example in examples:
         for subject, object, _ in example.relations or ():
-            found[subject.label].add(object.label)
-    return {name: sorted(found[name]) for name in sorted(found)}
+            related[subject.label].add(object.label)
+    return {name: sorted(related[name]) for name in sorted(related)}
 
 
 def _pairs(

@@ -40,7 +40,7 @@ from finetune.tasks.class_losses import (
     loss_targets,
 )
 from finetune.tasks.explained import ExplainedSpans
-from finetune.tasks.soft_losses import SoftSpanLoss
+from finetune.tasks.soft_losses import soft_span_loss
 from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_thresholds
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
@@ -55,13 +55,10 @@ from finetune.types import (
     quantity,
 )
 
-Bounds = Sequence[tuple[int, int]]
-"""The words (start, end) of each window of a text."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SpanState(WordState, SpanDecoder):
-    """The state of a span-based NER task; ``SpanDecoder`` explains what decides predictions."""
+    """The state of a span-based NER task; ``SpanDecoder`` explains the fields of decoding."""
 
     config: NerConfig
     max_width: int | None
@@ -102,8 +99,9 @@ class SpanNerTask(WordTask):
     state: SpanState
     state_class = SpanState
     gold = attrgetter("spans")
+    _core_only = False
     explained = ExplainedSpans
-    soft_loss = SoftSpanLoss
+    soft_loss = soft_span_loss
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
@@ -112,7 +110,7 @@ class SpanNerTask(WordTask):
 
     @classmethod
     def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
-        """Return the span types, the widest candidate and the constraint on predicted spans."""
+        """Derive the span types, the widest candidate and the constraint on predicted spans."""
         counts, widths, nested = Counter[str](), Counter[int](), False
         for example in data.splits["train"]:
             spans = split_at_gold(example).spans or ()
@@ -139,53 +137,35 @@ class SpanNerTask(WordTask):
         note = f"candidates: spans {limit}; decoding {self.state.constraint}"
         return replace(data, notes=[*data.notes, note])
 
-    @property
-    def calibrated(self) -> bool:
-        """True if thresholds are chosen."""
-        return self.state.config.calibrate != "none"
+    def _window_targets(
+        self, example: TokenExample, windows: Sequence[TokenSequence]
+    ) -> list[dict[str, Sequence[float]]]:
+        """Make ``indices`` and ``classes`` of the gold candidates of each window.
 
-    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
-        encoded, num_cut = self._windows(examples, core_only=False)
-        result = []
-        for example, windows in zip(examples, encoded, strict=True):
-            if example.spans is not None:
-                bounds = [(w.first_word, w.first_word + w.num_words) for w in windows]
-                windows = [
-                    replace(window, target=self._gold(example.spans, bounds, index))
-                    for index, window in enumerate(windows)
-                ]
-            result.append(windows)
-        return result, num_cut
-
-    def _gold(
-        self, spans: Sequence[Span], bounds: Bounds, index: int
-    ) -> dict[str, Sequence[float]]:
-        """Make the target of window ``index``: ``indices`` and ``classes`` of its gold candidates,
-        indices of the ``others``, which another window predicts, ``num_words`` that it predicts as
-        candidates, and ``width``, the number of its words."""
-        start, end = bounds[index]
-        size, widest = end - start, self.state.max_width
-        found = [
-            (candidate_index(s.start - start, s.end - start, size, widest), number)
-            for s, number in self._known(spans)
-            if start <= s.start and s.end <= end and not self._too_wide(s)
-        ]
-        others: list[int] = []
-        num_words = size
-        if len(bounds) > 1:
-            predicted = predicted_candidates(bounds, index, widest)
-            others = np.flatnonzero(~predicted).tolist()
-            words = np.arange(size)
-            single = candidate_index(words, words + 1, size, widest)
-            num_words = int(predicted[single].sum())
-        indices, classes = zip(*found, strict=True) if found else ((), ())
-        return {
-            "indices": indices,
-            "classes": classes,
-            "others": others,
-            "num_words": [num_words],
-            "width": [size],
-        }
+        Also the indices of the ``others``, which another window predicts, ``num_words`` that the
+        window predicts as candidates, and ``width``, the number of its words.
+        """
+        bounds = [(w.first_word, w.first_word + w.num_words) for w in windows]
+        widest, spans, targets = self.state.max_width, self._known(example.spans or ()), []
+        for index, (start, end) in enumerate(bounds):
+            size = end - start
+            gold = [
+                (candidate_index(s.start - start, s.end - start, size, widest), number)
+                for s, number in spans
+                if start <= s.start and s.end <= end and not self._too_wide(s)
+            ]
+            others, num_words = list[int](), size
+            if example.spans is None:
+                others, num_words = list(range(num_candidates(size, widest))), 0
+            elif len(bounds) > 1:
+                predicted = predicted_candidates(bounds, index, widest)
+                others = np.flatnonzero(~predicted).tolist()
+                words = np.arange(size)
+                num_words = int(predicted[candidate_index(words, words + 1, size, widest)].sum())
+            indices, classes = zip(*gold, strict=True) if gold else ((), ())
+            target = {"indices": indices, "classes": classes, "others": others}
+            targets.append({**target, "num_words": [num_words], "width": [size]})
+        return targets
 
     def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
         labels, multi_label = self.state.labels, self.state.multi_label
@@ -231,30 +211,28 @@ class SpanNerTask(WordTask):
     def _targets(
         self, rows: Mapping[str, Ragged], sequences: FlatSequences
     ) -> dict[str, torch.Tensor]:
-        """Return ``span``, ``num_words`` predicted, and ``loss_targets``.
+        """Make ``span``, ``num_words`` predicted, and ``loss_targets``.
 
         ``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels;
         ``IGNORED`` for candidates that another window predicts.
         """
-        state = self.state
+        state, weights = self.state, self.state.class_weights
         widths = rows["width"].values.tolist()
         ends = np.cumsum([num_candidates(number, state.max_width) for number in widths])
         begins = np.concatenate(([0], ends[:-1]))
-        shape = (ends[-1], len(state.labels)) if state.multi_label else (ends[-1],)
-        target = np.zeros(shape, dtype=np.int64)
         gold, others = (
             rows[name].values.astype(np.int64) + np.repeat(begins, rows[name].counts)
             for name in ("indices", "others")
         )
         classes = rows["classes"].values.astype(np.int64)
         if state.multi_label:
+            target = np.zeros((ends[-1], len(state.labels)), dtype=np.int64)
             target[gold, classes] = 1
         else:
+            target = np.zeros(ends[-1], dtype=np.int64)
             target[gold] = classes
+            weights = weights and (1.0, *weights)
         target[others] = IGNORED
-        weights = state.class_weights
-        if weights is not None and not state.multi_label:
-            weights = (1.0, *weights)
         num_words = torch.tensor(int(rows["num_words"].values.sum()))
         spans = {"span": torch.from_numpy(target), "num_words": num_words}
         return spans | loss_targets(state.config, weights)
@@ -275,37 +253,33 @@ class SpanNerTask(WordTask):
         return head
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed loss of logits [S, C], and the number of words.
+        """Compute the summed loss of logits [S, C], and the number of words.
 
         It is divided by words and not by candidates, so a wider --max-width does not reduce the
         contribution of entities to the loss.
         """
         target, config = batch.targets["span"], self.state.config
-        several = config.multi_label
-        if config.loss != "ce" or self.state.class_weights is not None:
-            if several:
-                known = target != IGNORED
-                losses = label_losses(config, logits, target * known, batch.targets) * known
-            else:
-                losses, weights = class_losses(config, logits, target, batch.targets)
-                losses = losses * weights
-            total = losses.sum()
-        elif several:
-            known = target != IGNORED
+        known = target != IGNORED
+        is_plain = config.loss == "ce" and self.state.class_weights is None
+        if config.multi_label and is_plain:
             total = functional.binary_cross_entropy_with_logits(
                 logits,
                 target.to(logits.dtype) * known,
                 weight=known.to(logits.dtype),
                 reduction="sum",
             )
-        else:
+        elif is_plain:
             total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
+        elif config.multi_label:
+            total = (label_losses(config, logits, target * known, batch.targets) * known).sum()
+        else:
+            losses, weights = class_losses(config, logits, target, batch.targets)
+            total = (losses * weights).sum()
         return total, batch.targets["num_words"]
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
-        """Return the candidates of each sequence whose score could reach a threshold."""
-        rows = self.state.windows(logits.cpu().numpy(), batch.num_words)
-        return batch.window_outputs(rows)
+        """Decode the candidates of each sequence whose score could reach a threshold."""
+        return batch.window_outputs(self.state.windows(logits.cpu().numpy(), batch.num_words))
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]

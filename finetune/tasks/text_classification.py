@@ -8,9 +8,11 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,10 +22,17 @@ import torch
 
 from finetune.config.tasks import TextConfig
 from finetune.data import Dataset
-from finetune.data.labels import with_standard_names
-from finetune.data.text_labels import nli_label_order, prepare_texts
+from finetune.data.labels import voted_names, with_standard_names
+from finetune.data.text_labels import (
+    check_text_settings,
+    label_order,
+    names_of,
+    nli_label_order,
+    prepare_texts,
+    problem_of,
+)
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
-from finetune.evaluation.positive import named_positive
+from finetune.evaluation.positive import named_positive, positive_label
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
@@ -32,18 +41,20 @@ from finetune.preprocessing.texts import TextSequences
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
+    class_frequencies,
     class_losses,
+    class_weights,
     label_losses,
     loss_targets,
     vote_losses,
 )
 from finetune.tasks.decoding import TextDecoder
-from finetune.tasks.explained import Explained, ExplainedTexts
-from finetune.tasks.soft_losses import SoftLoss, SoftTextLoss
+from finetune.tasks.explained import Explained
+from finetune.tasks.soft_losses import soft_text_loss
 from finetune.tasks.state import TaskState
-from finetune.tasks.text_fields import derive_texts
 from finetune.types import (
     Batch,
+    LabelSet,
     TextExample,
     TextPrediction,
     TokenSequence,
@@ -86,7 +97,7 @@ class TextState(TaskState, TextDecoder):
 
     @property
     def kind(self) -> str:
-        """The kind of predictions."""
+        """The type of the predictions."""
         return {"single": "label", "multi": "labels", "regression": "number"}[self.problem]
 
     @property
@@ -107,8 +118,8 @@ class TextClassificationTask(Task):
     state_class = TextState
     reusable_head = SequenceClassifier
     gold = attrgetter("label")
-    explained: ClassVar[type[Explained]] = ExplainedTexts
-    soft_loss: ClassVar[type[SoftLoss] | None] = SoftTextLoss
+    explained: ClassVar[type[Explained]] = Explained
+    soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = soft_text_loss
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
@@ -117,8 +128,32 @@ class TextClassificationTask(Task):
 
     @classmethod
     def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
-        """Return the kind of problem, the labels in a fixed order, and the class weights."""
-        return derive_texts(config, data)
+        """Derive the problem, the labels in a fixed order, and the class weights."""
+        problem = problem_of(config, data)
+        check_text_settings(config, problem, data)
+        train = data.splits["train"]
+        are_pairs = {pair is not None for pair in train.column("pair")}
+        fields = {"problem": problem, "pairs": are_pairs.pop() if len(are_pairs) == 1 else None}
+        if problem == "regression":
+            return {**fields, "labels": LabelSet(["score"])}
+        counts = Counter(chain.from_iterable(map(names_of, train.column("label"))))
+        votes = config.votes == "soft" and any(len(v or ()) > 1 for v in train.column("votes"))
+        names = {*counts} | (voted_names([train]) if votes else set())
+        labels = LabelSet(cls._label_order(names, data.label_order))
+        positive = config.positive
+        if problem == "single" and len(labels) == 2:
+            positive = positive_label(labels, counts, positive)
+        weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
+        return {
+            **fields,
+            "labels": labels,
+            "class_weights": weights,
+            "class_frequencies": class_frequencies(config, labels, counts, len(train)),
+            "positive": positive,
+            "votes": votes,
+        }
+
+    _label_order = staticmethod(label_order)
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on the positive class where its name does not tell it."""
@@ -133,11 +168,6 @@ class TextClassificationTask(Task):
         """The reason why an exported graph cannot replace the model; empty if it can."""
         return CUSTOM_HEAD if self.state.config.custom_head else ""
 
-    @property
-    def calibrated(self) -> bool:
-        """True if a temperature is fitted."""
-        return self.state.config.calibrate != "none"
-
     @cached_property
     def _text_sequences(self) -> TextSequences:
         state = self.state
@@ -146,79 +176,57 @@ class TextClassificationTask(Task):
         )
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
-        config = self.state.config
-        if config.pair_encoder != "cross":
-            encoded, num_cut = self._text_sequences.encode_apart(examples)
-        else:
-            encoded, num_cut = self._text_sequences.encode(examples)
-        targets = [
-            [replace(encoding, target=self._target(example, len(windows))) for encoding in windows]
-            for example, windows in zip(examples, encoded, strict=True)
-        ]
-        return targets, num_cut
+        if self.state.config.pair_encoder != "cross":
+            return self._text_sequences.encode_apart(examples)
+        return self._text_sequences.encode(examples)
 
-    def _target(self, example: TextExample, num_windows: int) -> dict[str, list[float]] | None:
+    def _window_targets(
+        self, example: TextExample, windows: Sequence[TokenSequence]
+    ) -> list[dict[str, list[float]]]:
+        """Make ``label``, the ``weight`` of a window, and the shares of ``votes``."""
         label, labels = example.label, self.state.labels
-        if label is None:
-            return None
         if self.state.problem == "regression":
-            numbers = [float(label)]  # type: ignore[arg-type]
+            numbers = [float(label or 0.0)]  # type: ignore[arg-type]
         elif self.state.problem == "multi":
-            assert isinstance(label, tuple)
-            numbers = [float(name in label) for name in labels]
+            numbers = [float(name in (label or ())) for name in labels]  # type: ignore[operator]
         else:
-            numbers = [labels.id(str(label), example.where)]
-        target = {"label": numbers, "fraction": [1 / num_windows]}
+            numbers = [0 if label is None else labels.id(str(label), example.where)]
+        target = {"label": numbers, "weight": [0.0 if label is None else 1 / len(windows)]}
         if self.state.votes:
-            shares = example.shares()
+            shares = {} if label is None else example.shares()
             target["votes"] = [shares.get(name, 0.0) for name in labels]
-        return target
+        return [target] * len(windows)
 
     def _targets(
         self, rows: Mapping[str, Ragged], sequences: FlatSequences
     ) -> dict[str, torch.Tensor]:
-        """Return ``label`` [N] or [N, C], ``weight`` [N] of the window, and ``loss_targets``.
-
-        Of annotators who disagree, also the shares of their ``votes`` [N, C].
-        """
-        label = rows["label"].values
-        if self.state.problem == "multi":
-            label = label.reshape(-1, len(self.state.labels))
-        elif self.state.problem == "single":
-            label = label.astype(np.int64)
-        targets = {"label": label, "weight": rows["fraction"].values}
-        if self.state.votes:
-            targets["votes"] = rows["votes"].values.reshape(len(label), -1)
-        state = self.state
-        return {name: torch.from_numpy(each) for name, each in targets.items()} | loss_targets(
-            state.config,
-            state.class_weights,
-            state.class_frequencies,
-            independent=state.problem == "multi",
-        )
+        """Make ``label`` [N] or [N, C], ``weight`` [N], ``votes`` [N, C], and ``loss_targets``."""
+        state, targets = self.state, super()._targets(rows, sequences)
+        several = state.problem == "multi"
+        for name in ("votes", "label") if several else ("votes",):
+            if name in targets:
+                targets[name] = targets[name].reshape(-1, len(state.labels))
+        weights = state.class_weights, state.class_frequencies
+        return targets | loss_targets(state.config, *weights, independent=several)
 
     def model(self, folder: str | Path | None = None) -> Any:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.state.config
+        dropout = config.classifier_dropout
         if not config.custom_head:
-            return labeled_model(
-                self,
-                SequenceClassifier.from_pretrained,
-                folder,
-                problem=self.state.problem,
-                dropout=config.classifier_dropout,
-            )
+            load, settings = SequenceClassifier.from_pretrained, {"problem": self.state.problem}
+            return labeled_model(self, load, folder, dropout=dropout, **settings)
         return labeled_model(
             self,
             PairClassifier.from_pretrained,
             folder,
             kind=config.pair_encoder,
             num_codes=NUM_CODES,
-            dropout=config.classifier_dropout or 0.0,
+            dropout=dropout or 0.0,
         )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed loss of classes or labels, or squared error, of [N, C]."""
+        """Compute the summed loss of classes or labels, or squared error, of logits [N, C]."""
         label, weight = batch.targets["label"], batch.targets["weight"].to(logits.dtype)
         config = self.state.config
         if self.state.problem == "regression":
@@ -234,9 +242,8 @@ class TextClassificationTask(Task):
         return (losses * weight).sum(), weight.sum()
 
     def decode(self, logits: Any, batch: Batch) -> list[WindowOutput]:
-        """Return the probabilities [C] of each sequence (regression: the number)."""
-        rows = self.state.windows(logits.cpu().numpy())
-        return batch.window_outputs(rows)
+        """Compute the probabilities [C] of each sequence (regression: the number)."""
+        return batch.window_outputs(self.state.windows(logits.cpu().numpy()))
 
     def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
@@ -290,12 +297,9 @@ class TextClassificationTask(Task):
 class NliTask(TextClassificationTask):
     """One label for each pair of texts."""
 
+    _label_order = staticmethod(nli_label_order)
+
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
         """Map label names to the standard ones if all are NLI labels; as for other texts."""
         return prepare_texts(config, with_standard_names(data))
-
-    @classmethod
-    def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
-        """Return the fields of the state, with the NLI labels in their order."""
-        return derive_texts(config, data, nli_label_order)

@@ -16,7 +16,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -35,7 +34,7 @@ from finetune.models.heads.crf import (
 )
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
+from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.tasks.base import labeled_model
 from finetune.tasks.class_losses import (
     class_frequencies,
@@ -44,7 +43,7 @@ from finetune.tasks.class_losses import (
     loss_targets,
 )
 from finetune.tasks.explained import ExplainedTags
-from finetune.tasks.soft_losses import SoftTagLoss
+from finetune.tasks.soft_losses import soft_tag_loss
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
@@ -62,7 +61,7 @@ from finetune.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class TagState(WordState, TagDecoder):
-    """The state of a tagging task; ``TagDecoder`` explains what decides predictions."""
+    """The state of a tagging task; ``TagDecoder`` explains the fields of decoding."""
 
     config: TagConfig
     scheme: str | None
@@ -94,14 +93,6 @@ class TagState(WordState, TagDecoder):
         config = self.config
         return not config.crf and (config.label_subwords == "all" or config.word_score != "first")
 
-    def num_rows(self, sequences: FlatSequences) -> Array:
-        """Return the number of core words of each sequence, or of their subwords: [N]."""
-        if not self.all_subwords:
-            return sequences.num_words
-        starts, offsets, _ = sequences.words
-        counts: Array = starts[offsets[1:] - 1].astype(np.int64) - starts[offsets[:-1]]
-        return counts
-
 
 class TokenClassificationTask(WordTask):
     """One tag for every word."""
@@ -111,7 +102,7 @@ class TokenClassificationTask(WordTask):
     reusable_head = TokenClassifier
     gold = attrgetter("tags")
     explained = ExplainedTags
-    soft_loss = SoftTagLoss
+    soft_loss = soft_tag_loss
 
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
@@ -128,10 +119,11 @@ class TokenClassificationTask(WordTask):
 
     @classmethod
     def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
-        """Return the tags to predict and their scheme."""
+        """Derive the tags to predict, their scheme, and the class weights."""
         train = data.splits["train"]
         tags_of_words, source = tags_and_scheme(train)
-        found: dict[str, Any] = {"source": source}
+        sentences: Iterable[Sequence[str]] = training_tags(train)
+        scheme = None
         if source is None:
             labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
             if config.scheme != "auto":
@@ -139,16 +131,20 @@ class TokenClassificationTask(WordTask):
                     f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
                     f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
                 )
-            found |= {"labels": LabelSet(labels), "scheme": None}
-            return found | _of_loss(config, labels, training_tags(train))
-        scheme = "BIO" if config.scheme == "auto" else config.scheme
-        types = sorted({s.label for tag in tags_of_words for s in tags_to_spans((tag,), source)})
-        labels = tag_names(types, scheme)
-        if {*labels} == {*data.label_order}:
-            labels = list(data.label_order)
-        found |= {"labels": LabelSet(labels), "scheme": scheme}
-        converted = (convert_tags(tags, source, scheme) for tags in training_tags(train))
-        return found | _of_loss(config, labels, converted)
+        else:
+            scheme = "BIO" if config.scheme == "auto" else config.scheme
+            types = {span.label for tag in tags_of_words for span in tags_to_spans((tag,), source)}
+            labels = tag_names(sorted(types), scheme)
+            if {*labels} == {*data.label_order}:
+                labels = list(data.label_order)
+            sentences = (convert_tags(tags, source, scheme) for tags in sentences)
+        fields: dict[str, Any] = {"labels": LabelSet(labels), "source": source, "scheme": scheme}
+        if config.class_weights == "none" and config.loss == "ce":
+            return fields
+        counts = Counter(chain.from_iterable(sentences))
+        weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
+        frequencies = class_frequencies(config, labels, counts, counts.total())
+        return fields | {"class_weights": weights, "class_frequencies": frequencies}
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on subwords that word scores use without training."""
@@ -161,20 +157,11 @@ class TokenClassificationTask(WordTask):
         )
         return replace(data, notes=[*data.notes, note])
 
-    @property
-    def calibrated(self) -> bool:
-        """True if a temperature is fitted."""
-        return self.state.config.calibrate != "none"
-
-    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
-        encoded, num_cut = self._windows(examples, core_only=True)
-        result = []
-        for example, windows in zip(examples, encoded, strict=True):
-            tags = self._gold_classes(example)
-            if tags is not None:
-                windows = [replace(w, target=self._target(w, tags)) for w in windows]
-            result.append(windows)
-        return result, num_cut
+    def _window_targets(
+        self, example: TokenExample, windows: Sequence[TokenSequence]
+    ) -> list[dict[str, Sequence[float]]]:
+        tags = self._gold_classes(example) or [IGNORED] * len(example.words)
+        return [self._target(window, tags) for window in windows]
 
     def _target(self, window: TokenSequence, tags: list[int]) -> dict[str, Sequence[float]]:
         end = window.first_word + window.num_words
@@ -204,12 +191,17 @@ class TokenClassificationTask(WordTask):
     def _targets(
         self, rows: Mapping[str, Ragged], sequences: FlatSequences
     ) -> dict[str, torch.Tensor]:
-        if self.state.config.crf:
-            return chain_targets(rows, len(self.state.labels))
-        state = self.state
-        return {"tag": torch.from_numpy(rows["tag"].values.astype(np.int64))} | loss_targets(
-            state.config, state.class_weights, state.class_frequencies
-        )
+        """Make ``tag`` of words or subwords, and ``loss_targets``.
+
+        For a CRF also ``begins`` and ``ends`` [N], whether a sequence begins or ends its sentence,
+        and ``allowed`` [W, C], the possible tags of each word, if some tag is unknown.
+        """
+        state, targets = self.state, super()._targets(rows, sequences)
+        if not state.config.crf:
+            return targets | loss_targets(
+                state.config, state.class_weights, state.class_frequencies
+            )
+        return targets | allowed_tags(targets["tag"], len(state.labels))
 
     def model(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
         """Make a new tagger on the configured encoder, or load one from a folder."""
@@ -223,9 +215,11 @@ class TokenClassificationTask(WordTask):
     def loss(
         self, logits: torch.Tensor | CrfScores, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed loss of logits [W, C] and the number of labeled subwords (or the sum of
-        their class weights); for a CRF the summed negative log-likelihood and the number of
-        labeled words."""
+        """Compute the summed loss of logits [W, C], and the number of labeled subwords.
+
+        With class weights it is their sum. For a CRF the loss is the negative log-likelihood, and
+        the number that of labeled words.
+        """
         if isinstance(logits, CrfScores):
             return chain_loss(logits, batch)
         target, config = batch.targets["tag"], self.state.config
@@ -237,7 +231,7 @@ class TokenClassificationTask(WordTask):
         return total, (target != IGNORED).sum()
 
     def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[WindowOutput]:
-        """Return log-probabilities [words, C] of the core words of each sequence, or a chain."""
+        """Compute log-probabilities [words, C] of the core words of each sequence, or a chain."""
         transitions = None
         if isinstance(logits, CrfScores):
             start, end, pairs = (part.detach().cpu().numpy() for part in logits[1:])
@@ -279,28 +273,10 @@ class TokenClassificationTask(WordTask):
         return scores
 
 
-def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, torch.Tensor]:
-    """Return ``tag`` [W]; ``begins`` and ``ends`` [N], whether a sequence begins or ends its
-    sentence; and ``allowed`` [W, C], the possible tags of each word, if some tag is unknown."""
-    tags = torch.from_numpy(rows["tag"].values.astype(np.int64))
-    found = {
-        "tag": tags,
-        "begins": torch.tensor(rows["begins"].values),
-        "ends": torch.tensor(rows["ends"].values),
-    }
+def allowed_tags(tags: torch.Tensor, num_tags: int) -> dict[str, torch.Tensor]:
+    """Make the target ``allowed`` [W, C], the possible tags of each word, if a tag is unknown."""
     unknown = tags == IGNORED
-    if unknown.any():
-        known = functional.one_hot(tags.masked_fill(unknown, 0), num_tags).bool()
-        found["allowed"] = known | unknown[:, None]
-    return found
-
-
-def _of_loss(
-    config: TagConfig, labels: Sequence[str], train: Iterable[Sequence[str]]
-) -> dict[str, Any]:
-    if config.class_weights == "none" and config.loss == "ce":
+    if not unknown.any():
         return {}
-    counts = Counter(chain.from_iterable(train))
-    weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
-    frequencies = class_frequencies(config, labels, counts, counts.total())
-    return {"class_weights": weights, "class_frequencies": frequencies}
+    known = functional.one_hot(tags.masked_fill(unknown, 0), num_tags).bool()
+    return {"allowed": known | unknown[:, None]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from finetune.config.tasks import WordConfig, max_context_subwords
 from finetune.data import read_token_file
@@ -61,13 +61,14 @@ class WordTask(Task):
             "use `finetune predict`, or train without --context and export that"
         )
 
-    def _windows(
-        self, examples: Sequence[TokenExample], *, core_only: bool
-    ) -> tuple[list[list[TokenSequence]], int]:
-        """Return the windows of each example, without targets, and how many words were cut.
+    _core_only: ClassVar[bool] = True
+    """Whether a window has its core words alone; otherwise windows share the words in which they
+    overlap."""
 
-        With ``core_only`` each window has only its core words; otherwise windows share the words in
-        which they overlap. An example that fits into one window gets context (``--context``).
+    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
+        """Make the windows of each example, and count the words that were cut.
+
+        An example that fits into one window gets context (``--context``).
         """
         neighbors = self._neighbors(examples)
 
@@ -81,7 +82,7 @@ class WordTask(Task):
             self.tokenizer,
             self.state.max_length,
             self.state.overlap,
-            core_only=core_only,
+            core_only=self._core_only,
             in_context=in_context if neighbors else None,
         )
 

@@ -117,9 +117,7 @@ class DistillationLoss(RunLoss):
     def __init__(self, task: Task, teacher: Teacher, weights: Distillation) -> None:
         super().__init__(task, task.state.config.custom_loss)
         require_distillable(task, teacher.name)
-        assert task.soft_loss is not None
         self.task, self.teacher, self.weights = task, teacher, weights
-        self.soft_loss = task.soft_loss(task.state)
         self.precision, self.hidden_weight = "fp32", 0.0
         self.layers: Sequence[int] = ()
         self.teacher_layers: Sequence[int] = ()
@@ -139,10 +137,7 @@ class DistillationLoss(RunLoss):
         others = [teacher.task.encode(examples)] if reads_otherwise else []
         if self.weights.unlabeled is not None:
             for chunk in self._unlabeled(scorer.config.encoding, len(examples)):
-                encoded = task.encode(chunk)
-                targets = self.soft_loss.targets_without_gold(encoded.sequences)
-                sequences = replace(encoded.sequences, targets=targets)
-                parts.append(replace(encoded, sequences=sequences))
+                parts.append(task.encode(chunk, for_training=True))
                 others += [teacher.task.encode(chunk)] if reads_otherwise else []
             if len(parts) == 1:
                 raise UserError(f"--unlabeled {self.weights.unlabeled}: has no texts.")
@@ -270,7 +265,8 @@ class DistillationLoss(RunLoss):
         """Return the sums of the three losses of a batch [3], and the number of the first [1]."""
         output, states = forward(batch, self.layers)
         logits, weights = batch.targets["teacher_logits"], self.weights
-        soft = self.soft_loss(output, logits, batch, weights.temperature)
+        assert self.task.soft_loss is not None  # as ``require_distillable`` has found
+        soft = self.task.soft_loss(output, logits, batch, weights.temperature)
         hard, _ = self.function(output, batch)
         hidden = torch.zeros_like(soft)
         if states:

@@ -25,7 +25,7 @@ from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import FlatSequences
 from finetune.tasks import load_task
 from finetune.tasks.tag_decoding import TagDecoder
-from finetune.tasks.token_classification import chain_targets
+from finetune.tasks.token_classification import allowed_tags
 from finetune.training.optimizer import parameter_groups
 from finetune.types import IGNORED, Batch, TokenExample, TokenSequence
 from tests import laboratory as lab
@@ -90,7 +90,10 @@ def target_of(tags: list[int], ends: bool, example: int = 0, first_word: int = 0
 
 
 def targets_of(made: list[TokenSequence]) -> dict[str, torch.Tensor]:
-    return chain_targets(FlatSequences.of(made).targets, 3)
+    rows = FlatSequences.of(made).targets
+    targets = {name: torch.tensor(rows[name].values) for name in ("tag", "begins", "ends")}
+    targets["tag"] = targets["tag"].long()
+    return targets | allowed_tags(targets["tag"], 3)
 
 
 def scores_of(num_words: int) -> CrfScores:
