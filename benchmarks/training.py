@@ -57,7 +57,7 @@ from finetune.runtime.workers import ahead
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
 from finetune.training.optimizer import default_learning_rate, make_optimizer
-from finetune.training.step import Step, begin_step
+from finetune.training.step import Step
 from finetune.types import IGNORED, Batch, TextExample, TokenSequence
 
 LINE = replace(LIKE["classify"], name="prose", mean=25, deviation=12, vocabulary=0.6)
@@ -110,7 +110,7 @@ def _seconds(
     read = [EncodedExamples.of(part).sequences.ids.values for part in subject.occurring]
     vocabulary = SparseEmbeddings(head, config.sparse_embeddings, read)
     masters, optimizer = make_optimizer(head, config, precision)
-    step = begin_step(task, head, masters, optimizer, config, subject.accelerator)
+    step = Step(task, head, masters, optimizer, config, subject.accelerator)
     with vocabulary, masters:
         return seconds_of_steps(step, task, head, EncodedExamples.of(subject.encoded), batches)
 
@@ -170,7 +170,7 @@ def pretraining_case(model: str, settings: Settings) -> Case:
         torch.manual_seed(0)
         head = MaskedLanguageModel(task.model().model).to(device)
         weights = make_optimizer(head, config, precision)
-        step = begin_step(task, head, *weights, config, accelerator)
+        step = Step(task, head, *weights, config, accelerator)
         tokens = int(encoded.lengths.sum()) - number * tokenizer.single.num_special
         return arm(name, precision, tokens, partial(seconds_of_steps, step, task, head, encoded))
 

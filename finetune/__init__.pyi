@@ -48,7 +48,7 @@ from finetune.training.callbacks import EvaluationEvent as EvaluationEvent
 from finetune.training.callbacks import SaveEvent as SaveEvent
 from finetune.training.callbacks import StepEvent as StepEvent
 from finetune.training.distillation import Distillation as Distillation
-from finetune.training.trainer import FitResult as FitResult
+from finetune.training.scoring import FitResult as FitResult
 from finetune.training.trainer import fit as fit
 from finetune.types import Answer as Answer
 from finetune.types import AnswerPrediction as AnswerPrediction

@@ -53,8 +53,9 @@ from finetune.training.distillation import (
 from finetune.training.loss import LossFunction
 from finetune.training.multitask import with_planned_steps
 from finetune.training.run_folder import RunWriter, hold, open_run, pin_model, with_run_folder
-from finetune.training.search import SearchResult, open_search, search_folder
-from finetune.training.trainer import FitResult, fit, fit_together
+from finetune.training.scoring import FitResult
+from finetune.training.search import Search, SearchResult, search_folder
+from finetune.training.trainer import fit, fit_together
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 
@@ -395,7 +396,7 @@ def search(
     require_one_process("search")
     folder = search_folder(config, name, trials, minutes)
     with hold(folder):
-        study = open_search(folder, name, config, space, data, metrics=metrics, reporter=reporter)
+        study = Search(folder, name, config, space, data, metrics=metrics, reporter=reporter)
         _describe(*study.loaded, reporter)
         study.run(trials, minutes, lambda: write_search(study.result()))
         result = study.result()
@@ -447,9 +448,9 @@ def train_multitask(
         parts, shares = with_planned_steps(loaded, out, recipe.alpha)
         for name, (task, data, config) in parts.items():
             for line in (*describe(task, data), *data.notes):
-                reporter.say(f"{name}: {line}")
+                reporter.log(f"{name}: {line}")
             steps = quantity(config.steps or 0, "step")
-            reporter.say(f"{name}: {steps}, {shares[name]:.1%} of all")
+            reporter.log(f"{name}: {steps}, {shares[name]:.1%} of all")
         results = fit_together(parts, folder, reporter)
         if not folder.accelerator.is_main_process:
             return {}
@@ -537,7 +538,7 @@ def distill(
         )
         runs = {"student": _finished(task, dataset, config, result, folder, command, report)}
     if plain is not None:
-        reporter.say(f"student without teacher: {plain.out}")
+        reporter.log(f"student without teacher: {plain.out}")
         with _opened(plain, reporter, accelerator=folder.accelerator) as (folder, reporter):
             steps, eval_every = result.schedule.num_steps, result.schedule.eval_every
             plain = replace(plain, steps=steps, eval_every=eval_every)
@@ -592,7 +593,7 @@ def _finished(
 
 def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:
     for line in (*describe(task, data), *data.notes):
-        reporter.say_once(line)
+        reporter.log(line, once=True)
 
 
 def describe(task: Task, data: Dataset) -> list[str]:

@@ -499,18 +499,6 @@ class Batch:
         return dataclasses.replace(self, **changed)
 
 
-@dataclass(frozen=True, slots=True)
-class Sequences:
-    """The N sequences of a whole optimizer batch, by ``example`` and ``window``.
-
-    ``targets`` have a row for each sequence: [N, ...].
-    """
-
-    example: tuple[int, ...]
-    window: tuple[int, ...]
-    targets: Mapping[str, torch.Tensor]
-
-
 class WindowOutput(NamedTuple):
     """The scores of one sequence, for one example: ``values`` is a numpy array of the task."""
 

@@ -24,7 +24,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task, save_task
-from finetune.training.trainer import FitResult
+from finetune.training.scoring import FitResult
 from tests import small_data, tiny
 from tests.command import Outcome, run
 

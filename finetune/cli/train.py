@@ -365,9 +365,9 @@ def resumable(reporter: Reporter, command: Callable[[], str], *folders: Path) ->
         if folders and not any(RunFolder.open(folder).is_run for folder in folders):
             where = folders[0] if len(folders) == 1 else folders[0].parent
             start = f"Start again with: {command_line()}"
-            reporter.say(f"interrupted: nothing was written to {where}. {start}")
+            reporter.log(f"interrupted: nothing was written to {where}. {start}")
         else:
-            reporter.say(f"{str(interrupted) or 'interrupted'}. Continue with: {command()}")
+            reporter.log(f"{str(interrupted) or 'interrupted'}. Continue with: {command()}")
         caught = interrupted.signal if isinstance(interrupted, Interrupted) else signal.SIGINT
         sys.exit(128 + caught)
 

@@ -34,7 +34,7 @@ from finetune.data.tag_schemes import (
     num_illegal,
     scheme_of,
 )
-from finetune.runtime.progress import stage
+from finetune.runtime.progress import progress_task
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.types import (
     ChoiceQuestion,
@@ -179,7 +179,7 @@ def check_data(
     if not dataset.is_large:
         return [finding for check in checks for finding in check()]
     findings: list[Finding] = []
-    with stage("checking", len(checks), unit="check") as show:
+    with progress_task("checking", len(checks), unit="check") as show:
         every = forked_map(lambda number: list(checks[number]()), range(len(checks)), num_workers())
         for number, found in enumerate(every, 1):
             findings += found

@@ -20,7 +20,7 @@ import xxhash
 
 from finetune.data.columns import ColumnFile, ColumnWriter, fields_of, names_of
 from finetune.runtime.cache import unnamed_file
-from finetune.runtime.progress import stage
+from finetune.runtime.progress import progress_task
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.types import (
     EXAMPLES,
@@ -199,7 +199,7 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        with stage(title, len(self)) as show:
+        with progress_task(title, len(self)) as show:
             for number, lines in enumerate(self.each_chunk(_rendered)):
                 show(number * CHUNK)
                 yield lines
@@ -415,7 +415,7 @@ class _Mapped(Examples):
 
         starts = range(0, len(self), CHUNK)
         workers = max(1, min(num_workers(), len(starts)))
-        with stage(title, len(self)) as show:
+        with progress_task(title, len(self)) as show:
             found = gathered(changed, starts, lambda number, _: show(number), workers)
         if self.ids is None or not len(self):
             return found
@@ -476,7 +476,7 @@ class _Mapped(Examples):
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
     """Return the examples of a stream; ``title`` is shown while they come."""
     examples = iter(examples)
-    with stage(title, unit="row") as show:
+    with progress_task(title, unit="row") as show:
         head: list[Any] = []
         while len(head) <= MOST_IN_MEMORY:
             if not (chunk := list(itertools.islice(examples, CHUNK))):

@@ -34,7 +34,7 @@ from finetune.data.formats import open_text_table
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import MissingColumn, Table, check_columns, column_notes
 from finetune.runtime.memory import without_garbage_collection
-from finetune.runtime.progress import stage
+from finetune.runtime.progress import progress_task
 from finetune.types import abbreviated
 
 Make = Callable[[int, Any], Any]
@@ -280,7 +280,7 @@ def made_examples(
         return examples, (left_out, later, added)
 
     left_out, later = Counter[str](), dict[str, None]()
-    with stage("reading", unit="row") as show:
+    with progress_task("reading", unit="row") as show:
 
         def seen(count: int, more: Any) -> None:
             without, new, added = more

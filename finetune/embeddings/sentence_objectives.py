@@ -33,7 +33,7 @@ from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.device import to_device
 from finetune.tasks.few_shot import cosine_loss
-from finetune.types import IGNORED, Sequences, TextExample, TokenSequence
+from finetune.types import IGNORED, TextExample, TokenSequence
 
 MASK_PROBABILITY = 0.3
 """Fraction of the subwords of a second text that cmlm predicts."""
@@ -117,16 +117,22 @@ class Objective:
         """Compute the loss over all texts of an optimizer batch, and the number to divide it by."""
         raise NotImplementedError
 
-    def batch_loss(self, model: SentenceEncoder, vectors: Tensor, sequences: Sequences) -> Loss:
+    def batch_loss(
+        self,
+        model: SentenceEncoder,
+        vectors: Tensor,
+        keys: Sequence[tuple[int, int]],
+        targets: Mapping[str, Tensor],
+    ) -> Loss:
         """Sort the vectors of an optimizer batch into sides, and compute their loss."""
-        example, side = np.array(sequences.example), np.array(sequences.window)
+        example, side = np.array(keys).T
         alone = example == TEMPLATE_ALONE
         rows = [
             to_device(torch.from_numpy(np.flatnonzero(~alone & (side == k))), vectors.device)
             for k in range(3)
         ]
         u, v, negatives = (vectors.index_select(0, row) for row in rows)
-        identity, label = sequences.targets["identity"], sequences.targets["label"]
+        identity, label = targets["identity"], targets["label"]
         first, second, negative = (identity.index_select(0, row) for row in rows)
         # each process has the templates: those of the first one count
         templates = [np.flatnonzero(alone & (side == k))[0] for k in np.unique(side[alone])]

@@ -30,7 +30,7 @@ from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vecto
 from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.texts import Input
-from finetune.runtime.device import place, resolve_precision
+from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.processes import require_precision
 from finetune.runtime.records import GOLD, with_same_columns
@@ -119,7 +119,7 @@ class Predictor:
         self.accelerator = make_accelerator()
         device = self.accelerator.device
         require_precision(resolve_precision(config, device))
-        self.model = place(self.task.model(folder), device)
+        self.model = model_to_device(self.task.model(folder), device)
         cast_weights(self.model, precision_on(self.task, device))
 
     @classmethod

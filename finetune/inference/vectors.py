@@ -23,7 +23,7 @@ from finetune.evaluation.decisions.sets import conformal_quantile, needed
 from finetune.inference.loop import forward_passes, precision_on, without_blank
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
-from finetune.runtime.device import place
+from finetune.runtime.device import model_to_device
 from finetune.runtime.files import replace_file
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks.base import Task
@@ -145,7 +145,7 @@ def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray
     if not len(data.splits.get(needed, ())):
         raise UserError(f"{data.name}: --unlike needs a {needed} split: train with one.")
     accelerator = make_accelerator()
-    head = place(task.model(model), accelerator.device)
+    head = model_to_device(task.model(model), accelerator.device)
     examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
     found = {
         split: decision_vectors(task, head, without_blank(task, rows)[0], accelerator)

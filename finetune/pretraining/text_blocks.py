@@ -28,7 +28,7 @@ from finetune.data.sources import PartOf, content_of, resolve
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
-from finetune.runtime.progress import stage
+from finetune.runtime.progress import progress_task
 from finetune.runtime.workers import num_workers
 from finetune.types import TextBlock, TextExample, UserError, quantity
 
@@ -117,7 +117,7 @@ def pack_blocks(
 
     _, counts = blocks_of([])
     starts = range(0, len(rows), holder.CHUNK)
-    with stage("packing", len(rows)) as show:
+    with progress_task("packing", len(rows)) as show:
 
         def seen(number: int, more: PackingCounts) -> None:
             counts.add(more)

@@ -192,7 +192,7 @@ def train_tokenizer(
     """
     layout = layout or LAYOUTS[kind]
     if reporter is not None:
-        reporter.say(f"training a vocabulary: {kind}, {size:,} subwords")
+        reporter.log(f"training a vocabulary: {kind}, {size:,} subwords")
     try:
         backend = _train(lines, kind, size, lowercase, layout)
     except Exception as error:

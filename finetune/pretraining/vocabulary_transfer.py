@@ -442,7 +442,7 @@ def transfer(
 ) -> dict[str, Any]:
     """Write the model with the new vocabulary; return the numbers of its embeddings."""
     name = str(command.for_)
-    reporter.say(f"embeddings of {name}: {command.init}")
+    reporter.log(f"embeddings of {name}: {command.init}")
     vectors = None
     if command.vectors:
         source, target = map(WordVectors.read, command.vectors)
@@ -454,7 +454,7 @@ def transfer(
         vectors = source, target
     embeddings = embedding_map(old, new, command.init, lines, vectors)
     if command.init == "similarity" and not embeddings.averaged:
-        reporter.say(
+        reporter.log(
             "note: the vocabularies share no subword of the text, so that nothing is similar: "
             "all embeddings are drawn at random. Word vectors (--vectors) would help."
         )

@@ -29,7 +29,7 @@ from finetune.tasks import TASK_FILE
 from finetune.types import UserError
 
 if TYPE_CHECKING:
-    from finetune.training.trainer import FitResult
+    from finetune.training.scoring import FitResult
 
 PLACEHOLDER = "path/to/this/folder"
 """Name of the model in its card until it is uploaded."""

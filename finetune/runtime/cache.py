@@ -80,7 +80,7 @@ def making(kind: str, key: str) -> Iterator[bool]:
         False; or True if another process held the entry before, and has made it if it could. No
         process waits if the folder cannot be written, or has no locks.
     """
-    from finetune.runtime.progress import stage
+    from finetune.runtime.progress import progress_task
 
     folder, lock, waited = cache_folder(kind), f"{LOCK}-{key}", False
     with contextlib.ExitStack() as held:
@@ -88,7 +88,7 @@ def making(kind: str, key: str) -> Iterator[bool]:
             held.enter_context(lock_folder(folder, name=lock))
         except FolderInUse:
             waited = True
-            with stage("waiting for another process, which reads or tokenizes the data"):
+            with progress_task("waiting for another process, which reads or tokenizes the data"):
                 held.enter_context(lock_folder(folder, wait=True, name=lock))
         except SaveError:
             pass  # nothing is kept

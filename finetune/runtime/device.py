@@ -65,12 +65,12 @@ def loss_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
     return torch.amp.GradScaler(device.type, init_scale=2.0**10, enabled=enabled)
 
 
-def place(head: Any, device: torch.device) -> Any:
+def model_to_device(model: Any, device: torch.device) -> Any:
     """Move a model to a device; no weight stays memory-mapped."""
     if device.type == "cpu":
-        for tensor in (*head.parameters(), *head.buffers()):
+        for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = tensor.data.clone()  # a mapped file that changes would crash it
-    return head.to(device)
+    return model.to(device)
 
 
 def pinned_buffer(size: int) -> Tensor:

@@ -334,4 +334,4 @@ def _say(text: str) -> None:
     from finetune.runtime.progress import Reporter
 
     if process_index() == 0:
-        Reporter().say(text)
+        Reporter().log(text)

@@ -28,6 +28,8 @@ LINE_EVERY = 10.0
 """Seconds between plain progress lines."""
 MIN_UNITS = 5
 """Units, such as steps, before the time left is shown: the first ones take much longer."""
+BAR_STAYS = 10.0
+"""Seconds of work after which its bar stays on the terminal at its end."""
 
 
 def terminal(**options: Any) -> Console:
@@ -74,60 +76,58 @@ def output_may_be_lost() -> Iterator[None]:
 
 
 @dataclass
-class _Stage:
-    """A part of the work, such as training or the validation within it."""
-
+class _Task:
     title: str
     total: int | None
-    unit: str
     first: int
+    unit: str
     begin: float = field(default_factory=time.monotonic)
     bar: TaskID | None = None
 
 
 class Reporter:
-    """Shows the progress and messages of one run; a quiet one shows nothing.
+    """Shows the progress and messages of one run.
 
-    Stages may be nested: ``start`` begins one, ``stop`` ends the innermost.
+    Tasks, such as training or the validation within it, may be nested: ``start`` begins one,
+    ``stop`` ends the innermost.
+
+    Args:
+        quiet: Show nothing.
+        stream: The stream to write to; by default standard error.
+        console: The console of another reporter, in place of a stream.
+        prefix: The beginning of each message.
     """
 
-    line_every: float | None = None
-    """Seconds between plain progress lines; None is ``LINE_EVERY``."""
-    bar_stays = 10.0
-    """Seconds of a stage after which its bar stays on the terminal at its end."""
-
-    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.quiet = quiet
+    def __init__(
+        self,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        *,
+        console: Console | None = None,
+        prefix: str = "",
+    ) -> None:
+        self.quiet, self.prefix = quiet, prefix
         file = cast("TextIO", _LossyStream(stream or sys.stderr))
-        self.console = terminal(file=file, soft_wrap=True)
-        self._stages: list[_Stage] = []
-        self._said: set[str] = set()
+        self.console = console or terminal(file=file, soft_wrap=True)
+        self._tasks: list[_Task] = []
+        self._logged: set[str] = set()
         self._progress: Progress | None = None
         self._last_line = 0.0
 
-    @property
-    def title(self) -> str:
-        """The title of the innermost stage; empty between stages."""
-        return self._stages[-1].title if self._stages else ""
-
-    def say(self, text: str) -> None:
-        """Print one message."""
-        if not self.quiet:
-            self.console.print(printable(text), markup=False)
-
-    def say_once(self, text: str) -> None:
-        """Print a message unless it was printed before, such as a warning about the data."""
-        if text not in self._said:
-            self._said.add(text)
-            self.say(text)
+    def log(self, text: str, *, once: bool = False) -> None:
+        """Print a message; ``once`` leaves out one that was printed before."""
+        if not self.quiet and not (once and text in self._logged):
+            self._logged.add(text)
+            self.console.print(printable(self.prefix + text), markup=False)
 
     def start(self, title: str, total: int | None, done: int = 0, unit: str = "step") -> None:
-        """Begin a stage of ``total`` units (None: unknown); ``done`` units are done already."""
-        stage = _Stage(title, total, unit, done)
-        if not self._stages:
+        """Begin a task of ``total`` units (None: unknown); ``done`` units are done already."""
+        task = _Task(title, total, done, unit)
+        if not self._tasks:
             self._last_line = time.monotonic()
-        self._stages.append(stage)
-        if self.quiet or not self._is_live:
+        self._tasks.append(task)
+        widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
+        if self.quiet or not (self.console.is_terminal or widgets):
             return
         if self._progress is None:
             bar = [] if self._is_narrow else [BarColumn()]
@@ -140,58 +140,51 @@ class Reporter:
                 console=self.console,
             )
             self._progress.start()
-        stage.bar = self._progress.add_task(title, total=total, completed=done, text="")
+        task.bar = self._progress.add_task(title, total=total, completed=done, text="")
 
     def update(self, done: int, text: str = "", *, share: float | None = None) -> None:
-        """Show that ``done`` units of the innermost stage are done.
+        """Show that ``done`` units of the innermost task are done.
 
         ``share`` is about their share, where the number of all units is unknown.
         """
         if self.quiet:
             return
-        stage = self._stages[-1]
-        total = round(done / share) if share else stage.total
-        every = LINE_EVERY if self.line_every is None else self.line_every
-        finished = done - stage.first
-        rate = finished / max(1e-9, time.monotonic() - stage.begin)
-        units = stage.unit + ("es" if stage.unit.endswith("ch") else "s")
+        task = self._tasks[-1]
+        total = round(done / share) if share else task.total
+        rate = (done - task.first) / max(1e-9, time.monotonic() - task.begin)
+        units = task.unit + ("es" if task.unit.endswith("ch") else "s")
         if not (text and self._is_narrow):
             text = f"{text} {rate:,.1f} {units}/s".strip()
-        if self._progress is not None and stage.bar is not None:
-            self._progress.update(stage.bar, completed=done, text=text, total=total)
-        elif time.monotonic() - self._last_line >= every:
+        if self._progress is not None and task.bar is not None:
+            self._progress.update(task.bar, completed=done, text=text, total=total)
+        elif time.monotonic() - self._last_line >= LINE_EVERY:
             self._last_line = time.monotonic()
-            if total is not None and finished >= MIN_UNITS:
+            if total is not None and done - task.first >= MIN_UNITS:
                 text += f" {clock((total - done) / rate)} left"
-            place = f"{done:,}" if stage.total is None else f"{done}/{stage.total}"
-            self.say(f"{stage.title}: {stage.unit} {place} {text}")
-
-    @property
-    def _is_live(self) -> bool:
-        widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
-        return self.console.is_terminal or widgets
+            position = f"{done:,}" if task.total is None else f"{done}/{task.total}"
+            self.log(f"{task.title}: {task.unit} {position} {text}")
 
     @property
     def _is_narrow(self) -> bool:
         return self.console.is_terminal and self.console.width < 80
 
     def stop(self) -> None:
-        """End the innermost stage."""
-        stage = self._stages.pop()
-        if self._progress is not None and stage.bar is not None:
-            if self._stages:
-                self._progress.remove_task(stage.bar)
-            else:
-                short = time.monotonic() - stage.begin < self.bar_stays
-                self._progress.live.transient = short
-                self._progress.stop()
-                self._progress = None
+        """End the innermost task."""
+        task = self._tasks.pop()
+        if self._progress is None or task.bar is None:
+            return
+        if self._tasks:
+            self._progress.remove_task(task.bar)
+        else:
+            self._progress.live.transient = time.monotonic() - task.begin < BAR_STAYS
+            self._progress.stop()
+            self._progress = None
 
     def __enter__(self) -> Reporter:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        while self._stages:
+        while self._tasks:
             self.stop()
 
 
@@ -200,7 +193,7 @@ _shown_by: ContextVar[Reporter | None] = ContextVar("shown_by", default=None)
 
 @contextlib.contextmanager
 def shown_by(reporter: Reporter) -> Iterator[None]:
-    """Context in which a reporter shows the stages of reading and tokenizing."""
+    """Context in which a reporter shows the progress of reading and tokenizing."""
     token = _shown_by.set(reporter)
     try:
         yield
@@ -209,15 +202,15 @@ def shown_by(reporter: Reporter) -> Iterator[None]:
 
 
 class Show(Protocol):
-    """A function that shows the progress of a stage."""
+    """A function that shows the progress of a task."""
 
     def __call__(self, done: int, *, share: float | None = None) -> None:
         """Show the units that are done and, where their total is unknown, about their share."""
 
 
 @contextlib.contextmanager
-def stage(title: str, total: int | None = None, unit: str = "row") -> Iterator[Show]:
-    """Show a stage of ``total`` units (None: unknown); yield a function that shows its progress."""
+def progress_task(title: str, total: int | None = None, unit: str = "row") -> Iterator[Show]:
+    """Show a task of ``total`` units (None: unknown); yield a function that shows its progress."""
     reporter = _shown_by.get() or Reporter(quiet=True)
     reporter.start(title, total, unit=unit)
     try:

@@ -28,7 +28,6 @@ from finetune.tasks.state import TaskState
 from finetune.types import (
     Batch,
     Example,
-    Sequences,
     TokenSequence,
     WindowOutput,
 )
@@ -48,9 +47,11 @@ EncodeChunk = Callable[[int], EncodedExamples]
 Gather = Callable[[EncodeChunk, Sequence[int]], EncodedExamples]
 """Calls an ``EncodeChunk`` for all chunks, and joins the results."""
 
-BatchLoss = Callable[[Any, torch.Tensor, Sequences], tuple[torch.Tensor, torch.Tensor]]
-"""Computes the sum of the losses of an optimizer batch, and the number to divide it by, from the
-model, the vectors [N, H] and their sequences."""
+BatchLoss = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+"""Computes the sum of the losses of an optimizer batch, and the number to divide it by.
+
+Its arguments are the model, the vectors [N, H] of the sequences, the numbers of their examples and
+windows (``Sequence[tuple[int, int]]``), and their targets [N, ...] by name."""
 
 
 def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> EncodedExamples:

@@ -27,7 +27,6 @@ from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import (
     Batch,
     SentencePrediction,
-    Sequences,
     TextExample,
     UserError,
     WindowOutput,
@@ -131,9 +130,13 @@ class FewShotTask(TextClassificationTask):
         return self._loss_of_triples
 
     def _loss_of_triples(
-        self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
+        self,
+        head: SentenceEncoder,
+        vectors: torch.Tensor,
+        keys: Sequence[tuple[int, int]],
+        targets: Mapping[str, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        numbers = torch.tensor(sequences.window)
+        numbers = torch.tensor([number for _, number in keys])
         rows = [to_device((numbers == each).nonzero()[:, 0], vectors.device) for each in range(3)]
         anchor, *others = (vectors.index_select(0, each) for each in rows)
         label = torch.cat([anchor.new_ones(len(anchor)), anchor.new_zeros(len(anchor))])

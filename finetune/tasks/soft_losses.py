@@ -34,15 +34,11 @@ def soft_text_loss(
 
 
 def soft_tag_loss(
-    task: Any, logits: Any, teacher: Tensor, batch: Batch, temperature: float
+    task: Any, logits: Any, teacher: Any, batch: Batch, temperature: float
 ) -> Tensor:
-    """Divergence from the tags of words or subwords, or from the tag sequences of a CRF.
-
-    For a CRF ``teacher`` is its emissions; its other scores are targets of the batch.
-    """
+    """Divergence from the tags of words or subwords, or from the tag sequences of a CRF."""
     if isinstance(logits, CrfScores):
-        edges = (batch.targets[f"teacher_{name}"] for name in CrfScores._fields[1:])
-        return chain_divergence(logits, CrfScores(teacher, *edges), batch, temperature)
+        return chain_divergence(logits, teacher, batch, temperature)
     return class_divergence(logits, teacher, temperature).sum()
 
 

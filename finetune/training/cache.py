@@ -29,7 +29,7 @@ from finetune.runtime.cache import (
     write_about,
 )
 from finetune.runtime.files import SaveError, replace_folder
-from finetune.runtime.progress import stage
+from finetune.runtime.progress import progress_task
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.tasks.base import EncodeChunk, Task, joined
 from finetune.tasks.state import FITTED
@@ -92,7 +92,7 @@ NOTES = "notes.json"
 def _to_files(
     folder: Path, number: int, workers: int, encode_chunk: EncodeChunk, starts: Sequence[int]
 ) -> EncodedExamples:
-    with stage("tokenizing", number) as show:
+    with progress_task("tokenizing", number) as show:
 
         def chunks() -> Iterator[EncodedExamples]:
             done = 0

@@ -39,7 +39,9 @@ class EvaluationEvent:
     """An evaluation on the validation split."""
 
     step: int
-    """Number of the last step."""
+    """Number of the last step, from 1."""
+    num_steps: int
+    """The planned number of steps."""
     split: str
     """Name of the split."""
     metrics: Mapping[str, float]
@@ -88,7 +90,7 @@ class Callback:
         """Run after the best model or a checkpoint was saved."""
 
 
-def tell(callbacks: Sequence[Callback], event: StepEvent | EvaluationEvent | SaveEvent) -> None:
+def notify(callbacks: Sequence[Callback], event: StepEvent | EvaluationEvent | SaveEvent) -> None:
     """Call the method of each callback for an event, on the main process."""
 
     def calls() -> None:

@@ -69,12 +69,12 @@ def save_checkpoint(
     The model of the only task is in the folder itself, of several in folders with their names.
     ``others`` has trained weights that are not part of a model.
     """
-    for name, (task, head) in models.items():
+    for name, (task, model) in models.items():
         save_task(task, folder / name)
         with masters.float32():
-            with plain_layers(head, merged=False):
-                head.save_pretrained(folder / name)
-            save_adapter_state(head, folder / name)
+            with plain_layers(model, merged=False):
+                model.save_pretrained(folder / name)
+            save_adapter_state(model, folder / name)
     if others is not None:
         save_file(others.state_dict(), str(folder / OTHERS))
     save_training_state(folder, masters.moments(optimizer), state)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from accelerate import Accelerator
@@ -20,7 +20,7 @@ from finetune.preprocessing.batching import (
     pass_seed,
     process_shard,
 )
-from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.training import cache
@@ -43,30 +43,55 @@ class StepBatch(NamedTuple):
     """The name of its task among several."""
 
 
-@dataclass
 class TrainingData:
-    """The sequences and batches of a run, for one process."""
+    """The sequences and batches of a run, for one process.
 
-    task: Task
-    splits: Mapping[str, Sequence[Example]]
-    encoded: dict[str, EncodedExamples]
-    """The sequences of each split."""
-    lengths: Array
-    """Number of tokens of each training example: [E]."""
-    together: bool
-    """Whether all sequences of an example are in one micro-batch."""
-    validation: str | None
-    """The split that selects the best model (of MNLI's two the matched one), None to keep the
-    last."""
-    schedule: Schedule
-    accelerator: Accelerator
-    max_tokens: int
-    shares: Tensor | None
-    """Shares of the training examples in an epoch [E]; None if all have the same."""
-    targets: Callable[[FlatSequences], dict[str, Tensor]]
-    """Returns the targets of a micro-batch."""
-    name: str = ""
-    """The name of the task among several."""
+    Args:
+        task: The task.
+        dataset: Its prepared data.
+        config: The settings.
+        accelerator: The processes that share the batches.
+        report: Gets notes on the sequences.
+        name: The name of the task among several.
+
+    Attributes:
+        splits: The examples of each split.
+        encoded: Their sequences.
+        lengths: Number of tokens of each training example: [E].
+        shares: Shares of the training examples in an epoch [E]; None if all have the same.
+        validation: The split that selects the best model (of MNLI's two the matched one), None to
+            keep the last.
+        schedule: The planned steps.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        dataset: Dataset,
+        config: TrainConfig,
+        accelerator: Accelerator,
+        report: Callable[[str], None],
+        name: str = "",
+    ) -> None:
+        self.task, self.accelerator, self.name = task, accelerator, name
+        train = dataset.splits["train"]
+        if train.are_words and any(train.column("unreachable")):
+            train = train.map(lambda _, example: split_at_gold(example))
+        self.splits = {**dataset.splits, "train": train}
+        names = sorted(split for split in self.splits if split.startswith("validation"))
+        self.validation = names[0] if names and config.validation != "none" else None
+        # all of them before the first step, so that nothing in them ends a finished training
+        first = [split for split in ("train", self.validation) if split is not None]
+        self.encoded = {
+            split: _encode(task, split, self.splits[split], report)
+            for split in dict.fromkeys([*first, *self.splits])
+        }
+        self.lengths = self.encoded["train"].lengths
+        self.shares: Tensor | None = None
+        if (strength := config.sampling_strength) is not None:
+            self.shares = balanced_shares([_classes(task, example) for example in train], strength)
+        self.schedule = Schedule.from_config(config, len(train))
+        self.max_tokens = config.tokens_on(accelerator.device.type)
 
     @property
     def train(self) -> EncodedExamples:
@@ -77,10 +102,6 @@ class TrainingData:
     def read_in_training(self) -> list[EncodedExamples]:
         """The sequences that the model reads before the last step."""
         return [self.encoded[name] for name in ("train", self.validation) if name is not None]
-
-    def split(self, name: str) -> tuple[Sequence[Example], EncodedExamples]:
-        """Return the examples of a split and their sequences."""
-        return self.splits[name], self.encoded[name]
 
     def batches(self, first_step: int) -> Generator[StepBatch]:
         """Yield the batch of each step, made while the previous step is computed; close it."""
@@ -117,13 +138,10 @@ class TrainingData:
             order = self.schedule.order(step, self.shares)
         examples, shard = self.schedule.batch(step, order), self._shard(step, order)
         rank = self.accelerator.process_index
-        batches = [
-            replace(
-                pack(group, self.targets(group), pass_seed(self.schedule.seed, step, rank, number)),
-                task=self.name,
-            )
-            for number, group in enumerate(self._micro_batches(step, shard or examples[:1]))
-        ]
+        batches = []
+        for number, group in enumerate(self._micro_batches(step, shard or examples[:1])):
+            seed = pass_seed(self.schedule.seed, step, rank, number)
+            batches.append(replace(pack(group, self.task.collate(group), seed), task=self.name))
         return StepBatch(batches, 1.0 if shard else 0.0, len(examples), self.name)
 
     def _shard(self, step: int, order: Tensor) -> list[int]:
@@ -134,47 +152,7 @@ class TrainingData:
         epoch, rows = step // self.schedule.steps_per_epoch, self.train.rows(examples)
         encoded, seed = self.train.sequences, self.schedule.seed
         sequences = self.task.sequences_of_epoch(encoded, seed, epoch, rows)
-        return micro_batches(sequences, self.max_tokens, together=self.together)
-
-
-def training_data(
-    task: Task,
-    dataset: Dataset,
-    config: TrainConfig,
-    accelerator: Accelerator,
-    report: Callable[[str], None],
-    name: str = "",
-) -> TrainingData:
-    """Encode all splits for a run, and call ``report`` with notes on them."""
-    train = dataset.splits["train"]
-    if train.are_words and any(train.column("unreachable")):
-        train = train.map(lambda _, example: split_at_gold(example))
-    splits = {**dataset.splits, "train": train}
-    shares = None
-    if (strength := config.sampling_strength) is not None:
-        shares = balanced_shares([_classes(task, example) for example in train], strength)
-    names = sorted(name for name in splits if name.startswith("validation"))
-    validation = names[0] if names and config.validation != "none" else None
-    first = [name for name in ("train", validation) if name is not None]
-    # all of them before the first step, so that nothing in them ends a finished training
-    encoded = {
-        split: _encode(task, split, splits[split], report)
-        for split in [*first, *(split for split in splits if split not in first)]
-    }
-    return TrainingData(
-        task,
-        splits,
-        encoded,
-        encoded["train"].lengths,
-        task.description.grouped,
-        validation,
-        Schedule.from_config(config, len(train)),
-        accelerator,
-        config.tokens_on(accelerator.device.type),
-        shares,
-        task.collate,
-        name,
-    )
+        return micro_batches(sequences, self.max_tokens, together=self.task.description.grouped)
 
 
 def _classes(task: Task, example: Any) -> Collection[str]:
@@ -187,10 +165,7 @@ def _classes(task: Task, example: Any) -> Collection[str]:
 
 
 def _encode(
-    task: Task,
-    split: str,
-    examples: Sequence[Example],
-    report: Callable[[str], None],
+    task: Task, split: str, examples: Sequence[Example], report: Callable[[str], None]
 ) -> EncodedExamples:
     encoded = cache.encode(task, examples, for_training=split == "train")
     windows = int((encoded.num_windows > 1).sum())

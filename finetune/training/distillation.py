@@ -17,6 +17,7 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,26 +35,26 @@ from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import chunks, full_precision, predict
 from finetune.inference.predictor import Predictor
 from finetune.models.fewer_layers import save_with_layers, spread_layers
-from finetune.models.heads.crf import CrfScores
+from finetune.models.graphs import replayed_predictions, unsupported_reason
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.master_weights import cast_weights, casting
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.context import surrounded
-from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.runtime.cache import file_hash
-from finetune.runtime.device import batches_to_device, place, to_device
+from finetune.runtime.device import batches_to_device, model_to_device, to_device
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, model_folder, saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.tasks.definition import load_tokenizer, starting_config
 from finetune.training.checkpoint import OTHERS
-from finetune.training.data import TrainingData
 from finetune.training.loss import Forward, RunLoss
 from finetune.training.optimizer import Schedule, default_learning_rate
 from finetune.training.run_folder import RunWriter, require_free, with_run_folder
-from finetune.training.trainer import FitResult, fit
-from finetune.types import IGNORED, Batch, Example, UserError, abbreviated, quantity
+from finetune.training.scoring import FitResult
+from finetune.training.trainer import fit
+from finetune.types import Batch, Example, UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.training.scoring import Scorer
@@ -71,7 +72,7 @@ class Teacher:
     folder: Path
     """The folder of the model."""
     task: Task
-    head: Any
+    model: Any
     """The model, which predicts without dropout and is not trained."""
 
     def facts(self) -> dict[str, Any]:
@@ -111,6 +112,16 @@ class Distillation:
         return dataclasses.asdict(self) | {"layers": layers, "unlabeled": unlabeled}
 
 
+class Taught(NamedTuple):
+    """A micro-batch with the outputs of the teacher for it."""
+
+    batch: Batch
+    output: Any
+    """The logits, or the scores of a CRF."""
+    states: list[Tensor]
+    """The hidden states of the layers that are compared: [T, H'] each."""
+
+
 class DistillationLoss(RunLoss):
     """The losses of a student against its teacher."""
 
@@ -123,22 +134,23 @@ class DistillationLoss(RunLoss):
         self.teacher_layers: Sequence[int] = ()
         """The layers of student and teacher whose hidden states are compared."""
         self.read_by_teacher: FlatSequences | None = None
-        """The training sequences of a teacher with another tokenizer; the target ``row`` of a
-        sequence of the student is the number of the teacher's."""
+        """The training sequences of a teacher with another tokenizer."""
+        self.rows: dict[int, int] = {}
+        """Their numbers by example."""
 
-    def prepare(self, scorer: Scorer) -> None:
+    def prepare(self, scorer: Scorer, opened: ExitStack) -> None:
         """Add unlabeled text to the training data, and encode all as the teacher reads it."""
         data, task, teacher = scorer.data, self.task, self.teacher
         self.precision = scorer.precision
-        teacher.head = place(teacher.head, scorer.folder.accelerator.device).eval()
-        cast_weights(teacher.head, self.precision)
+        teacher.model = model_to_device(teacher.model, scorer.folder.accelerator.device).eval()
+        cast_weights(teacher.model, self.precision)
         examples, parts = data.splits["train"], [data.train]
         reads_otherwise = not task.tokenizer.equals(teacher.task.tokenizer)
-        others = [teacher.task.encode(examples)] if reads_otherwise else []
+        of_teacher = [teacher.task.encode(examples)] if reads_otherwise else []
         if self.weights.unlabeled is not None:
             for chunk in self._unlabeled(scorer.config.encoding, len(examples)):
                 parts.append(task.encode(chunk, for_training=True))
-                others += [teacher.task.encode(chunk)] if reads_otherwise else []
+                of_teacher += [teacher.task.encode(chunk)] if reads_otherwise else []
             if len(parts) == 1:
                 raise UserError(f"--unlabeled {self.weights.unlabeled}: has no texts.")
             data.encoded["train"] = EncodedExamples.joined(parts)
@@ -146,10 +158,14 @@ class DistillationLoss(RunLoss):
             data.schedule = Schedule.from_config(scorer.config, len(data.train))
             number = quantity(len(data.train) - len(examples), "unlabeled example")
             scorer.report(f"train: {number} more, which the teacher labels")
-        if others:
-            self.read_by_teacher = EncodedExamples.joined(others).sequences
+        if of_teacher:
+            self.read_by_teacher = EncodedExamples.joined(of_teacher).sequences
             self._require_same_windows(data.train.sequences, self.read_by_teacher)
-            _number_rows(data)
+            ids = self.read_by_teacher.example.tolist()
+            self.rows = {id: row for row, id in enumerate(ids)}
+        elif not unsupported_reason(teacher.model.encoder):
+            shapes = data.row_shapes(teacher.model.texts_per_sequence)
+            opened.enter_context(replayed_predictions(teacher.model.encoder, shapes))
 
     def _unlabeled(self, encoding: str, first_id: int) -> Iterator[list[Example]]:
         state = self.task.state
@@ -177,7 +193,7 @@ class DistillationLoss(RunLoss):
     def parameter_groups(self, scorer: Scorer) -> list[dict[str, Any]]:
         """Choose the layers to compare; return the groups of AdamW of their projections, if any."""
         self._choose_layers(scorer)
-        encoder, width = scorer.head.encoder, self.teacher.head.encoder.width
+        encoder, width = scorer.model.encoder, self.teacher.model.encoder.width
         if not self.layers or encoder.width == width:
             return []
         with torch.random.fork_rng():
@@ -185,7 +201,7 @@ class DistillationLoss(RunLoss):
             self.projections = nn.ModuleList(nn.Linear(encoder.width, width) for _ in self.layers)
         if (saved := scorer.folder.last / OTHERS).is_file():
             self.projections.load_state_dict(load_file(str(saved)))
-        weight = next(scorer.head.parameters())
+        weight = next(scorer.model.parameters())
         self.projections.to(weight.device, weight.dtype)
         peak = max(group["peak"] for group in scorer.parameter_groups())
         groups = []
@@ -200,8 +216,8 @@ class DistillationLoss(RunLoss):
         weight, reason = self.weights.hidden_weight, ""
         if self.read_by_teacher is not None:
             reason = "teacher and student have different tokenizers"
-        for head in (scorer.head, self.teacher.head):
-            inner = getattr(head, "tagger", head)
+        for model in (scorer.model, self.teacher.model):
+            inner = getattr(model, "tagger", model)
             if isinstance(inner, PretrainedHead) and not inner.known_type:
                 reason = f"the hidden states of {inner.config.model_type} models are not at hand"
             elif isinstance(inner, PairClassifier):
@@ -212,97 +228,68 @@ class DistillationLoss(RunLoss):
             scorer.report(f"hidden states are not compared: {reason}")
         self.hidden_weight = 0.0 if reason else 1.0 if weight is None else weight
         if self.hidden_weight:
-            number, of_teacher = (
-                head.encoder.num_layers for head in (scorer.head, self.teacher.head)
-            )
+            number = scorer.model.encoder.num_layers
             self.layers = range(1, number + 1)
-            self.teacher_layers = spread_layers(number, of_teacher)
+            self.teacher_layers = spread_layers(number, self.teacher.model.encoder.num_layers)
 
-    def begin(self, batches: Sequence[Batch], device: torch.device) -> tuple[list[Batch], Tensor]:
-        """Return the batches on a device, with the outputs of the teacher among their targets.
+    def begin(self, batches: Sequence[Batch], device: torch.device) -> tuple[list[Taught], Tensor]:
+        """Return the batches on a device, with the outputs of the teacher.
 
         The counts are the numbers of rows (sequences, examples or words), of rows with gold, and of
         tokens.
         """
         inputs = moved = list(batches_to_device(batches, device))
         if self.read_by_teacher is not None:
-            rows = (batch.targets["row"].numpy() for batch in batches)
-            inputs = list(
-                batches_to_device(map(pack, map(self.read_by_teacher.take, rows)), device)
-            )
-        taught = [self._with_outputs(*pair) for pair in zip(moved, inputs, strict=True)]
-        return taught, torch.stack([self._counts(batch) for batch in taught]).sum(0)
+            rows = ([self.rows[id] for id in batch.example] for batch in batches)
+            packed = (pack(self.read_by_teacher.take(np.array(each))) for each in rows)
+            inputs = list(batches_to_device(packed, device))
+        taught, counts = [], torch.zeros(3)
+        model = self.teacher.model
+        for batch, read in zip(moved, inputs, strict=True):
+            with torch.no_grad(), casting(model, self.precision, device):
+                output, states = model.with_states(read, self.teacher_layers)
+            taught.append(Taught(batch, full_precision(output), states))
+            counts += torch.tensor([self._num_rows(batch), 0, len(batch.input_ids)])
+        counts = to_device(counts, device)
+        # only the loss knows how it counts; here the output of the teacher has the right shape
+        counts[1] = sum(self.function(each.output, each.batch)[1] for each in taught)
+        return taught, counts
 
-    def _with_outputs(self, batch: Batch, read_by_teacher: Batch) -> Batch:
-        head, device = self.teacher.head, read_by_teacher.input_ids.device
-        with torch.no_grad(), casting(head, self.precision, device):
-            output, states = head.with_states(read_by_teacher, self.teacher_layers)
-        output, edges = full_precision(output), {}
-        if isinstance(output, CrfScores):
-            edges = {f"teacher_{name}": value for name, value in output._asdict().items()}
-            output = edges.pop("teacher_emissions")
-        targets = {**batch.targets, **edges, "teacher_logits": output}
-        if states:
-            targets["teacher_states"] = torch.cat(list(states), 1)
-        return replace(batch, targets=targets)
-
-    def _counts(self, batch: Batch) -> Tensor:
-        logits = batch.targets["teacher_logits"]
-        if "teacher_transitions" in batch.targets:
-            hard = (batch.targets["tag"] != IGNORED).sum()
-        else:
-            _, hard = self.function(logits, batch)
-        numbers = self._num_soft(batch), len(batch.input_ids)
-        soft, tokens = to_device(torch.tensor(numbers, dtype=logits.dtype), logits.device)
-        return torch.stack([soft, hard.to(logits.dtype), tokens])
-
-    def _num_soft(self, batch: Batch) -> int:
+    def _num_rows(self, batch: Batch) -> int:
         if self.task.description.grouped:
             return len(set(batch.example))
         return len(batch.words) if self.task.description.words else len(batch.lengths)
 
-    def __call__(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
+    def __call__(self, forward: Forward, taught: Taught) -> tuple[Tensor, Tensor]:
         """Return the sums of the three losses of a batch [3], and the number of the first [1]."""
+        batch, weights = taught.batch, self.weights
         output, states = forward(batch, self.layers)
-        logits, weights = batch.targets["teacher_logits"], self.weights
         assert self.task.soft_loss is not None  # as ``require_distillable`` has found
-        soft = self.task.soft_loss(output, logits, batch, weights.temperature)
+        soft = self.task.soft_loss(output, taught.output, batch, weights.temperature)
         hard, _ = self.function(output, batch)
         hidden = torch.zeros_like(soft)
         if states:
-            hidden = self._hidden_loss(states, batch.targets["teacher_states"])
+            hidden = self._hidden_loss(states, taught.states)
         sums = (
             (1 - weights.hard_weight) * soft,
             weights.hard_weight * hard,
             self.hidden_weight * hidden,
         )
-        return torch.stack(sums), soft.new_full((1,), self._num_soft(batch))
+        return torch.stack(sums), soft.new_full((1,), self._num_rows(batch))
 
-    def _hidden_loss(self, states: Sequence[Tensor], teacher: Tensor) -> Tensor:
+    def _hidden_loss(self, states: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
         """Return the squared difference of hidden states, summed over tokens.
 
-        It is the mean over layers and components: [T, H] for each layer, [T, layers * H'].
+        It is the mean over layers and components: [T, H] and [T, H'] for each layer.
         """
         states = [state if state.dtype == torch.float64 else state.float() for state in states]
         if isinstance(self.projections, nn.ModuleList):
             pairs = zip(self.projections, states, strict=True)
             states = [project(state) for project, state in pairs]
-        joined = torch.cat(states, 1)
-        loss: Tensor = functional.mse_loss(joined, teacher.to(joined.dtype), reduction="none")
+        joined = torch.cat(list(states), 1)
+        goal = torch.cat(list(teacher), 1).to(joined.dtype)
+        loss: Tensor = functional.mse_loss(joined, goal, reduction="none")
         return loss.mean(1).sum()
-
-
-def _number_rows(data: TrainingData) -> None:
-    sequences, targets_of_task = data.train.sequences, data.targets
-    rows = np.arange(len(sequences))
-    numbered = {**(sequences.targets or {}), "row": Ragged.of_counts(rows, np.ones_like(rows))}
-    data.encoded["train"] = replace(data.train, sequences=replace(sequences, targets=numbered))
-
-    def targets(batch: FlatSequences) -> dict[str, Tensor]:
-        row = (batch.targets or {})["row"]
-        return targets_of_task(batch) | {"row": torch.from_numpy(row.values)}
-
-    data.targets = targets
 
 
 def require_distillable(task: Task, folder: str | Path) -> None:
@@ -316,17 +303,17 @@ def require_distillable(task: Task, folder: str | Path) -> None:
 
 def load_teacher(folder: str | Path) -> Teacher:
     """Load the model of a run folder; UserError if its task cannot be distilled."""
-    model = model_folder(folder)
+    path = model_folder(folder)
     RunFolder.open(Path(folder)).require_intact()
-    task = saved_task(model)
+    task = saved_task(path)
     require_distillable(task, folder)
-    return Teacher(str(folder), model, task, task.model(model))
+    return Teacher(str(folder), path, task, task.model(path))
 
 
 def student_folder(teacher: str | Path, resume: Resume) -> str:
     """Return the run folder of a student that names none: a new one, or the last to resume."""
-    found = str(teacher) if Path(teacher).exists() else str(teacher).partition("@")[0]
-    name = f"{Path(found).resolve().name}-student"
+    path = str(teacher) if Path(teacher).exists() else str(teacher).partition("@")[0]
+    name = f"{Path(path).resolve().name}-student"
     return str(with_run_folder(TrainConfig(resume=resume), "", name).out)
 
 
@@ -337,16 +324,39 @@ def new_student(
 
     ``data`` and ``settings`` are as in ``api.distill``.
     """
-    given = {key: value for key, value in settings.items() if value is not None}
+    changed = {key: value for key, value in settings.items() if value is not None}
     if isinstance(data, str | Path):
-        given["data"], data = str(data), None
+        changed["data"], data = str(data), None
     elif data is not None:
-        given["data"] = IN_MEMORY
-    elif "data" not in given and teacher.task.state.config.data == IN_MEMORY:
+        changed["data"] = IN_MEMORY
+    elif "data" not in changed and teacher.task.state.config.data == IN_MEMORY:
         raise UserError(f"{teacher.name} was trained on data in memory: give data.")
-    given["out"] = given.get("out") or student_folder(teacher.name, given.get("resume", False))
-    config = student_config(teacher.task.state.config, model, teacher.name, **given)
+    changed["out"] = changed.get("out") or student_folder(
+        teacher.name, changed.get("resume", False)
+    )
+    config = student_config(teacher.task.state.config, model, teacher.name, **changed)
     return with_run_folder(config, teacher.task.name), data
+
+
+def student_config(
+    teacher: TrainConfig, model: str | None, folder: str, **changed: Any
+) -> TrainConfig:
+    """Return the settings of a student: the task settings of its teacher, and default training.
+
+    Without a ``model`` it starts from the ``folder`` of the teacher. ``changed`` settings replace
+    both. The default learning rate is higher than usual: few layers with many targets take larger
+    steps.
+    """
+    kind = type(teacher)
+    inherited: dict[str, Any] = {
+        name: getattr(teacher, name) for name, mark in affects_of(kind).items() if mark.inherited
+    }
+    start = {"init_from": folder} if model is None else {"model": model}
+    config = kind(**{**inherited, **start, **changed})
+    if config.lr is None:
+        lr = round(LR_FACTOR * default_learning_rate(starting_config(config).hidden_size), 8)
+        config = replace(config, lr=lr)
+    return config
 
 
 def config_without_teacher(config: TrainConfig) -> TrainConfig:
@@ -361,27 +371,6 @@ def config_without_teacher(config: TrainConfig) -> TrainConfig:
     return replace(config, out=str(run.path), epochs=None, resume=resume)
 
 
-def student_config(
-    teacher: TrainConfig, model: str | None, folder: str, **given: Any
-) -> TrainConfig:
-    """Return the settings of a student: the task settings of its teacher, and default training.
-
-    Without a ``model`` it starts from the ``folder`` of the teacher. ``given`` settings replace
-    both. The default learning rate is higher than usual: few layers with many targets take larger
-    steps.
-    """
-    kind = type(teacher)
-    own: dict[str, Any] = {
-        name: getattr(teacher, name) for name, mark in affects_of(kind).items() if mark.inherited
-    }
-    start = {"init_from": folder} if model is None else {"model": model}
-    config = kind(**{**own, **start, **given})
-    if config.lr is None:
-        lr = round(LR_FACTOR * default_learning_rate(starting_config(config).hidden_size), 8)
-        config = replace(config, lr=lr)
-    return config
-
-
 def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data, and return the task of the teacher with the student's settings."""
     if config.init_from is not None and teacher.task.state.config.bilstm:
@@ -389,26 +378,26 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
             "--layers does not work with a teacher with --bilstm: name a small model with --model."
         )
     task, dataset = load_task(config, teacher.task.name, data)
-    state, own = teacher.task.state, task.state
-    if unknown := set(own.labels) - set(state.labels):
+    state, of_data = teacher.task.state, task.state
+    if unknown := set(of_data.labels) - set(state.labels):
         raise UserError(
             f"{config.data}: label {min(unknown)!r} is not one of the teacher's "
             f"({abbreviated(state.labels)}): its student has the same labels."
         )
-    if own.kind != state.kind:
+    if of_data.kind != state.kind:
         raise UserError(
             f"{config.data}: the teacher was trained on another kind of data, and its student "
             "predicts the same kind."
         )
-    state = replace(state, config=config, max_length=own.max_length)
+    state = replace(state, config=config, max_length=of_data.max_length)
     return replace(task, state=state), dataset
 
 
-def starting_head(task: Task, head: Any, number: int) -> Any:
+def with_fewer_layers(task: Task, model: Any, number: int) -> Any:
     """Return a model with ``number`` of the layers of another, which is used up."""
-    layers = spread_layers(number, head.encoder.num_layers)
+    layers = spread_layers(number, model.encoder.num_layers)
     with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
-        save_with_layers(head, layers, Path(folder))
+        save_with_layers(model, layers, Path(folder))
         return task.model(folder)
 
 
@@ -434,17 +423,13 @@ def fit_student(
         distillation: The losses.
         layers: The number of layers of the teacher that the student starts with; None for the
             model of the settings.
-
-    Raises:
-        UserError: Teacher, student and settings do not fit, and for the reasons of ``fit``.
-        Interrupted: After Ctrl-C or SIGTERM, once the checkpoint is written.
     """
     folder.teacher = {**teacher.facts(), **distillation.facts(layers)}
-    head = None
+    model = None
     if layers is not None:
-        head = starting_head(task, task.model(teacher.folder), layers)
+        model = with_fewer_layers(task, task.model(teacher.folder), layers)
     loss = DistillationLoss(task, teacher, distillation)
-    return fit(task, data, config, folder, reporter, head, loss=loss)
+    return fit(task, data, config, folder, reporter, model, loss=loss)
 
 
 def fit_without_teacher(
@@ -461,20 +446,17 @@ def fit_without_teacher(
     With ``layers`` it starts with these layers of the pretrained model that the teacher started
     from, and a new head.
     """
-    head, state = None, replace(task.state, config=config)
+    model, state, warm_start = None, task.state, task.warm_start
     if layers is not None:
-        start = teacher.task.state.config
+        start, problem = teacher.task.state.config, state.extra_fields().get("problem")
         config = replace(config, model=start.model, init_from=start.init_from)
-        problem = state.extra_fields().get("problem")
         warm_start, _ = load_tokenizer(config, task_class(task.name), list(state.labels), problem)
-        task = replace(task, state=replace(state, config=config), warm_start=warm_start)
+    task = replace(task, state=replace(state, config=config), warm_start=warm_start)
+    if layers is not None:
         set_seed(config.seed)  # whether the student was trained just now must not matter
-        head = starting_head(task, task.model(), layers)
+        model = with_fewer_layers(task, task.model(), layers)
         folder.teacher = {"layers": layers}
-    else:
-        task = replace(task, state=state)
-    config = with_run_folder(config, task.name)
-    return fit(task, data, config, folder, reporter, head)
+    return fit(task, data, with_run_folder(config, task.name), folder, reporter, model)
 
 
 class Measured(NamedTuple):

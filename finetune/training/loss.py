@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 LossFunction = Callable[[Any, Mapping[str, Tensor]], tuple[Tensor, Any]]
 """A function of logits and targets that returns the sum of the losses, and their number."""
 Forward = Callable[..., tuple[Any, list[Tensor]]]
-"""Returns the output of the head for a batch, and the hidden states of layers if they are named."""
+"""Returns the output of the model for a batch, and the hidden states of the named layers."""
 
 
 class RunLoss:
@@ -44,7 +45,7 @@ class RunLoss:
         self.function = _function_of(task, setting, function)
         self.counts = task.loss_counts
 
-    def prepare(self, scorer: Scorer) -> None:
+    def prepare(self, scorer: Scorer, opened: ExitStack) -> None:
         """Change the training data of a run as the loss needs them."""
 
     def parameter_groups(self, scorer: Scorer) -> list[dict[str, Any]]:
@@ -53,17 +54,17 @@ class RunLoss:
 
     def begin(
         self, batches: Sequence[Batch], device: torch.device
-    ) -> tuple[Iterable[Batch], Tensor | None]:
+    ) -> tuple[Iterable[Any], Tensor | None]:
         """Return the micro-batches of a step on a device, and the counts [K] of K losses.
 
-        The counts are None for a single loss.
+        The loss is called with each of the micro-batches. The counts are None for a single loss.
         """
         counts = None
         if self.counts is not None:
             counts = torch.stack([self.counts(batch) for batch in batches]).sum(0)
         return batches_to_device(batches, device), counts
 
-    def __call__(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
+    def __call__(self, forward: Forward, batch: Any) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of a batch, and their number: [] each, or [K]."""
         output, _ = forward(batch)
         return self.function(output, batch)

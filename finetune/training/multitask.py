@@ -20,7 +20,6 @@ from finetune.data.mixing import sampling_probabilities
 from finetune.evaluation.runs import RunFolder
 from finetune.preprocessing.encodings import EncodedExamples
 from finetune.runtime.files import recover
-from finetune.runtime.progress import Reporter
 from finetune.tasks.base import Task
 from finetune.training.data import StepBatch, TrainingData
 from finetune.training.optimizer import Schedule
@@ -30,33 +29,26 @@ Planned = tuple[Task, Dataset, TrainConfig]
 """A task with its prepared data and settings."""
 
 
-def planned_steps(
-    configs: Sequence[TrainConfig], sizes: Sequence[int], alpha: float
-) -> tuple[list[int], list[float]]:
-    """Return the number of steps of each task, and their shares (Jurafsky & Martin, 11.7).
-
-    The number of steps is the sum over the tasks alone; task i has the share n_i^α / Σ n_j^α, where
-    n_i is its number of training examples.
-    """
-    alone = [Schedule.from_config(*each).num_steps for each in zip(configs, sizes, strict=True)]
-    shares = sampling_probabilities(sizes, alpha)
-    return [max(1, round(share * sum(alone))) for share in shares], shares
-
-
 def with_planned_steps(
     tasks: Mapping[str, Planned], out: Path, alpha: float
 ) -> tuple[dict[str, Planned], dict[str, float]]:
-    """Return tasks with their settings, to which steps and run folder are added, and the shares."""
-    steps, shares = planned_steps(
-        [config for *_, config in tasks.values()],
-        [len(data.splits["train"]) for _, data, _ in tasks.values()],
-        alpha,
+    """Return tasks with their settings, to which steps and run folder are added, and the shares.
+
+    The number of steps is the sum over the tasks alone. Task i has the share n_i^α / Σ n_j^α, where
+    n_i is its number of training examples (Jurafsky & Martin, 11.7).
+    """
+    sizes = [len(data.splits["train"]) for _, data, _ in tasks.values()]
+    shares = dict(zip(tasks, sampling_probabilities(sizes, alpha), strict=True))
+    number = sum(
+        Schedule.from_config(config, size).num_steps
+        for (*_, config), size in zip(tasks.values(), sizes, strict=True)
     )
     planned = {}
-    for (name, (task, data, config)), number in zip(tasks.items(), steps, strict=True):
-        config = replace(config, out=str(out / name), steps=number)
+    for name, (task, data, config) in tasks.items():
+        steps = max(1, round(shares[name] * number))
+        config = replace(config, out=str(out / name), steps=steps)
         planned[name] = replace(task, state=replace(task.state, config=config)), data, config
-    return planned, dict(zip(tasks, shares, strict=True))
+    return planned, shares
 
 
 def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:
@@ -115,23 +107,9 @@ class MixedData:
     def batches(self, first_step: int) -> Generator[StepBatch]:
         """Yield the batch of each step, as ``TrainingData.batches``; close it."""
         with contextlib.ExitStack() as opened:
-            batches = {
-                name: opened.enter_context(
-                    contextlib.closing(data.batches(self.turns[:first_step].count(name)))
-                )
-                for name, data in self.data.items()
-            }
+            batches = {}
+            for name, data in self.data.items():
+                of_task = data.batches(self.turns[:first_step].count(name))
+                batches[name] = opened.enter_context(contextlib.closing(of_task))
             for name in self.turns[first_step:]:
                 yield next(batches[name])
-
-
-class TitledReporter(Reporter):
-    """Shows the messages of one of the tasks with its name."""
-
-    def __init__(self, reporter: Reporter, name: str) -> None:
-        super().__init__(quiet=reporter.quiet)
-        self.name, self.console = name, reporter.console
-
-    def say(self, text: str) -> None:
-        """Print one message."""
-        super().say(f"{self.name}: {text}")

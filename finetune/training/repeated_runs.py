@@ -402,10 +402,10 @@ def state_of(config: TrainConfig) -> str:
     require_same_run(run, config)
     pin_model(run, config)
     for problem in filter(None, run.problems.values()):
-        Reporter().say(f"{problem} The seed is scored again.")
+        Reporter().log(f"{problem} The seed is scored again.")
     if not run.is_finished:
         return "unfinished"
     if (damaged := run.require_intact()) is None:
         return "finished"
-    Reporter().say(f"{damaged}: changed since the run was finished. The seed is scored again.")
+    Reporter().log(f"{damaged}: changed since the run was finished. The seed is scored again.")
     return "unfinished"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -158,17 +158,6 @@ def pin_model(run: RunFolder, config: TrainConfig) -> None:
         pin_repository("model", id, revision or None, commit)
 
 
-def require_same_teacher(run: RunFolder, teacher: Mapping[str, Any] | None) -> None:
-    """Raise UserError if a run is continued without its teacher, or with other settings of it."""
-    before, now = run.config.get("teacher") or {}, teacher or {}
-    for name in {**before, **now}:
-        if name != "folder" and before.get(name) != now.get(name):
-            raise UserError(
-                f"{run.path}: `finetune distill` was started with {name} = {before.get(name)!r}, "
-                f"now {now.get(name)!r}: continue with the same command, or use another --out."
-            )
-
-
 def _same_path(name: str, before: Any, now: Any) -> bool:
     if name not in ("model", "init_from") or not before or not now or not Path(now).exists():
         return False
@@ -260,7 +249,7 @@ class RunWriter:
 
         Raises UserError if the folder or its files belong to another run.
         """
-        num_processes = self.accelerator.num_processes
+        now = self.accelerator.num_processes
 
         def prepare() -> tuple[bool, list[str]]:
             notes = list[str]()
@@ -271,21 +260,30 @@ class RunWriter:
                 require_free(self.run)
                 return False, notes
             require_same_run(self.run, config, data.fingerprint, data.training_fingerprint)
-            require_same_teacher(self.run, self.teacher)
+            self._require_same_teacher()
             if self.run.config["fingerprint"] != data.fingerprint:
                 notes.append("the test split has changed since the run was started")
-            before = self.run.config.get("num_processes", num_processes)
-            if before != num_processes:
+            if (before := self.run.config.get("num_processes", now)) != now:
                 notes.append(
-                    f"the run had {quantity(before, 'process', 'processes')}, and now has "
-                    f"{num_processes}: the weights will differ by rounding from an uninterrupted "
-                    "run, and by the masks of dropout"
+                    f"the run had {quantity(before, 'process', 'processes')}, and now has {now}: "
+                    "the weights will differ by rounding from an uninterrupted run, and by the "
+                    "masks of dropout"
                 )
             self.run.require_intact()
             return self.last.is_dir(), notes
 
-        found: tuple[bool, list[str]] = on_main_process(prepare)
-        return found
+        result: tuple[bool, list[str]] = on_main_process(prepare)
+        return result
+
+    def _require_same_teacher(self) -> None:
+        before, now = self.run.config.get("teacher") or {}, self.teacher or {}
+        for name in {**before, **now}:
+            if name != "folder" and before.get(name) != now.get(name):
+                raise UserError(
+                    f"{self.path}: `finetune distill` was started with {name} = "
+                    f"{before.get(name)!r}, now {now.get(name)!r}: continue with the same command, "
+                    "or use another --out."
+                )
 
     @property
     def num_logged_steps(self) -> int:
@@ -314,16 +312,16 @@ class RunWriter:
                 "process 0 writes there: name a folder that all machines share."
             )
 
-    def save_best(self, task: Task, head: Any) -> None:
+    def save_best(self, task: Task, model: Any) -> None:
         """Save model, tokenizer and task file to ``best/``."""
 
         def write() -> None:
-            with self.replacing(self.best) as fresh, plain_layers(head, merged=True):
-                save_task(task, fresh)  # before the head, which adds a tokenizer if there is none
-                head.save_pretrained(fresh)
-            if adapters(head):
+            with self.replacing(self.best) as fresh, plain_layers(model, merged=True):
+                save_task(task, fresh)  # before the model, which adds a tokenizer if there is none
+                model.save_pretrained(fresh)
+            if adapters(model):
                 with self.replacing(self.adapter) as fresh:
-                    export_adapter(head, task.state.config, fresh)
+                    export_adapter(model, task.state.config, fresh)
 
         on_main_process(write)
 
@@ -391,7 +389,7 @@ class Diverged(UserError):
 def _log_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    found = []
+    lines = []
     for number, text in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
         if text.endswith("}"):
             line = parse_json(text, f"{path}:{number}", ": remove the line.")
@@ -399,34 +397,12 @@ def _log_lines(path: Path) -> list[dict[str, Any]]:
                 raise UserError(
                     f"{path}:{number}: damaged, `step` must be a whole number: remove the line."
                 )
-            found.append(line)
-    return found
-
-
-def open_log(path: Path, accelerator: Accelerator, step: int) -> RunLog:
-    """Open the log of a run that starts or continues after ``step`` steps."""
-
-    def drop_later_lines() -> None:
-        kept = [line for line in _log_lines(path) if line["step"] <= step]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-
-    on_main_process(drop_later_lines)
-    return RunLog(path, accelerator, step)
+            lines.append(line)
+    return lines
 
 
 READ_EVERY = 1.0
 """Seconds between two times at which numbers of the log are read from the device."""
-
-
-class Interval(NamedTuple):
-    """The steps of one line of the log; loss and norm are on the device."""
-
-    first: int
-    last: int
-    loss: torch.Tensor
-    norm: torch.Tensor
-    rates: dict[str, float]
-    examples_per_second: float
 
 
 class RunLog:
@@ -436,12 +412,20 @@ class RunLog:
     """
 
     def __init__(self, path: Path, accelerator: Accelerator, step: int) -> None:
+        """Open the log of a run that starts or continues after ``step`` steps."""
         self.path, self.accelerator = path, accelerator
         self.losses: list[torch.Tensor] = []
         self.norms: list[torch.Tensor] = []
         self.examples, self.start_time, self.start_step = 0, time.monotonic(), step
-        self.intervals: list[Interval] = []
+        self.unread: list[tuple[int, dict[str, Any]]] = []
+        """The first steps of intervals, and their lines, whose numbers are on the device."""
         self.read_time, self.text = time.monotonic(), ""
+
+        def drop_later_lines() -> None:
+            kept = [line for line in _log_lines(path) if line["step"] <= step]
+            write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+        on_main_process(drop_later_lines)
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:
         """Record one step's mean loss and gradient norm, without waiting for the device."""
@@ -456,10 +440,14 @@ class RunLog:
         """
         if self.losses:
             seconds = time.monotonic() - self.start_time
-            speed = round(self.examples / max(seconds, 1e-9), 1)
-            loss, norm = torch.stack(self.losses).mean(), torch.stack(self.norms).max()
-            rates = logged_learning_rates(optimizer)
-            self.intervals.append(Interval(self.start_step + 1, step, loss, norm, rates, speed))
+            line = {
+                "step": step,
+                "loss": torch.stack(self.losses).mean(),
+                **logged_learning_rates(optimizer),
+                "gradient_norm": torch.stack(self.norms).max(),
+                "examples_per_second": round(self.examples / max(seconds, 1e-9), 1),
+            }
+            self.unread.append((self.start_step + 1, line))
             self.losses, self.norms, self.examples = [], [], 0
             self.start_time, self.start_step = time.monotonic(), step
         if wait or time.monotonic() - self.read_time > READ_EVERY:
@@ -467,24 +455,16 @@ class RunLog:
         return self.text
 
     def _read(self) -> None:
-        for interval in self.intervals:
-            loss, norm = float(interval.loss), float(interval.norm)
+        for first, line in self.unread:
+            loss, norm = float(line["loss"]), float(line["gradient_norm"])
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise Diverged(
-                    f"the loss is not finite (between steps {interval.first} and {interval.last}): "
-                    "lower --lr, raise --warmup, or use --precision fp32. Models saved before are "
-                    "intact."
+                    f"the loss is not finite (between steps {first} and {line['step']}): lower "
+                    "--lr, raise --warmup, or use --precision fp32. Models saved before are intact."
                 )
-            line = {
-                "step": interval.last,
-                "loss": round(loss, 6),
-                **interval.rates,
-                "gradient_norm": round(norm, 4),
-                "examples_per_second": interval.examples_per_second,
-            }
-            self._write(line)
-            self.text = f"loss {loss:.4f}, {interval.examples_per_second} examples/s"
-        self.intervals, self.read_time = [], time.monotonic()
+            self._write(line | {"loss": round(loss, 6), "gradient_norm": round(norm, 4)})
+            self.text = f"loss {loss:.4f}, {line['examples_per_second']} examples/s"
+        self.unread, self.read_time = [], time.monotonic()
 
     def evaluation(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
         """Write the metrics of an evaluation."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,23 @@ from torch.optim import Optimizer
 from finetune.config.metric_properties import properties_of
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
-from finetune.evaluation.custom_metrics import CustomMetric, custom_scores
+from finetune.evaluation.custom_metrics import custom_metrics, custom_scores
 from finetune.inference.loop import predict
 from finetune.models.adapters import plain_layers
+from finetune.models.graphs import use_of_graphs
 from finetune.models.master_weights import MasterWeights
-from finetune.runtime.device import place
+from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.progress import Reporter
 from finetune.tasks import save_task, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import calibrate, compared_values
 from finetune.tasks.definition import starting_commit
-from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, StepEvent, tell
+from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, StepEvent, notify
 from finetune.training.checkpoint import Progress
-from finetune.training.data import TrainingData, training_data
-from finetune.training.optimizer import parameter_groups
-from finetune.training.run_folder import CHECK, RunLog, RunWriter, open_log
+from finetune.training.data import TrainingData
+from finetune.training.optimizer import Schedule, parameter_groups
+from finetune.training.run_folder import CHECK, RunLog, RunWriter
 from finetune.types import Example, Prediction, UserError
 
 NEAR_TIE = 0.02
@@ -40,40 +41,74 @@ SCORE_EVERY = 2.0
 """Least seconds between two lines with scores of validation."""
 
 
-@dataclass(kw_only=True)
+@dataclass
+class FitResult:
+    """Result of a run: its task with all fitted values, its folder and its metrics."""
+
+    task: Task
+    """The task, with all fitted values."""
+    folder: Path
+    """The run folder."""
+    metrics: dict[str, dict[str, float]]
+    """Metrics by split and name."""
+    best_step: int
+    """The step of the best model."""
+    schedule: Schedule
+    """The planned steps."""
+    notes: list[str] = field(default_factory=list)
+    weights: tuple[int, int] = (0, 0)
+    """The number of trained weights, and the number of all weights."""
+    cuda_graphs: str = ""
+    """Whether passes were replayed from CUDA graphs, or why not."""
+
+
 class Scorer:
     """Scores the model of a task, keeps the best in its run folder, and writes the folder's log.
 
     ``train`` calls its methods in their order.
+
+    Args:
+        task: The task; values fitted by an earlier run are left out, and calibration replaces it.
+        dataset: Its prepared data.
+        config: The settings.
+        folder: The run folder.
+        reporter: Shows the progress.
+        name: The name of the task among several; empty if it is the only one.
+        callbacks: Called after steps, evaluations and saves.
+        metrics: Custom metrics by name, besides those of the settings.
     """
 
-    task: Task
-    """The task; calibration replaces it."""
-    dataset: Dataset
-    config: TrainConfig
-    folder: RunWriter
-    reporter: Reporter
-    precision: str
-    name: str = ""
-    """The name of the task among several; empty if it is the only one."""
-    callbacks: Sequence[Callback] = ()
-    custom_metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    """Notes on the data and the training."""
-    progress: Progress = field(default_factory=Progress)
-    data: TrainingData = field(init=False)
-    head: Any = field(init=False)
-    weights: tuple[int, int] = (0, 0)
+    data: TrainingData
+    model: Any
+    masters: MasterWeights
+    log: RunLog
+    weights = (0, 0)
     """The number of trained weights, and the number of all weights."""
-    masters: MasterWeights = field(init=False)
-    log: RunLog = field(init=False)
-    last_score: float = -float("inf")
-    """The time at which the last validation score was printed."""
+
+    def __init__(
+        self,
+        task: Task,
+        dataset: Dataset,
+        config: TrainConfig,
+        folder: RunWriter,
+        reporter: Reporter,
+        name: str = "",
+        callbacks: Sequence[Callback] = (),
+        metrics: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self.task = replace(task, state=task.state.unfitted())
+        self.dataset, self.config, self.folder = dataset, config, folder
+        self.reporter, self.name, self.callbacks = reporter, name, callbacks
+        self.custom_metrics = custom_metrics(config.custom_metrics, metrics or {})
+        self.precision = resolve_precision(config, folder.accelerator.device)
+        self.notes = list(dataset.notes)
+        self.progress = Progress()
+        self.last_score = -float("inf")  # the time at which the last score was printed
 
     def report(self, note: str) -> None:
         """Keep a note, and print it."""
         self.notes.append(note)
-        self.reporter.say(note)
+        self.reporter.log(note)
 
     def begin(self) -> bool:
         """Prepare the run folder and encode the data; return whether a training continues."""
@@ -83,7 +118,7 @@ class Scorer:
         for note in notes:
             self.report(note)
         accelerator = self.folder.accelerator
-        self.data = training_data(
+        self.data = TrainingData(
             self.task, self.dataset, self.config, accelerator, self.report, self.name
         )
         return resuming
@@ -96,7 +131,7 @@ class Scorer:
         """
         if not resuming:
             if self.config.init_from is not None:
-                on_main_process(lambda: check_saved_model(self.task, self.head, self.folder.path))
+                on_main_process(lambda: check_saved_model(self.task, self.model, self.folder.path))
             for split in self.dataset.scored_splits:
                 self.task.score(*self._predict(split, number=1, shown=False))
             start = self.task.warm_start
@@ -106,9 +141,22 @@ class Scorer:
                 self.progress.start_note = self._report_scores("before", metrics)
         self._check_metric()
 
+    def _check_metric(self) -> None:
+        # one example shows which metrics exist; else all do: metrics of span types, of nested spans
+        # and of questions without an answer need them, and a custom metric may fail on few examples
+        split = self.data.validation
+        if split is None or not (self.config.metric or self.custom_metrics):
+            return
+        name = self.config.metric or self.task.state.metric
+        metrics: dict[str, float] = {}
+        for number in (None,) if self.custom_metrics else (1, None):
+            if name not in metrics:
+                metrics = self._scores(*self._predict(split, number=number))
+        self._selection_score(metrics, name)
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the groups of AdamW, by learning rate and weight decay."""
-        groups, prefix = parameter_groups(self.head, self.config), self.name and f"{self.name}/"
+        groups, prefix = parameter_groups(self.model, self.config), self.name and f"{self.name}/"
         return [{**group, "names": [prefix + name for name in group["names"]]} for group in groups]
 
     def start(self, progress: Progress) -> None:
@@ -116,7 +164,7 @@ class Scorer:
         self.progress = progress
         if progress.start_note and progress.start_note not in self.notes:
             self.notes.append(progress.start_note)
-        schedule = self.data.schedule
+        schedule, accelerator = self.data.schedule, self.folder.accelerator
         self.folder.write_start(
             self.task,
             self.config,
@@ -135,21 +183,17 @@ class Scorer:
                 name: value if isinstance(value, int | float | str | bool) else str(value)
                 for name, value in settings(self.config).items()
             }
-            accelerator = self.folder.accelerator
             # of several runs, each has its own
             accelerator.project_configuration = ProjectConfiguration(str(self.folder.path))
             accelerator.init_trackers("finetune", config=plain)
-        path = self.folder.path / "log.jsonl"
-        self.log = open_log(path, self.folder.accelerator, progress.step)
+        self.log = RunLog(self.folder.path / "log.jsonl", accelerator, progress.step)
 
     def add(self, loss: Tensor, norm: Tensor, num_examples: int) -> None:
         """Record a step: its mean loss and gradient norm, and the examples of its batch."""
         self.log.add(loss, norm, num_examples)
         self.progress.step += 1
-        tell(
-            self.callbacks,
-            StepEvent(self.progress.step, self.data.schedule.num_steps, loss, norm),
-        )
+        num_steps = self.data.schedule.num_steps
+        notify(self.callbacks, StepEvent(self.progress.step, num_steps, loss, norm))
 
     @property
     def is_due(self) -> bool:
@@ -166,47 +210,83 @@ class Scorer:
 
         A head that is fitted to the encoder is fitted before, also without validation.
         """
-        state, folder, split = self.progress, self.folder, self.data.validation
-        self._fit_head()
+        progress, folder, split = self.progress, self.folder, self.data.validation
+        if self.task.fit_classifier is not None:
+            self._fit_classifier()
         if split is None:
-            state.best_step = state.step
+            progress.best_step = progress.step
             self._save_best()
-            self.tell_saved(folder.best)
+            self.notify_saved(folder.best)
             return
         examples, predicted = self._predict(split)
         metrics = self._scores(examples, predicted)
         score = self._selection_score(metrics)
-        better = state.best_score is None or score > state.best_score
+        better = progress.best_score is None or score > progress.best_score
         # of equal scores the later, which has a lower learning rate
-        is_best = better or score == state.best_score
-        state.num_best = 1 if better else state.num_best + is_best
+        is_best = better or score == progress.best_score
+        progress.num_best = 1 if better else progress.num_best + is_best
         if is_best:
-            state.best_score, state.best_step = score, state.step
+            progress.best_score, progress.best_step = score, progress.step
             self._save_best()
             folder.write_predictions(split, examples, predicted)
-            self.tell_saved(folder.best)
-        self.log.evaluation(state.step, split, metrics)
-        self._say_score(metrics, better, is_best)
-        event = EvaluationEvent(state.step, split, metrics, is_best, examples, predicted)
-        tell(self.callbacks, event)
+            self.notify_saved(folder.best)
+        self.log.evaluation(progress.step, split, metrics)
+        self._report_score(split, metrics, better=better, is_best=is_best)
+        num_steps = self.data.schedule.num_steps
+        event = EvaluationEvent(
+            progress.step, num_steps, split, metrics, is_best, examples, predicted
+        )
+        notify(self.callbacks, event)
 
-    def tell_saved(self, folder: Path) -> None:
+    def _fit_classifier(self) -> None:
+        train, encoded = self.data.splits["train"], self.data.train
+        options: dict[str, Any] = {"encoded": encoded, "precision": self.precision}
+
+        def predict_train(reader: Task) -> list[Prediction]:
+            return predict(reader, self.model, train, self.folder.accelerator, **options)
+
+        assert self.task.fit_classifier is not None
+        with self.masters.float32():
+            self.task.fit_classifier(self.model, train, predict_train)
+
+    def _save_best(self) -> None:
+        with self.masters.float32():
+            self.folder.save_best(self.task, self.model)
+
+    def notify_saved(self, folder: Path) -> None:
         """Call the callbacks after a save, once it is on disk."""
         if self.callbacks:
             self.folder.wait()
-        tell(self.callbacks, SaveEvent(self.progress.step, folder, folder == self.folder.best))
+        notify(self.callbacks, SaveEvent(self.progress.step, folder, folder == self.folder.best))
 
-    def say_kept(self) -> None:
+    def _report_score(
+        self, split: str, metrics: Mapping[str, float], *, better: bool, is_best: bool
+    ) -> None:
+        now, name, progress = time.monotonic(), self.task.state.metric, self.progress
+        is_last = progress.step == self.data.schedule.num_steps
+        if now - self.last_score < SCORE_EVERY and not is_last:
+            return
+        if is_best and not better and not metrics[name]:  # it has not learned anything yet
+            return
+        self.last_score = now
+        best = self._sign(name) * (progress.best_score or 0.0)
+        note = "best so far" if better else f"best {best:.4f}"
+        if is_best and not better:
+            note = "equal to the best so far"
+        self.reporter.log(f"step {progress.step}: {split} {name} {metrics[name]:.4f} ({note})")
+
+    def report_kept(self) -> None:
         """Print the step whose model is kept."""
         if self.data.validation is not None:
             equal = self.progress.num_best
             of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
-            self.reporter.say(f"kept: the model of step {self.progress.best_step}{of}")
+            self.reporter.log(f"kept: the model of step {self.progress.best_step}{of}")
 
-    def finish(self) -> dict[str, dict[str, float]]:
+    def finish(self) -> FitResult:
         """Load the best model from its folder, calibrate it, and score it on each split."""
         self.folder.wait()
-        best = place(self.task.model(self.folder.best), self.folder.accelerator.device)
+        accelerator = self.folder.accelerator
+        best = model_to_device(self.task.model(self.folder.best), accelerator.device)
         validation, leaks = self.data.validation, leaked(self.dataset)
         metrics: dict[str, dict[str, float]] = {}
         # validation first: it calibrates what the others are scored with
@@ -217,22 +297,49 @@ class Scorer:
             if scores := self._scores(examples, predicted):
                 metrics[split] = scores
                 if ids := leaks.get(split):
-                    own = [index for index, each in enumerate(examples) if each.id not in ids]
-                    rest = [examples[i] for i in own], [predicted[i] for i in own]
-                    if scores := self._scores(*rest):
+                    kept = [index for index, each in enumerate(examples) if each.id not in ids]
+                    unseen = [examples[i] for i in kept], [predicted[i] for i in kept]
+                    if scores := self._scores(*unseen):
                         metrics[f"{split}{WITHOUT_LEAKS}"] = scores
             self.folder.write_predictions(split, examples, predicted)
         self.folder.write_metrics(metrics)
         self.folder.wait()
         if self._replays:
             self._report_scores("after", metrics)
-        accelerator = self.folder.accelerator
         if self.config.track != "none":
             flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
             accelerator.log(flat, step=self.progress.step)
             accelerator.end_training()
         accelerator.wait_for_everyone()
-        return metrics
+        return FitResult(
+            self.task,
+            self.folder.path,
+            metrics,
+            self.progress.best_step,
+            self.data.schedule,
+            self.notes,
+            self.weights,
+            use_of_graphs(self.model.encoder),
+        )
+
+    def _calibrate(
+        self, examples: Sequence[Example], predicted: list[Prediction]
+    ) -> list[Prediction]:
+        score = self._selection_score(self._scores(examples, predicted))
+        before = self.progress.best_score
+        if before is not None and abs(score - before) > NEAR_TIE * max(1.0, abs(before)):
+            self.report(
+                f"the saved model scores {score:.4f} on {self.data.validation}, and scored "
+                f"{before:.4f} in training: near ties are decided in another way (half precision, "
+                "merged adapters or another machine)"
+            )
+        if not self.task.calibrated:
+            return predicted
+        calibrated = calibrate(self.task, examples, predicted)
+        self.task = calibrated.task
+        self.notes.append(calibrated.note)
+        self.folder.save_best(self.task, self.task.model(self.folder.best))
+        return list(calibrated.predictions)
 
     @property
     def _replays(self) -> bool:
@@ -240,14 +347,14 @@ class Scorer:
         return both and self.task.fit_classifier is None
 
     def _predict(
-        self, split: str, head: Any = None, number: int | None = None, *, shown: bool = True
+        self, split: str, model: Any = None, number: int | None = None, *, shown: bool = True
     ) -> tuple[Sequence[Example], list[Prediction]]:
-        examples, encoded = self.data.split(split)
+        examples, encoded = self.data.splits[split], self.data.encoded[split]
         if number is not None:
             examples, encoded = examples[:number], encoded[:number]
         predicted = predict(
             self.task,
-            self.head if head is None else head,
+            self.model if model is None else model,
             examples,
             self.folder.accelerator,
             encoded=encoded,
@@ -257,21 +364,6 @@ class Scorer:
             keep_log_probabilities=self.task.calibrated,
         )
         return examples, predicted
-
-    def _fit_head(self) -> None:
-        if self.task.fit_classifier is not None:
-            train, encoded = self.data.split("train")
-            options: dict[str, Any] = {"encoded": encoded, "precision": self.precision}
-
-            def predict_train(reader: Task) -> list[Prediction]:
-                return predict(reader, self.head, train, self.folder.accelerator, **options)
-
-            with self.masters.float32():
-                self.task.fit_classifier(self.head, train, predict_train)
-
-    def _save_best(self) -> None:
-        with self.masters.float32():
-            self.folder.save_best(self.task, self.head)
 
     def _scores(
         self, examples: Sequence[Example], predicted: Sequence[Prediction]
@@ -298,22 +390,6 @@ class Scorer:
             )
         return self._sign(name) * metrics[name]
 
-    def _check_metric(self) -> None:
-        """Reject a wrong metric before training starts.
-
-        One example shows which metrics exist. Else all do: metrics of span types, of nested spans
-        and of questions without an answer need them, and a custom metric may fail on few examples.
-        """
-        split = self.data.validation
-        if split is None or not (self.config.metric or self.custom_metrics):
-            return
-        name = self.config.metric or self.task.state.metric
-        metrics: dict[str, float] = {}
-        for number in (None,) if self.custom_metrics else (1, None):
-            if name not in metrics:
-                metrics = self._scores(*self._predict(split, number=number))
-        self._selection_score(metrics, name)
-
     def _report_scores(self, when: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
         name = self.task.state.metric
         scores = [
@@ -325,44 +401,11 @@ class Scorer:
         self.report(note)
         return note
 
-    def _say_score(self, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:
-        now, name, state = time.monotonic(), self.task.state.metric, self.progress
-        if now - self.last_score < SCORE_EVERY and state.step != self.data.schedule.num_steps:
-            return
-        if is_best and not better and not metrics[name]:  # it has not learned anything yet
-            return
-        self.last_score = now
-        best = self._sign(name) * (state.best_score or 0.0)
-        note = "best so far" if better else f"best {best:.4f}"
-        if is_best and not better:
-            note = "equal to the best so far"
-        validation = self.data.validation
-        self.reporter.say(f"step {state.step}: {validation} {name} {metrics[name]:.4f} ({note})")
 
-    def _calibrate(
-        self, examples: Sequence[Example], predicted: list[Prediction]
-    ) -> list[Prediction]:
-        score = self._selection_score(self._scores(examples, predicted))
-        before = self.progress.best_score
-        if before is not None and abs(score - before) > NEAR_TIE * max(1.0, abs(before)):
-            self.report(
-                f"the saved model scores {score:.4f} on {self.data.validation}, and scored "
-                f"{before:.4f} in training: near ties are decided in another way (half precision, "
-                "merged adapters or another machine)"
-            )
-        if not self.task.calibrated:
-            return predicted
-        calibrated = calibrate(self.task, examples, predicted)
-        self.task = calibrated.task
-        self.notes.append(calibrated.note)
-        self.folder.save_best(self.task, self.task.model(self.folder.best))
-        return list(calibrated.predictions)
-
-
-def check_saved_model(task: Task, head: Any, parent: Path | None = None) -> None:
+def check_saved_model(task: Task, model: Any, parent: Path | None = None) -> None:
     """Save a model and load it again; ``parent`` is a folder on a disk that has room for it."""
     with tempfile.TemporaryDirectory(prefix=CHECK, suffix=".new", dir=parent) as folder:
-        with plain_layers(head, merged=True):
+        with plain_layers(model, merged=True):
             save_task(task, Path(folder))
-            head.save_pretrained(folder)
+            model.save_pretrained(folder)
         saved_task(folder).model(folder)

@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accelerate import Accelerator
-
 from finetune.config.search_space import Range, SearchSpace, parse_space
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
@@ -28,9 +26,8 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
-from finetune.tasks.base import Task
 from finetune.tasks.definition import starting_config
-from finetune.training.callbacks import Callback, EvaluationEvent, StepEvent
+from finetune.training.callbacks import Callback, EvaluationEvent
 from finetune.training.optimizer import TUNING_FACTORS, default_learning_rate, result_settings
 from finetune.training.repeated_runs import runs_folder
 from finetune.training.run_folder import Diverged, open_run, require_own, require_writable
@@ -119,26 +116,57 @@ def default_space(config: TrainConfig) -> list[str]:
     return [f"{name}={ranges[name]}" for name in free]
 
 
-@dataclass(frozen=True)
+def search_folder(config: TrainConfig, task: str, trials: int, minutes: float | None) -> Path:
+    """Return the folder of a search; UserError if it or the limits are illegal."""
+    if trials < 1:
+        raise UserError(f"--trials must be 1 or more, not {trials}.")
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"--minutes must be above 0, not {minutes}.")
+    if config.validation == "none":
+        raise UserError("search: --validation none leaves no score to search by: leave it out.")
+    folder = runs_folder(config, task, "search")
+    require_writable(folder)
+    require_own(folder, is_free(folder) or DATABASE in entries(folder))
+    return folder
+
+
 class Search:
-    """A search in a folder that this process holds; all trials share ``config`` and ``data``."""
+    """A search in a folder that this process holds, on data without the test split."""
 
-    folder: Path
-    task: str
-    config: TrainConfig
-    space: SearchSpace
-    data: Dataset
-    loaded: tuple[Task, Dataset]
-    """The task and the prepared data of ``config``, without the test split."""
-    study: Study
-    accelerator: Accelerator
-    reporter: Reporter
-    metrics: Mapping[str, Callable[..., Any]] | None
+    def __init__(
+        self,
+        folder: Path,
+        task: str,
+        config: TrainConfig,
+        space: Sequence[str] | Mapping[str, Any] = (),
+        data: Any = None,
+        *,
+        metrics: Mapping[str, Callable[..., Any]] | None = None,
+        reporter: Reporter | None = None,
+    ) -> None:
+        """Read the data, and open the storage of the search or create it.
 
-    @property
-    def metric(self) -> str:
-        """The metric that the search improves."""
-        return self.loaded[0].state.metric
+        The arguments are as in ``api.search``; ``data`` replace ``config.data``. Raises UserError
+        if settings do not go together, or the folder holds another search.
+        """
+        self.folder, self.task, self.metrics = folder, task, metrics
+        self.space = parse_space(task, space or default_space(config))
+        self.config = replace(config, out=None, resume=False)
+        if not isinstance(data, Dataset):
+            source = config.data if data is None else data
+            source = PartOf(source, without_test=True, most_rows=most_rows(config))
+            data = task_class(task).read(self.config, source)
+        rows = {name: rows for name, rows in data.splits.items() if not is_test(name)}
+        self.data = data.with_splits(rows)
+        self.loaded = load_task(self.config, task, self.data)
+        self.metric = self.loaded[0].state.metric
+        custom = custom_metrics(config.custom_metrics, metrics or {}).get(self.metric)
+        facts = {"task": task, **result_settings(self.config), "data": self.data.fingerprint}
+        facts["space"] = " ".join(f"{name}={values}" for name, values in self.space.items())
+        self.lower_is_better = custom is not None and custom.lower_is_better
+        self.study = _open_study(folder, facts, lower_is_better=self.lower_is_better)
+        self.accelerator = make_accelerator(self.config)
+        self.reporter = reporter or Reporter()
 
     def run(self, trials: int, minutes: float | None, on_end: Callable[[], object]) -> None:
         """Run trials until their number or their total time reaches a limit; earlier ones count.
@@ -175,29 +203,31 @@ class Search:
         import optuna
 
         for name, values in self.space.items() if AS_GIVEN not in trial.user_attrs else ():
-            _suggest(trial, name, values)
-        settings = self._settings(trial)
-        shown = " ".join(f"{name}={value}" for name, value in settings.items())
-        self.reporter.say(f"trial {trial.number}: {shown or 'the settings of the command'}")
+            if not isinstance(values, Range):
+                trial.suggest_categorical(name, values)
+            elif values.whole:
+                trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
+            else:
+                trial.suggest_float(name, values.low, values.high, log=values.log)
+        settings, name = self._settings(trial), f"trial {trial.number}"
+        shown = " ".join(f"{setting}={value}" for setting, value in settings.items())
+        self.reporter.log(f"{name}: {shown or 'the settings of the command'}")
         try:
             score = self._train(trial, settings)
             if not math.isfinite(score):
                 raise Diverged(f"its {self.metric} is {score}")
         except optuna.TrialPruned:
-            self.reporter.say(f"trial {trial.number}: pruned, others were better")
+            self.reporter.log(f"{name}: pruned, others were better")
             raise
         except Exception as error:
             reason = failure(error)
             if reason is None or (not settings and not isinstance(error, Diverged)):
                 raise  # with the settings of the command all trials would fail
             trial.set_user_attr("error", reason)
-            self.reporter.say(f"trial {trial.number}: failed, {reason}")
+            self.reporter.log(f"{name}: failed, {reason}")
             return math.nan  # Optuna's sign of a failed trial
-        self.reporter.say(f"trial {trial.number}: finished, {self.metric} {score:.4f}")
+        self.reporter.log(f"{name}: finished, {self.metric} {score:.4f}")
         return score
-
-    def _settings(self, trial: OptunaTrial | FrozenTrial) -> dict[str, Any]:
-        return {name: _readable(value, self.space[name]) for name, value in trial.params.items()}
 
     def _train(self, trial: OptunaTrial, settings: Mapping[str, Any]) -> float:
         config = replace(self.config, **settings, out=str(self._folder(trial.number)))
@@ -210,18 +240,25 @@ class Search:
         split = min(name for name in result.metrics if name.startswith("validation"))
         return result.metrics[split][self.metric]
 
+    def _settings(self, trial: OptunaTrial | FrozenTrial) -> dict[str, Any]:
+        settings = dict(trial.params)
+        for name, value in settings.items():
+            values = self.space[name]
+            if isinstance(values, Range) and not values.whole:  # three digits are enough
+                settings[name] = min(max(float(f"{value:.3g}"), values.low), values.high)
+        return settings
+
     def result(self) -> SearchResult:
         """Return the trials that have ended."""
-        sign = 1 if self.study.direction.name == "MINIMIZE" else -1
-        trials = [self._ended(trial) for trial in self.study.get_trials() if _has_ended(trial)]
+        trials = []
+        for trial in filter(_has_ended, self.study.get_trials()):
+            assert trial.duration is not None
+            settings, state = self._settings(trial), STATES[trial.state.name]
+            seconds, error = trial.duration.total_seconds(), trial.user_attrs.get("error")
+            trials.append(Trial(trial.number, state, settings, trial.value, seconds, error))
+        sign = 1 if self.lower_is_better else -1
         trials.sort(key=lambda t: (t.state != "finished", sign * (t.score or 0.0), t.number))
         return SearchResult(self.folder, self.task, self.metric, self.space, trials)
-
-    def _ended(self, trial: FrozenTrial) -> Trial:
-        assert trial.duration is not None
-        state, error = STATES[trial.state.name], trial.user_attrs.get("error")
-        seconds = trial.duration.total_seconds()
-        return Trial(trial.number, state, self._settings(trial), trial.value, seconds, error)
 
     def config_of(self, trial: Trial) -> TrainConfig:
         """Return the settings of a trial, with its folder."""
@@ -238,64 +275,21 @@ class Search:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def search_folder(config: TrainConfig, task: str, trials: int, minutes: float | None) -> Path:
-    """Return the folder of a search; UserError if it or the limits are illegal."""
-    if trials < 1:
-        raise UserError(f"--trials must be 1 or more, not {trials}.")
-    if minutes is not None and not minutes > 0:
-        raise UserError(f"--minutes must be above 0, not {minutes}.")
-    if config.validation == "none":
-        raise UserError("search: --validation none leaves no score to search by: leave it out.")
-    folder = runs_folder(config, task, "search")
-    require_writable(folder)
-    require_own(folder, is_free(folder) or DATABASE in entries(folder))
-    return folder
-
-
-def open_search(
-    folder: Path,
-    task: str,
-    config: TrainConfig,
-    space: Sequence[str] | Mapping[str, Any] = (),
-    data: Any = None,
-    *,
-    metrics: Mapping[str, Callable[..., Any]] | None = None,
-    reporter: Reporter | None = None,
-) -> Search:
-    """Read the data without the test split, and open the storage of a search or create it.
-
-    The arguments are as in ``api.search``; ``data`` replace ``config.data``. Raises UserError if
-    settings do not go together, or the folder holds another search.
-    """
-    dimensions = parse_space(task, space or default_space(config))
-    config = replace(config, out=None, resume=False)
-    if not isinstance(data, Dataset):
-        source = config.data if data is None else data
-        source = PartOf(source, without_test=True, most_rows=most_rows(config))
-        data = task_class(task).read(config, source)
-    data = data.with_splits({name: d for name, d in data.splits.items() if not is_test(name)})
-    loaded = load_task(config, task, data)
-    own = custom_metrics(config.custom_metrics, metrics or {}).get(loaded[0].state.metric)
-    facts = {"task": task, **result_settings(config), "data": data.fingerprint}
-    facts["space"] = " ".join(f"{name}={values}" for name, values in dimensions.items())
-    study = _open_study(folder, facts, lower_is_better=own is not None and own.lower_is_better)
-    accelerator = make_accelerator(config)
-    reporter = reporter or Reporter()
-    return Search(
-        folder, task, config, dimensions, data, loaded, study, accelerator, reporter, metrics
-    )
-
-
 def _open_study(folder: Path, facts: Mapping[str, Any], *, lower_is_better: bool) -> Study:
-    optuna = import_optuna()
-    from sqlalchemy.exc import DatabaseError
+    try:
+        import optuna
+        from sqlalchemy.exc import DatabaseError
+    except ImportError as error:
+        raise UserError(f"search needs optuna: {install_command('optuna')}.") from error
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = f"sqlite:///{(folder / DATABASE).absolute()}"
-    direction = "minimize" if lower_is_better else "maximize"
     try:
         study: Study = optuna.create_study(
-            storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
+            storage=storage,
+            study_name=STUDY,
+            direction="minimize" if lower_is_better else "maximize",
+            load_if_exists=True,
         )
     except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
         reason = f"{error.__cause__ or error!s:.120}"
@@ -325,40 +319,22 @@ def _sampler(seed: int) -> Any:
         return TPESampler(n_startup_trials=8, multivariate=True, group=True, seed=seed)
 
 
-def _suggest(trial: OptunaTrial, name: str, values: Range | list[Any]) -> None:
-    if not isinstance(values, Range):
-        trial.suggest_categorical(name, values)
-    elif values.whole:
-        trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
-    else:
-        trial.suggest_float(name, values.low, values.high, log=values.log)
-
-
-def _readable(value: Any, values: Range | list[Any]) -> Any:
-    if not isinstance(values, Range) or values.whole:
-        return value
-    return min(max(float(f"{value:.3g}"), values.low), values.high)
-
-
 def _has_ended(trial: FrozenTrial) -> bool:
     return trial.state.name in ("COMPLETE", "PRUNED") or "error" in trial.user_attrs
 
 
+@dataclass
 class _Prune(Callback):
-    def __init__(self, trial: OptunaTrial, metric: str) -> None:
-        self.trial, self.metric, self.num_steps = trial, metric, 0
-
-    def on_step(self, event: StepEvent) -> None:
-        """Store the number of steps."""
-        self.num_steps = event.num_steps
+    trial: OptunaTrial
+    metric: str
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
         """Store the score; raises TrialPruned where others were better at this point."""
         import optuna
 
         if math.isfinite(score := event.metrics[self.metric]):
-            self.trial.report(score, round(1000 * event.step / self.num_steps))
-        if event.step < self.num_steps and self.trial.should_prune():
+            self.trial.report(score, round(1000 * event.step / event.num_steps))
+        if event.step < event.num_steps and self.trial.should_prune():
             raise optuna.TrialPruned
 
 
@@ -368,12 +344,3 @@ def failure(error: Exception) -> str | None:
         return "out of memory"
     known = isinstance(error, UserError) and not isinstance(error, SaveError | FolderInUse)
     return str(error) if known else None
-
-
-def import_optuna() -> Any:
-    """Return the library; UserError if it is not installed."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise UserError(f"search needs optuna: {install_command('optuna')}.") from error
-    return optuna

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,13 @@ from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
-from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
-from finetune.models.graphs import replayed_training, use_of_graphs
+from finetune.models.graphs import replayed_training
 from finetune.models.master_weights import MasterWeights
 from finetune.models.sparse_embedding import SparseEmbeddings
-from finetune.runtime.device import place, resolve_precision
+from finetune.runtime.device import model_to_device
 from finetune.runtime.launch import on_main_process
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
@@ -45,7 +43,6 @@ from finetune.training.loss import LossFunction, RunLoss
 from finetune.training.multitask import (
     MixedData,
     Planned,
-    TitledReporter,
     common_settings,
     require_own_checkpoint,
 )
@@ -56,32 +53,11 @@ from finetune.training.optimizer import (
     logged_learning_rates,
 )
 from finetune.training.run_folder import RunWriter, open_run
-from finetune.training.scoring import Scorer
-from finetune.training.step import begin_step
+from finetune.training.scoring import FitResult, Scorer
+from finetune.training.step import Step
 from finetune.types import UserError
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class FitResult:
-    """Result of a run: its task with all fitted values, its folder and its metrics."""
-
-    task: Task
-    """The task, with all fitted values."""
-    folder: Path
-    """The run folder."""
-    metrics: dict[str, dict[str, float]]
-    """Metrics by split and name."""
-    best_step: int
-    """The step of the best model."""
-    schedule: Schedule
-    """The planned steps."""
-    notes: list[str] = field(default_factory=list)
-    weights: tuple[int, int] = (0, 0)
-    """The number of trained weights, and the number of all weights."""
-    cuda_graphs: str = ""
-    """Whether passes were replayed from CUDA graphs, or why not."""
 
 
 def fit(
@@ -90,7 +66,7 @@ def fit(
     config: TrainConfig,
     folder: RunWriter | None = None,
     reporter: Reporter | None = None,
-    head: Any = None,
+    model: Any = None,
     *,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
@@ -104,7 +80,7 @@ def fit(
         config: The settings; ``out`` names the run folder.
         folder: The run folder, opened; by default ``config.out``, on the device of this launch.
         reporter: Shows the progress.
-        head: The model to train; by default a new one on the configured encoder.
+        model: The model to train; by default a new one on the configured encoder.
         callbacks: Called after steps, evaluations and saves.
         metrics: Custom metrics by name, besides ``config.custom_metrics``.
         loss: A custom loss, in place of ``config.custom_loss``: a function of logits and targets
@@ -121,10 +97,8 @@ def fit(
     with contextlib.ExitStack() as opened:
         folder = folder or opened.enter_context(open_run(config))
         reporter = reporter or Reporter(quiet=not folder.accelerator.is_main_process)
-        scorer = scorer_of(task, data, config, folder, reporter)
-        scorer.callbacks = callbacks
-        scorer.custom_metrics = {**scorer.custom_metrics, **custom_metrics((), metrics or {})}
-        return train(scorer.task, {"": scorer}, config, folder, reporter, head, loss)[""]
+        scorer = Scorer(task, data, config, folder, reporter, callbacks=callbacks, metrics=metrics)
+        return train(scorer.task, {"": scorer}, config, folder, reporter, model, loss)[""]
 
 
 def fit_together(
@@ -137,45 +111,17 @@ def fit_together(
             the mark ``shared`` are equal.
         folder: The folder of all: the checkpoint is in ``last/``, and each task has a run folder.
         reporter: Shows the progress.
-
-    Returns:
-        The result of each task by name.
-
-    Raises:
-        UserError: settings do not fit together, and for the reasons of ``fit``.
-        Interrupted: after Ctrl-C or SIGTERM, once the checkpoint is written.
     """
     config = common_settings({name: config for name, (_, _, config) in tasks.items()})
     on_main_process(lambda: require_own_checkpoint(folder.path, list(tasks), config.resume))
     with contextlib.ExitStack() as opened:
         scorers = {}
-        for name, (task, data, own) in tasks.items():
-            writer = opened.enter_context(open_run(own, folder.accelerator, folder.last))
-            scorers[name] = scorer_of(task, data, own, writer, TitledReporter(reporter, name), name)
+        for name, (task, data, settings) in tasks.items():
+            writer = opened.enter_context(open_run(settings, folder.accelerator, folder.last))
+            named = Reporter(quiet=reporter.quiet, prefix=f"{name}: ", console=reporter.console)
+            scorers[name] = Scorer(task, data, settings, writer, named, name)
         together = Multitask({name: scorer.task for name, scorer in scorers.items()})
         return train(together, scorers, config, folder, reporter)
-
-
-def scorer_of(
-    task: Task,
-    data: Dataset,
-    config: TrainConfig,
-    folder: RunWriter,
-    reporter: Reporter,
-    name: str = "",
-) -> Scorer:
-    """Return what scores a task, without the values fitted by an earlier run."""
-    return Scorer(
-        task=replace(task, state=task.state.unfitted()),
-        dataset=data,
-        config=config,
-        folder=folder,
-        reporter=reporter,
-        precision=resolve_precision(config, folder.accelerator.device),
-        name=name,
-        custom_metrics=custom_metrics(config.custom_metrics, {}),
-        notes=list(data.notes),
-    )
 
 
 def train(  # noqa: C901 (the whole course is in one place)
@@ -184,7 +130,7 @@ def train(  # noqa: C901 (the whole course is in one place)
     config: TrainConfig,
     folder: RunWriter,
     reporter: Reporter,
-    head: Any = None,
+    model: Any = None,
     loss: LossFunction | RunLoss | None = None,
 ) -> dict[str, FitResult]:
     """Train a model and score the best: the course of every run.
@@ -195,7 +141,7 @@ def train(  # noqa: C901 (the whole course is in one place)
         config: The settings.
         folder: The folder with the checkpoint.
         reporter: Shows the progress.
-        head: The model to train; by default a new one.
+        model: The model to train; by default a new one.
         loss: A custom loss, or the loss of a student.
 
     Returns:
@@ -208,7 +154,7 @@ def train(  # noqa: C901 (the whole course is in one place)
     with contextlib.ExitStack() as restored:
         # the data
         resuming = all([scorer.begin() for scorer in scorers.values()])
-        loss.prepare(first)
+        loss.prepare(first, restored)
         data: TrainingData | MixedData = first.data
         if isinstance(task, Multitask):
             data = MixedData({name: scorer.data for name, scorer in scorers.items()}, config)
@@ -220,46 +166,39 @@ def train(  # noqa: C901 (the whole course is in one place)
 
         # the model
         set_seed(config.seed)
-        head = task.model(last) if resuming else head or task.model()
-        for name, (_, each) in tasks_and_heads(task, head).items():
-            restored.enter_context(_prepared(scorers[name], each, last / name, resuming))
-        restored.enter_context(same_modes(head))
-        restored.enter_context(fast_dropout(head))
+        model = task.model(last) if resuming else model or task.model()
+        for name, (_, of_task) in tasks_and_heads(task, model).items():
+            saved = last / name if resuming else None
+            restored.enter_context(_prepared(scorers[name], of_task, saved))
+        restored.enter_context(same_modes(model))
+        restored.enter_context(fast_dropout(model))
         for scorer in scorers.values():
             scorer.check(resuming=resuming)
 
         # the optimizer
-        sparse = restored.enter_context(_sparse_embeddings(task, head, data, config))
-        groups = [g for scorer in scorers.values() for g in scorer.parameter_groups()]
+        read = (encoded.sequences.ids.values for encoded in data.read_in_training)
+        sparse = SparseEmbeddings(model, config.sparse_embeddings, read, task.added_ids())
+        restored.enter_context(sparse)
+        if sparse.note:
+            log.info(sparse.note)  # with --verbose
+        groups = [group for scorer in scorers.values() for group in scorer.parameter_groups()]
         groups += loss.parameter_groups(first)
-        masters = MasterWeights(head, each_weight_once(groups), first.precision, sparse.whole)
+        masters = MasterWeights(model, each_weight_once(groups), first.precision, sparse.whole)
         restored.enter_context(masters)
-        for scorer in scorers.values():
-            scorer.masters = masters
         optimizer = adamw(masters.groups, config)
         if config.tuning != "full":
             peaks = logged_learning_rates(optimizer)
             first.report(
-                f"--tuning {config.tuning} trains {trained_share(head)}, at "
+                f"--tuning {config.tuning} trains {trained_share(model)}, at "
                 + ", ".join(f"{name} {value:g}" for name, value in peaks.items())
             )
         interrupt = InterruptHandler(accelerator)
-        step = begin_step(
-            task,
-            head,
-            masters,
-            optimizer,
-            config,
-            accelerator,
-            interrupt,
-            loss=loss,
-        )
-
+        step = Step(task, model, masters, optimizer, config, accelerator, interrupt, loss=loss)
         for scorer in scorers.values():
-            encoder, texts = scorer.head.encoder, scorer.head.texts_per_sequence
-            shapes = partial(scorer.data.row_shapes, texts)
+            scorer.masters, encoder = masters, scorer.model.encoder
+            shapes = partial(scorer.data.row_shapes, scorer.model.texts_per_sequence)
             restored.enter_context(
-                replayed_training(encoder, shapes, schedule.num_steps, masters, reporter.say)
+                replayed_training(encoder, shapes, schedule.num_steps, masters, reporter.log)
             )
 
         # restore or begin
@@ -269,11 +208,16 @@ def train(  # noqa: C901 (the whole course is in one place)
             state = load_checkpoint(last, masters, optimizer)
             if state.loss_scale:  # there is none before the first step
                 step.scaler.load_state_dict(state.loss_scale)
-            _say_what_differs(state, num_threads, reporter)
-            reporter.say(f"continuing from step {state.step} of {schedule.num_steps}")
+            _report_differences(state, num_threads, reporter)
+            reporter.log(f"continuing from step {state.step} of {schedule.num_steps}")
         state.num_threads = num_threads
         for name, scorer in scorers.items():
             scorer.start(state.tasks[name])
+
+        def save() -> None:
+            with folder.replacing(last) as fresh:
+                models = tasks_and_heads(task, model)
+                save_checkpoint(fresh, models, loss.projections, masters, optimizer, state)
 
         # the steps
         if not state.finished:
@@ -293,13 +237,16 @@ def train(  # noqa: C901 (the whole course is in one place)
                     reporter.update(state.step, line)
                     if scorer.is_due:
                         scorer.evaluate()
-                        head.train()
+                        model.train()
                     if saving:
+                        for each in scorers.values():
+                            if each.folder is not folder:
+                                each.folder.wait()  # a checkpoint names only models on disk
                         state.loss_scale = step.scaler.state_dict()
-                        _save(folder, task, head, scorers, loss, masters, optimizer, state)
+                        on_main_process(save)
                         if stop or state.finished:
                             folder.wait()
-                        scorer.tell_saved(last)
+                        scorer.notify_saved(last)
                     if stop or (state.finished and interrupt.signals_received()):
                         raise interrupt.interrupted(
                             f"stopped at step {state.step} of {schedule.num_steps}; the checkpoint "
@@ -308,8 +255,8 @@ def train(  # noqa: C901 (the whole course is in one place)
 
         # the scores of the best models
         for scorer in scorers.values():
-            scorer.say_kept()
-        return {name: _result(scorer) for name, scorer in scorers.items()}
+            scorer.report_kept()
+        return {name: scorer.finish() for name, scorer in scorers.items()}
 
 
 def _require_no_checkpoint(scorers: Mapping[str, Scorer], schedule: Schedule, last: Path) -> None:
@@ -324,88 +271,35 @@ def _require_no_checkpoint(scorers: Mapping[str, Scorer], schedule: Schedule, la
 
 
 @contextlib.contextmanager
-def _prepared(scorer: Scorer, head: Any, saved: Path, resuming: bool) -> Iterator[None]:
-    config, device = scorer.config, scorer.folder.accelerator.device
+def _prepared(scorer: Scorer, model: Any, saved: Path | None) -> Iterator[None]:
+    config = scorer.config
     with contextlib.ExitStack() as restored:
-        restored.enter_context(light_tuning(head, config))
-        if resuming:
-            load_adapter_state(head, saved)
+        restored.enter_context(light_tuning(model, config))
+        if saved is not None:
+            load_adapter_state(model, saved)
         if config.gradient_checkpointing:
-            restored.enter_context(checkpointed_layers(head.encoder))
-        scorer.weights = weight_numbers(head)
-        scorer.head = place(head, device)
-        if reason := head.encoder.padding_reason:
-            near = "" if head.encoder.family.reads_padding else "near-"
-            scorer.reporter.say(f"sequences are padded, in groups of {near}equal length: {reason}")
+            restored.enter_context(checkpointed_layers(model.encoder))
+        scorer.weights = weight_numbers(model)
+        scorer.model = model_to_device(model, scorer.folder.accelerator.device)
+        if reason := model.encoder.padding_reason:
+            near = "" if model.encoder.family.reads_padding else "near-"
+            scorer.reporter.log(f"sequences are padded, in groups of {near}equal length: {reason}")
         yield
 
 
-def _sparse_embeddings(
-    task: Task | Multitask,
-    head: Any,
-    data: TrainingData | MixedData,
-    config: TrainConfig,
-) -> SparseEmbeddings:
-    sparse = SparseEmbeddings(
-        head,
-        config.sparse_embeddings,
-        (each.sequences.ids.values for each in data.read_in_training),
-        task.added_ids(),
-    )
-    if sparse.note:
-        log.info(sparse.note)  # with --verbose
-    return sparse
-
-
-def _say_what_differs(state: TrainerState, num_threads: int | None, reporter: Reporter) -> None:
+def _report_differences(state: TrainerState, num_threads: int | None, reporter: Reporter) -> None:
     differ = "the weights will differ"
     if state.num_threads not in (None, num_threads):
         before = state.num_threads
-        reporter.say(
+        reporter.log(
             f"the run was started with {before} CPU threads, and now has {num_threads}: {differ} "
             f"by rounding from an uninterrupted run (OMP_NUM_THREADS={before} avoids that)"
         )
     if state.is_old:
-        reporter.say(
+        reporter.log(
             f"the run was started by an earlier version: {differ} from an uninterrupted run, "
             "because dropout draws other random numbers now"
         )
-
-
-def _save(
-    folder: RunWriter,
-    task: Task | Multitask,
-    head: Any,
-    scorers: Mapping[str, Scorer],
-    loss: RunLoss,
-    masters: MasterWeights,
-    optimizer: torch.optim.Optimizer,
-    state: TrainerState,
-) -> None:
-    for scorer in scorers.values():
-        if scorer.folder is not folder:  # no checkpoint names a best model that is not on disk
-            scorer.folder.wait()
-
-    def write() -> None:
-        with folder.replacing(folder.last) as fresh:
-            models = tasks_and_heads(task, head)
-            save_checkpoint(fresh, models, loss.projections, masters, optimizer, state)
-
-    on_main_process(write)
-
-
-def _result(scorer: Scorer) -> FitResult:
-    metrics = scorer.finish()
-    return FitResult(
-        scorer.task,
-        scorer.folder.path,
-        metrics,
-        scorer.progress.best_step,
-        scorer.data.schedule,
-        scorer.notes,
-        scorer.weights,
-        use_of_graphs(scorer.head.encoder),
-    )
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from finetune.models.packing import PackedCall, PackedLayout
 from finetune.models.shapes import Shape
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import begin_step
+from finetune.training.step import Step
 from finetune.types import Batch, TokenSequence
 
 ABSENT = "not on this device"
@@ -214,7 +214,7 @@ def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
     head = SequenceClassifier(model_of(size))
     accelerator = Accelerator(cpu=not size.large)
     masters, optimizer = make_optimizer(head, config, "bf16" if size.large else "fp32")
-    step = begin_step(task_of(config), head, masters, optimizer, config, accelerator)
+    step = Step(task_of(config), head, masters, optimizer, config, accelerator)
     batches = [size.batch() for _ in range(64)]
     stream = iter(batches * 1000)
     name = f"{'replayed' if replayed else 'packed'}, batch {size.sequences}"

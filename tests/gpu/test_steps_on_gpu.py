@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import begin_step
+from finetune.training.step import Step
 from tests import laboratory as lab
 from tests.small_data import read_jsonl
 from tests.training.stopping import interrupted
@@ -48,7 +48,7 @@ def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[st
     accelerator = Accelerator()
     head = task.model().to(accelerator.device)
     weights = make_optimizer(head, task.state.config, "bf16")
-    step = begin_step(task, head, *weights, task.state.config, accelerator)
+    step = Step(task, head, *weights, task.state.config, accelerator)
     batches = batches_of(task, dataset)
     for batch in batches:  # kernels are loaded, which may wait
         step([batch], weight=1.0, lr_factor=1.0)

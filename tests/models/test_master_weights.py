@@ -19,9 +19,9 @@ from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.master_weights import MasterWeights, cast_weights, in_precision
 from finetune.preprocessing.batching import pack
 from finetune.runtime.device import TYPES
-from finetune.training.data import training_data
+from finetune.training.data import TrainingData
 from finetune.training.optimizer import adamw, make_optimizer, parameter_groups
-from finetune.training.step import Step, begin_step
+from finetune.training.step import Step
 from finetune.types import Batch, TokenSequence
 from tests import laboratory as lab
 
@@ -65,14 +65,14 @@ def prepared(name: str, precision: str) -> Iterator[tuple[Any, Any, list[list[Ba
         stack.enter_context(light_tuning(head, config))
         if config.gradient_checkpointing:
             stack.enter_context(checkpointed_layers(head.encoder))
-        data = training_data(task, dataset, config, Accelerator(cpu=True), lambda note: None)
+        data = TrainingData(task, dataset, config, Accelerator(cpu=True), lambda note: None)
         yield task, head, [data.batch(number).micro_batches for number in range(NUM_STEPS)]
 
 
 def step_of(task: Any, head: Any, precision: str) -> Step:
     config = task.state.config
     weights = make_optimizer(head, config, precision)
-    return begin_step(task, head, *weights, config, Accelerator(cpu=True))
+    return Step(task, head, *weights, config, Accelerator(cpu=True))
 
 
 def reference(task: Any, head: Any, batches: list[list[Batch]], dtype: torch.dtype) -> None:

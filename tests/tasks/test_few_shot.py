@@ -21,7 +21,7 @@ from finetune.inference.predictor import Predictor
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.few_shot import cosine_loss
 from finetune.training.trainer import fit
-from finetune.types import Sequences, TextExample, UserError
+from finetune.types import TextExample, UserError
 from tests import laboratory as lab
 from tests.command import run
 
@@ -102,9 +102,9 @@ def test_pairs_and_loss() -> None:
     vectors = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
     head = task.model()
     # --sampling balanced can draw a text twice: the sequences are in the order of their numbers
-    sequences = Sequences((3,) * 6 + (7,) * 3, (0, 0, 1, 1, 2, 2, 0, 1, 2), {})
+    keys = [*zip((3,) * 6 + (7,) * 3, (0, 0, 1, 1, 2, 2, 0, 1, 2), strict=True)]
     with torch.no_grad():
-        loss, count = task.batch_loss(head, vectors, sequences)
+        loss, count = task.batch_loss(head, vectors, keys, {})
     pairs = ((0, 2, 1.0), (1, 3, 1.0), (6, 7, 1.0), (0, 4, 0.0), (1, 5, 0.0), (6, 8, 0.0))
     expected = sum(
         float(cosine_loss(vectors[[n]], vectors[[k]], torch.tensor([label]))[0])

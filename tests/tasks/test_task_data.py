@@ -19,7 +19,7 @@ from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import load_task
-from finetune.training.data import training_data
+from finetune.training.data import TrainingData
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, TextExample, TextPrediction, UserError, WindowOutput
 from tests.small_data import write_jsonl
@@ -237,7 +237,7 @@ def test_training_splits_words_where_gold_begins_and_ends(name: str, tmp_path: P
     )
     task, dataset = load_task(config, name)
     assert any("PER" in label for label in task.state.labels)  # a type of unreachable spans only
-    trained = training_data(task, dataset, config, make_accelerator(config), lambda note: None)
+    trained = TrainingData(task, dataset, config, make_accelerator(config), lambda note: None)
     assert trained.splits["train"][0].words == ("in", "Paris", "Ann", "s")
     assert trained.splits["validation"][0].words == ("in", "Paris", "Anns")
     scores = fit(task, dataset, config).metrics["validation"]

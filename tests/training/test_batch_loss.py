@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from finetune.config.tasks import TrainConfig
 from finetune.models.dropout import fast_dropout
 from finetune.models.master_weights import MasterWeights
-from finetune.training.data import training_data
-from finetune.training.step import begin_step
+from finetune.training.data import TrainingData
+from finetune.training.step import Step
 from finetune.types import Batch
 from tests import laboratory as lab
 
@@ -27,7 +27,7 @@ def prepared(config: TrainConfig) -> tuple[Any, Any, list[Batch]]:
     """A task, its head in float64, and the micro-batches of the first step."""
     task, dataset = lab.load(config)
     head, accelerator = task.model().double(), Accelerator(cpu=True)
-    data = training_data(task, dataset, replace(config, validation="none"), accelerator, print)
+    data = TrainingData(task, dataset, replace(config, validation="none"), accelerator, print)
     return task, head, data.batch(0).micro_batches
 
 
@@ -36,7 +36,7 @@ def first_step(config: TrainConfig, task: Any, head: Any, batches: list[Batch], 
     names, params = zip(*head.named_parameters(), strict=True)
     masters = MasterWeights(head, [{"names": names, "params": params, "peak": lr}], "fp32")
     optimizer = torch.optim.SGD(masters.groups, lr=lr)
-    step = begin_step(task, head, masters, optimizer, config, Accelerator(cpu=True))
+    step = Step(task, head, masters, optimizer, config, Accelerator(cpu=True))
     return step(batches, weight=1.0, lr_factor=1.0)[0]
 
 

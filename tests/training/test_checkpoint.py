@@ -20,7 +20,7 @@ from finetune.training.checkpoint import (
     check_files,
     save_training_state,
 )
-from finetune.training.run_folder import open_log, open_run, require_free, require_same_run
+from finetune.training.run_folder import RunLog, open_run, require_free, require_same_run
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.training.stopping import interrupted
@@ -49,9 +49,9 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n{"step": 3, "lo')
     main = SimpleNamespace(is_main_process=True, log_with=[])
-    open_log(path, main, 1)
+    RunLog(path, main, 1)
     assert path.read_text() == '{"step": 1, "loss": 2.0}\n'
-    open_log(path, main, 0)
+    RunLog(path, main, 0)
     assert path.read_text() == ""
 
 
@@ -72,7 +72,7 @@ def test_a_run_may_save_more_often_once_it_was_killed(tmp_path: Path) -> None:
 def test_a_log_that_was_edited_is_refused(line: str, tmp_path: Path):
     (path := tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(UserError, match=r"log\.jsonl:2: .*"):
-        open_log(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
+        RunLog(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
 
 
 def test_nothing_is_replaced_after_an_error(

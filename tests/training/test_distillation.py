@@ -27,13 +27,14 @@ from finetune.training.distillation import (
     DistillationLoss,
     load_student,
     load_teacher,
-    starting_head,
     student_config,
+    with_fewer_layers,
 )
 from finetune.training.optimizer import adamw
 from finetune.training.run_folder import open_run
-from finetune.training.step import begin_step
-from finetune.training.trainer import fit, scorer_of
+from finetune.training.scoring import Scorer
+from finetune.training.step import Step
+from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.small_data import read_jsonl
@@ -102,7 +103,7 @@ def prepared(
     config = student_config(loaded.task.state.config, model, folder, **settings)
     task, data = load_student(loaded, config)
     if model is None:
-        head = starting_head(task, task.model(loaded.folder), 2)
+        head = with_fewer_layers(task, task.model(loaded.folder), 2)
     else:
         torch.manual_seed(3)
         head = task.model()
@@ -116,21 +117,22 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
         temperature=3.0, hard_weight=0.3, hidden_weight=0.7, unlabeled=unlabeled("classify")
     )
     with prepared("classify", tmp_path / "run", weights, narrow(), 0.1) as (run, head, lesson):
-        student = scorer_of(*run)
-        teacher = lesson.teacher.head.double()
+        student = Scorer(*run)
+        teacher = lesson.teacher.model.double()
         student.begin()
-        student.head = head
-        lesson.prepare(student)
+        student.model = head
+        lesson.prepare(student, contextlib.ExitStack())
         config, accelerator = student.config, student.folder.accelerator
         groups = student.parameter_groups() + lesson.parameter_groups(student)
         masters = MasterWeights(head, groups, "fp32")
         optimizer = adamw(masters.groups, config)
-        step = begin_step(student.task, head, masters, optimizer, config, accelerator, loss=lesson)
+        step = Step(student.task, head, masters, optimizer, config, accelerator, loss=lesson)
         without_dropout(head)
         micro_batches = student.data.batch(1).micro_batches
-        (batch,), counts = lesson.begin(micro_batches, torch.device("cpu"))
-        sums, numbers = lesson(step._forward, batch)
-        found = (sums * step._loss_weights(counts, 1.0)).sum() / numbers[0]
+        (taught,), counts = lesson.begin(micro_batches, torch.device("cpu"))
+        sums, numbers = lesson(step._forward, taught)
+        found, batch = (sums / counts).sum(), taught.batch
+        assert numbers[0] == counts[0]
 
         with torch.no_grad():
             goal, target = teacher.eval().with_states(batch, [1, 3])
@@ -185,7 +187,7 @@ def test_sequences_without_gold_have_no_loss(kind: str) -> None:
     encoded = loaded.task.encode(bare, for_training=True).sequences
     assert set(encoded.targets) == set(loaded.task.encode(examples).sequences.targets)
     batch = pack(encoded, loaded.task.collate(encoded))
-    logits = loaded.head(batch)
+    logits = loaded.model(batch)
     loss, count = loaded.task.loss(logits, batch)
     assert abs(loss.item()) < 1e-4
     assert count == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +13,10 @@ from safetensors.torch import load_file
 
 from finetune.api import train_multitask
 from finetune.config.recipes import load_multitask
-from finetune.config.tasks import ClassifyConfig, TagConfig
+from finetune.config.tasks import ClassifyConfig
 from finetune.inference.predictor import Predictor
 from finetune.runtime.progress import Reporter
-from finetune.training.multitask import planned_steps
+from finetune.training.multitask import with_planned_steps
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.training.stopping import interrupted
@@ -61,13 +63,14 @@ def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_steps_follow_the_sizes(place: Path) -> None:
     assert load_multitask(place / "both.yaml", alpha=0.0).alpha == 0.0
-    configs = [ClassifyConfig(epochs=1, batch_size=1), TagConfig(epochs=1, batch_size=1)]
-    assert planned_steps(configs, [1000, 10], 0.3) == (
-        [807, 203],
-        pytest.approx([0.799, 0.201], abs=1e-3),
-    )
-    assert planned_steps(configs, [1000, 10], 1.0)[0] == [1000, 10]
-    assert planned_steps(configs, [1000, 10], 0.0)[0] == [505, 505]
+    task, _ = lab.load(lab.config("classify"))
+    config = ClassifyConfig(epochs=1, batch_size=1)
+    data: Any = [SimpleNamespace(splits={"train": range(size)}) for size in (1000, 10)]
+    tasks = {name: (task, rows, config) for name, rows in zip("ab", data, strict=True)}
+    for alpha, steps in ((0.3, [807, 203]), (1.0, [1000, 10]), (0.0, [505, 505])):
+        planned, shares = with_planned_steps(tasks, Path("out"), alpha)
+        assert [config.steps for *_, config in planned.values()] == steps
+        assert shares["a"] == pytest.approx(steps[0] / 1010, abs=1e-3)
 
 
 def test_both_tasks_train_the_encoder_of_the_checkpoint(whole: Path) -> None:

@@ -13,14 +13,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 
 import finetune
 from finetune.config.search_space import parse_space
 from finetune.config.tasks import CONFIGS
 from finetune.data.json_files import read_object
 from finetune.runtime.progress import Reporter
-from finetune.training.callbacks import EvaluationEvent, StepEvent
+from finetune.training.callbacks import EvaluationEvent
 from finetune.training.run_folder import Diverged
 from finetune.training.search import (
     Search,
@@ -28,7 +27,6 @@ from finetune.training.search import (
     _Prune,
     default_space,
     failure,
-    open_search,
 )
 from finetune.types import UserError
 from tests import laboratory as lab
@@ -54,8 +52,9 @@ class Planned(Search):
         prune = _Prune(trial, self.metric)
         for epoch in (1, 2, 3):
             metrics = {"accuracy": self.scores[trial.number] * epoch / 3}
-            prune.on_step(StepEvent(epoch * 10, 30, torch.ones(()), torch.ones(())))
-            prune.on_evaluation(EvaluationEvent(epoch * 10, "validation", metrics, True, (), ()))
+            prune.on_evaluation(
+                EvaluationEvent(epoch * 10, 30, "validation", metrics, True, (), ())
+            )
             if trial.number == self.kill:
                 raise Killed
         return self.scores[trial.number]
@@ -64,8 +63,7 @@ class Planned(Search):
 def planned(folder: Path, trials: int, minutes: float | None = None, kill: int = -1) -> list[Trial]:
     config = lab.config("classify", out=folder, steps=None, batch_size=None)
     folder.mkdir(exist_ok=True)
-    opened = open_search(folder, "classify", config, SPACE, reporter=Reporter(quiet=True))
-    search = Planned(**vars(opened))
+    search = Planned(folder, "classify", config, SPACE, reporter=Reporter(quiet=True))
     with mock.patch.object(Planned, "kill", kill):
         search.run(trials, minutes, lambda: None)
     return sorted(search.result().trials, key=lambda trial: trial.number)

@@ -23,9 +23,9 @@ from finetune.models.master_weights import MasterWeights
 from finetune.preprocessing.batching import pack
 from finetune.runtime.device import loss_scaler
 from finetune.training import run_folder
-from finetune.training.data import training_data
+from finetune.training.data import TrainingData
 from finetune.training.optimizer import make_optimizer, parameter_groups
-from finetune.training.step import Step, begin_step
+from finetune.training.step import Step
 from finetune.types import Batch
 from tests import laboratory as lab
 from tests.operators import DEVICE, finding_waits
@@ -58,7 +58,7 @@ def batches_of(
 def first_step(task: Any, head: Any) -> Step:
     config = task.state.config
     weights = make_optimizer(head, config, "fp32")
-    return begin_step(task, head, *weights, config, Accelerator(cpu=True))
+    return Step(task, head, *weights, config, Accelerator(cpu=True))
 
 
 def test_a_step_puts_every_module_in_training_mode() -> None:
@@ -127,14 +127,14 @@ def test_a_step_waits_for_nothing(
     config = lab.config(kind, **settings, model=lab.checkpoint(family, num_hidden_layers=1))
     task, dataset = lab.load(config)
     plain = replace(config, max_tokens=100)
-    batches = training_data(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
+    batches = TrainingData(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
     head = task.model().to(DEVICE)
     masters = MasterWeights(head, parameter_groups(head, config), precision)
     optimizer = torch.optim.SGD(masters.groups, lr=0.1, foreach=True)
     accelerator: Any = SimpleNamespace(
         device=DEVICE, num_processes=1, process_index=0, is_main_process=True
     )
-    step = begin_step(task, head, masters, optimizer, config, accelerator)
+    step = Step(task, head, masters, optimizer, config, accelerator)
     monkeypatch.setattr(run_folder, "READ_EVERY", math.inf)
     log = run_folder.RunLog(tmp_path / "log.jsonl", accelerator, 0)
     with fast_dropout(head), finding_waits() as waits:
