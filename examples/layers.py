@@ -27,5 +27,5 @@ print(f"{frozen:,} of {sum(p.numel() for p in head.parameters()):,} weights are 
 rates = {group["lr"] for group in parameter_groups(head, config)}
 print("peak learning rates from the head down:", *(f"{r:.2e}" for r in sorted(rates, reverse=True)))
 
-result = fit(task, data, config, head=head)
+result = fit(task, data, config, model=head)
 print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))

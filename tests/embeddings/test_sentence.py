@@ -254,12 +254,8 @@ def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
 
     def loss(bias: torch.Tensor) -> float:
         moved = vectors + bias[[view.window for view in views]]
-        sequences = finetune.types.Sequences(
-            tuple(view.example for view in views),
-            tuple(view.window for view in views),
-            task.collate(views),
-        )
-        return float(task.batch_loss(None, moved, sequences)[0])
+        keys = [(view.example, view.window) for view in views]
+        return float(task.batch_loss(None, moved, keys, task.collate(views))[0])
 
     shifted = loss(torch.randn(2, 8, dtype=torch.float64))
     assert shifted == pytest.approx(loss(torch.zeros(2, 8, dtype=torch.float64)))

@@ -51,7 +51,7 @@ def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     task, dataset = load_task(config, {"bi": "classify", "crf": "tag"}.get(kind, kind))
     head = task.model()
     before = [weight.detach().clone() for weight in head.encoder.model.bilstm.parameters()]
-    result = fit(task, dataset, config, head=head)
+    result = fit(task, dataset, config, model=head)
     best = task.model(tmp_path / "run" / "best").encoder.model
     last = task.model(tmp_path / "run" / "last").encoder.model
     for key, value in head.encoder.model.bilstm.state_dict().items():

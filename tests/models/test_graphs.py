@@ -27,6 +27,9 @@ from finetune.models.packing import PackedCall
 from finetune.models.recording import CallAgain, Passes, PassKey
 from finetune.models.shapes import MULTIPLE, RowShapes, Shape, best_sizes, with_fillers
 from finetune.preprocessing.batching import pack
+from finetune.runtime.progress import Reporter
+from finetune.training import distillation
+from finetune.training.run_folder import open_run
 from finetune.types import Batch, TokenSequence
 from tests import laboratory as lab
 from tests import tiny
@@ -495,3 +498,31 @@ def test_runs_are_equal_with_and_without_recordings(
     assert runs[0] == runs[1]
     assert used[0].startswith("not used: " if name in PLAIN else "used for ")
     assert used[1].startswith("not used: ")
+
+
+def test_the_passes_of_a_teacher_are_replayed_as_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = lab.trained("classify")
+    monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
+    for module in (graphs, distillation):
+        monkeypatch.setattr(module, "unsupported_reason", graphs.reason_of_model)
+    runs = []
+    for recorder in (Pool, lambda: None):
+        monkeypatch.setattr(graphs, "new_recorder", recorder)
+        teacher = distillation.load_teacher(start)
+        settings = {"steps": 6, "lr": 1e-3, "out": str(tmp_path / str(len(runs)))}
+        config = distillation.student_config(
+            teacher.task.state.config, None, str(start), **settings
+        )
+        task, data = distillation.load_student(teacher, config)
+        weights = distillation.Distillation()
+        with open_run(config) as folder:
+            distillation.fit_student(
+                task, data, config, folder, Reporter(quiet=True), teacher, weights, layers=1
+            )
+        recordings = teacher.model.encoder.graphs.recordings
+        assert bool(recordings) == (recorder is Pool)
+        assert not any(key.training or key.has_gradients for key in recordings)
+        runs.append((folder.last / "model.safetensors").read_bytes())
+    assert runs[0] == runs[1]

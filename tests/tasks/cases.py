@@ -281,7 +281,7 @@ class Runs:
             config = self.config(name)
             task, dataset = load_task(config, CASES[name].task)
             head = task.model()
-            result = fit(task, dataset, config, head=head)
+            result = fit(task, dataset, config, model=head)
             log = [json.loads(line) for line in (result.folder / "log.jsonl").open()]
             losses = [line["loss"] for line in log if "loss" in line]
             folder = result.folder / "best"

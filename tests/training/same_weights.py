@@ -62,5 +62,5 @@ def weights_after(config: TrainConfig) -> dict[str, torch.Tensor]:
     task, dataset = lab.load(config)
     torch.manual_seed(7)
     head = task.model()
-    finetune.fit(task, dataset, config, head=head.double())
+    finetune.fit(task, dataset, config, model=head.double())
     return {name: value.detach().clone() for name, value in head.named_parameters()}

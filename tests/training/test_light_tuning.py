@@ -59,7 +59,7 @@ def test_every_head(kind: str, method: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     head = task.model()
     before = state_of(head)
-    result = finetune.fit(task, dataset, config, head=head)
+    result = finetune.fit(task, dataset, config, model=head)
     after = state_of(head)
     assert list(after) == list(before) and not adapters(head)
     assert all(weight.requires_grad for weight in head.parameters())

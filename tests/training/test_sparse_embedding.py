@@ -186,7 +186,7 @@ def test_a_run_gives_the_model_back_as_it_was(
         monkeypatch.setattr("finetune.training.trainer.adamw", lambda *_: 1 / 0)
     refused = pytest.raises((UserError, ZeroDivisionError))
     with refused if error else contextlib.nullcontext():
-        finetune.fit(task, dataset, config, head=head)
+        finetune.fit(task, dataset, config, model=head)
     assert dict(head.named_modules()) == modules
     assert {name: (type(m), m.training) for name, m in modules.items()} == states
     assert {name: value.shape for name, value in head.state_dict().items()} == shapes
