@@ -33,9 +33,7 @@ def soft_text_loss(
     return class_divergence(logits, teacher, temperature).sum()
 
 
-def soft_tag_loss(
-    task: Any, logits: Any, teacher: Any, batch: Batch, temperature: float
-) -> Tensor:
+def soft_tag_loss(task: Any, logits: Any, teacher: Any, batch: Batch, temperature: float) -> Tensor:
     """Divergence from the tags of words or subwords, or from the tag sequences of a CRF."""
     if isinstance(logits, CrfScores):
         return chain_divergence(logits, teacher, batch, temperature)
