@@ -620,8 +620,6 @@ class ChoiceConfig(TrainConfig):
         finetune choice --model minilm --data examples/data/choice --epochs 2
     """
 
-    group: ClassVar[str] = "task"
-
     description: ClassVar[TaskDescription] = TaskDescription(
         name="choice",
         title="multiple choice",
@@ -848,8 +846,6 @@ class QAConfig(TrainConfig):
         finetune qa --model roberta-base --data squad_v2
         finetune qa --model minilm --data examples/data/qa --max-answer 10
     """
-
-    group: ClassVar[str] = "task"
 
     description: ClassVar[TaskDescription] = TaskDescription(
         name="qa",

@@ -27,38 +27,37 @@ def calibrate(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Cali
     The predictions are cross-fitted: each half of the split has the values that were fitted on the
     other half, so that no example is scored with values fitted on it.
     """
-    calibrated, note = _fitted(task, gold, predicted)
-    pairs = list(zip(gold, predicted, strict=True))
+
+    def fitted(indices: Sequence[int]) -> tuple[Task, str]:
+        examples, predictions = ([side[index] for index in indices] for side in (gold, predicted))
+        fields, note = task.fit(examples, predictions)
+        return replace(task, state=replace(task.state, **fields)), note
+
     predictions: list[Any] = list(predicted)
-    for own, others in permutations(halves(gold)):
-        known = [pairs[index] for index in others]
-        fitted, _ = _fitted(task, [e for e, _ in known], [p for _, p in known])
-        for index in own:
-            predictions[index] = fitted.apply_fitted(*pairs[index])
+    for half, other_half in permutations(halves(gold)):
+        of_other_half, _ = fitted(other_half)
+        for index in half:
+            predictions[index] = of_other_half.apply_fitted(gold[index], predicted[index])
+    calibrated, note = fitted(range(len(gold)))
     note += "; each half of validation is scored with the value fitted on the other half"
     return Calibrated(calibrated, predictions, note)
 
 
-def _fitted(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[Task, str]:
-    fitted, note = task.fit(gold, predicted)
-    return replace(task, state=replace(task.state, **fitted)), note
-
-
 def with_thresholds(task: Task, thresholds: str | float | Mapping[str, float]) -> Task:
-    """Return the task with other thresholds: one for all labels, or `NAME=P,NAME=P`.
+    """Give a task other thresholds: one for all labels, or `NAME=P,NAME=P`.
 
     Raises:
         UserError: The model has no such label, or the thresholds are not from 0 to 1.
     """
     state: Any = task.state
-    given = read_thresholds(thresholds, task.state.threshold_labels)
-    return replace(task, state=replace(state, thresholds={**state.thresholds, **given}))
+    changed = read_thresholds(thresholds, state.threshold_labels)
+    return replace(task, state=replace(state, thresholds={**state.thresholds, **changed}))
 
 
 def least_confidence(
     task: Task, threshold: str | float | Mapping[str, float]
 ) -> float | Mapping[str, float]:
-    """Return the probability below which answers are withheld: one number, or `NAME=P,NAME=P`.
+    """Read the probability below which a model abstains: one number, or `NAME=P,NAME=P`.
 
     Raises:
         UserError: The predictions have no probability, or no label has this name.
@@ -82,7 +81,7 @@ def least_confidence(
 def compared_values(
     task: Task, gold: Sequence[Any], predicted: Sequence[Any]
 ) -> tuple[list[Any], list[Any], Sequence[Any]]:
-    """Return gold, predictions and the probabilities of labels, as metrics of users compare them.
+    """Collect gold, predictions and the probabilities of labels for the metrics of users.
 
     Examples without gold are left out. Probabilities are None if a task has none.
     """
@@ -95,24 +94,22 @@ def compared_values(
 
 
 def read_thresholds(
-    given: str | float | Mapping[str, float], labels: Sequence[str]
+    setting: str | float | Mapping[str, float], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Return the threshold of each label that is given one: one number for all, or NAME=P."""
-    items: Any = given
-    if isinstance(given, str) and "=" in given:
-        items = {name: value for name, _, value in (i.rpartition("=") for i in given.split(","))}
-    elif not isinstance(given, Mapping):
-        items = dict.fromkeys(labels, given)
-    found = {}
-    for name, value in items.items():
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            raise UserError(
-                f"--threshold {given!r}: write a number, or for instance {labels[0]}=0.3."
-            ) from None
-    check_thresholds(found, labels)
-    return found
+    """Read the thresholds of labels: one number for all, NAME=P,NAME=P, or a mapping."""
+    items: Any = setting
+    if isinstance(setting, str) and "=" in setting:
+        items = {name: value for name, _, value in (i.rpartition("=") for i in setting.split(","))}
+    elif not isinstance(setting, Mapping):
+        items = dict.fromkeys(labels, setting)
+    try:
+        thresholds = {name.strip(): float(value) for name, value in items.items()}
+    except ValueError:
+        raise UserError(
+            f"--threshold {setting!r}: write a number, or for instance {labels[0]}=0.3."
+        ) from None
+    check_thresholds(thresholds, labels)
+    return thresholds
 
 
 def check_thresholds(thresholds: Mapping[str, float], labels: Sequence[str]) -> None:

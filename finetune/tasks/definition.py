@@ -8,14 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune.config.tasks import (
-    IN_MEMORY,
-    TrainConfig,
-)
-from finetune.data import (
-    Dataset,
-    unmeasured_labels,
-)
+from finetune.config.tasks import IN_MEMORY, TrainConfig
+from finetune.data import Dataset, unmeasured_labels
 from finetune.data.dataset import DataError
 from finetune.data.json_files import read_object
 from finetune.data.preparation import limited, prepared_data, read_data
@@ -32,21 +26,23 @@ from finetune.types import UserError
 
 def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
-    config = _with_columns_of_replayed(config)
+    if config.replayed is not None and not config.columns:
+        columns = RunFolder.open(Path(config.replayed[0])).config.get("columns") or ()
+        config = replace(config, columns=tuple(columns))
     data, derived, _ = _prepared(task, config, data)
     warm_start, tokenizer = load_tokenizer(config, task, derived["labels"], derived.get("problem"))
     limit = sequence_limit(config, tokenizer, warm_start)
     state = task.state_class(config=config, max_length=limit, **derived)
+    loaded = task_of(task, state, tokenizer, warm_start)
     data = limited(data, config)
-    made = task_of(task, state, tokenizer, warm_start)
-    data = made.complete(replace(data, notes=[*data.notes, *unmeasured_labels(data)]))
-    return made, replace(data, notes=[*data.notes, warm_start.note]) if warm_start else data
+    data = loaded.complete(replace(data, notes=[*data.notes, *unmeasured_labels(data)]))
+    return loaded, replace(data, notes=[*data.notes, warm_start.note]) if warm_start else data
 
 
 def run_data(
     task: Task, model: Path, need: str, data: Any = None, otherwise: str = "train again"
 ) -> Dataset:
-    """Return the data that a model was trained on, as training read and divided them.
+    """Read the data that a model was trained on, divided as in training.
 
     Args:
         task: The task of the model.
@@ -67,34 +63,30 @@ def run_data(
     if config.data == IN_MEMORY:
         raise UserError(f"{model}: was trained on data in memory, and {need}: {otherwise}.")
     try:
-        found = limited(_prepared(definition, config).data, config)
+        dataset = limited(_prepared(definition, config).data, config)
     except DataError as error:
         raise UserError(
             f"{model.parent}: was trained on {config.data}, and {need}: {error} Restore them, or "
             f"run the command in the folder where they are, or {otherwise}."
         ) from error
-    if saved.get("fingerprint", found.fingerprint) != found.fingerprint:
+    if saved.get("fingerprint", dataset.fingerprint) != dataset.fingerprint:
         if (model.parent.parent / "folds.json").is_file():
             raise UserError(
-                f"{model.parent}: was trained on a fold of {found.name}, and {need}: {otherwise}."
+                f"{model.parent}: was trained on a fold of {dataset.name}, and {need}: {otherwise}."
             )
         raise UserError(
-            f"{found.name}: changed since the training of {model.parent}, and {need}: restore "
+            f"{dataset.name}: changed since the training of {model.parent}, and {need}: restore "
             f"them, or {otherwise}."
         )
-    return found
+    return dataset
 
 
 def _prepared(task: type[Task], config: TrainConfig, data: Any = None) -> Prepared:
-    saved = _saved_labels(config) if config.resume else ()
-    return prepared_data(task, config, data, saved, partial(_data_of_run, config))
-
-
-def _with_columns_of_replayed(config: TrainConfig) -> TrainConfig:
-    if config.columns or config.replayed is None:
-        return config
-    columns = RunFolder.open(Path(config.replayed[0])).config.get("columns") or ()
-    return replace(config, columns=tuple(columns))
+    labels: tuple[str, ...] = ()
+    path = Path(config.out or "") / "last" / TASK_FILE
+    if config.resume and path.is_file():
+        labels = tuple(read_object(path, {"labels": list[str]})["labels"])
+    return prepared_data(task, config, data, labels, partial(_data_of_run, config))
 
 
 def _data_of_run(config: TrainConfig, name: str) -> Dataset:
@@ -112,7 +104,7 @@ def _data_of_run(config: TrainConfig, name: str) -> Dataset:
 def load_tokenizer(
     config: TrainConfig, task: type[Task], labels: Sequence[str], problem: Any = None
 ) -> tuple[WarmStart | None, SubwordTokenizer]:
-    """Return the model to begin with, if there is one, and the tokenizer of the encoder."""
+    """Load the model to begin with, if there is one, and the tokenizer of the encoder."""
     words = config.description.words
     if config.init_from is not None:
         RunFolder.open(Path(config.init_from)).require_intact()
@@ -124,14 +116,14 @@ def load_tokenizer(
 def sequence_limit(
     config: TrainConfig, tokenizer: SubwordTokenizer, warm_start: WarmStart | None
 ) -> int:
-    """Return the longest sequence in tokens, special tokens included."""
+    """The longest sequence in tokens, special tokens included."""
     encoder = starting_config(config, warm_start)
     limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
     return tokenizer.max_length(limit, config.max_length)
 
 
 def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) -> Any:
-    """Return the Hugging Face configuration of the encoder that a new model starts from."""
+    """Load the Hugging Face configuration of the encoder that a new model starts from."""
     if warm_start is None and config.init_from is not None:
         warm_start = find_warm_start(config, None, (), None)
     if warm_start is not None:
@@ -142,13 +134,8 @@ def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) ->
 
 
 def starting_commit(config: TrainConfig) -> str | None:
-    """Return the commit of the hub model that training starts from; None for a local model."""
+    """Look up the commit of the hub model that training starts from; None for a local model."""
     name = config.init_from or config.model
     if name is None or not is_hub_id(resolve_model(name)):
         return None
     return model_commit(name)
-
-
-def _saved_labels(config: TrainConfig) -> tuple[str, ...]:
-    path = Path(config.out or "") / "last" / TASK_FILE
-    return tuple(read_object(path, {"labels": list[str]})["labels"]) if path.is_file() else ()

@@ -36,7 +36,7 @@ from finetune.types import (
 def cosine_loss(
     u: torch.Tensor, v: torch.Tensor, label: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the summed squared error of cosines to labels from 0 to 1, and their number.
+    """Compute the summed squared error of cosines to labels from 0 to 1, and their number.
 
     The loss of Sentence-BERT for pairs with numbers (Reimers & Gurevych, 2019).
     """
@@ -60,8 +60,8 @@ class FewShotTask(TextClassificationTask):
 
     def complete(self, data: Dataset) -> Dataset:
         """Raise UserError if the training examples lack a label."""
-        found = {name for example in data.splits["train"] for name in label_names(example)}
-        if missing := [name for name in self.state.labels if name not in found]:
+        names = {name for example in data.splits["train"] for name in label_names(example)}
+        if missing := [name for name in self.state.labels if name not in names]:
             raise UserError(
                 f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
             )
@@ -82,31 +82,25 @@ class FewShotTask(TextClassificationTask):
 
     def model(self, folder: str | Path | None = None) -> SentenceEncoder:
         """Make a new sentence encoder with a classifier, or load one from a folder."""
-        config = self.state.config
+        config, state = self.state.config, self.state
         settings: dict[str, Any] = {
+            "labels": list(state.labels),
             "pairs": False,
-            "max_length": self.state.max_length,
+            "max_length": state.max_length,
             "batching": config.batching,
         }
         if folder is not None:
-            return SentenceEncoder.from_pretrained(
-                str(folder), trained=True, labels=list(self.state.labels), **settings
-            )
+            return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
         pooling, normalize = starting_pooling(config)
-        return SentenceEncoder.from_pretrained(
-            labels=list(self.state.labels),
-            pooling=pooling,
-            normalize=normalize,
-            **settings,
-            **starting_model(self),
-        )
+        settings |= {"pooling": pooling, "normalize": normalize}
+        return SentenceEncoder.from_pretrained(**settings, **starting_model(self))
 
     def sequences_of_epoch(
         self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
     ) -> FlatSequences:
-        """Return each text with one of its own label and one of another.
+        """Draw for each text one of its own label and one of another.
 
-        They are the anchor, its positive and its negative: ``part`` 0, 1 and 2.
+        They are the anchor, its positive and its negative: the windows 0, 1 and 2.
         """
         chosen = np.arange(len(sequences)) if rows is None else rows
         assert sequences.targets is not None
@@ -131,22 +125,22 @@ class FewShotTask(TextClassificationTask):
 
     def _loss_of_triples(
         self,
-        head: SentenceEncoder,
+        model: SentenceEncoder,
         vectors: torch.Tensor,
         keys: Sequence[tuple[int, int]],
         targets: Mapping[str, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         numbers = torch.tensor([number for _, number in keys])
-        rows = [to_device((numbers == each).nonzero()[:, 0], vectors.device) for each in range(3)]
-        anchor, *others = (vectors.index_select(0, each) for each in rows)
+        rows = [to_device((numbers == n).nonzero()[:, 0], vectors.device) for n in range(3)]
+        anchor, *others = (vectors.index_select(0, indices) for indices in rows)
         label = torch.cat([anchor.new_ones(len(anchor)), anchor.new_zeros(len(anchor))])
         loss, count = cosine_loss(anchor.repeat(2, 1), torch.cat(others), label)
         # a frozen encoder has no gradient, the classifier one of 0
-        return loss + 0.0 * head.classifier_weights().sum(), count
+        return loss + 0.0 * model.classifier_weights().sum(), count
 
     def fit_classifier(
         self,
-        head: SentenceEncoder,
+        model: SentenceEncoder,
         gold: Sequence[TextExample],
         predict: Callable[[Task], Sequence[Any]],
     ) -> None:
@@ -154,23 +148,24 @@ class FewShotTask(TextClassificationTask):
         from sklearn.linear_model import LogisticRegression  # which takes long to import
 
         labels, predicted = self.state.labels, predict(_VectorTask(self.state, self.tokenizer))
-        classes = np.array([labels.id(str(each.label), each.where) for each in gold])
+        vectors = np.stack([prediction.vectors[0] for prediction in predicted])
+        classes = np.array([labels.id(str(example.label), example.where) for example in gold])
         weights = self.state.class_weights
-        model = LogisticRegression(max_iter=10_000).fit(
-            np.stack([each.vectors[0] for each in predicted]).astype(np.float64),
+        regression = LogisticRegression(max_iter=10_000).fit(
+            vectors.astype(np.float64),
             classes,
             None if weights is None else np.array(weights)[classes],
         )
-        weight, bias = model.coef_, model.intercept_
+        weight, bias = regression.coef_, regression.intercept_
         if len(weight) == 1:  # of two classes: a sigmoid, as a softmax
-            weight, bias = (np.concatenate([-each / 2, each / 2]) for each in (weight, bias))
-        assert head.classifier is not None
+            weight, bias = (np.concatenate([-half, half]) for half in (weight / 2, bias / 2))
+        assert model.classifier is not None
         with torch.no_grad():
-            head.classifier.weight.copy_(torch.from_numpy(weight))
-            head.classifier.bias.copy_(torch.from_numpy(bias))
+            model.classifier.weight.copy_(torch.from_numpy(weight))
+            model.classifier.bias.copy_(torch.from_numpy(bias))
 
     def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
-        """Return the probabilities [C] of each text."""
+        """Compute the probabilities [C] of each text."""
         return super().decode(_class_logits(logits), batch)
 
 
@@ -183,8 +178,7 @@ class _VectorTask(FewShotTask):
     """Predicts the vectors of texts, in place of labels."""
 
     def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
-        rows = logits.vectors.cpu().numpy()
-        return batch.window_outputs(rows)
+        return batch.window_outputs(logits.vectors.cpu().numpy())
 
     def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> Any:
         return SentencePrediction(example.id, outputs[0].values[None])

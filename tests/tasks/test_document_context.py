@@ -121,22 +121,27 @@ documents = st.lists(
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(rows=documents, context=st.sampled_from(["doc", "1", "7", "64"]), own=st.booleans())
+@given(
+    rows=documents,
+    context=st.sampled_from(["doc", "1", "7", "64"]),
+    kind=st.sampled_from(["tag", "ner"]),
+)
 def test_every_word_is_answered_once_and_no_border_is_crossed(
-    rows: list[tuple[str | None, list[str]]], context: str, own: bool
+    rows: list[tuple[str | None, list[str]]], context: str, kind: str
 ):
-    task = TASKS.setdefault(context, task_of(context=context)[0])
+    if (kind, context) not in TASKS:
+        TASKS[kind, context] = task_of(kind, context=context)[0]
+    task = TASKS[kind, context]
     examples = [TokenExample(i, tuple(w), document=d) for i, (d, w) in enumerate(rows)]
     near = list(in_context(task, examples))
     room = LENGTH - 2
     by_row = task.tokenizer.word_subwords([e.words for e in examples])
     pieces = [[word[:room] for word in row] for row in by_row]
-    encoded, num_cut = task._windows(near, core_only=own)
-    assert num_cut == sum(len(word) > room for row in by_row for word in row)
-    for number, found in enumerate(encoded):
+    assert task.encode(near).num_cut == sum(len(word) > room for row in by_row for word in row)
+    for number, found in enumerate(windows_of(task, near)):
         answered = [set(range(w.first_word, w.first_word + w.num_words)) for w in found]
         assert set.union(*answered) == set(range(len(pieces[number])))
-        assert not own or sum(map(len, answered)) == len(pieces[number])
+        assert kind == "ner" or sum(map(len, answered)) == len(pieces[number])
         for window in found:
             assert len(window.input_ids) <= LENGTH
             for place_of, word in enumerate(sorted(range(window.num_words))):
@@ -156,7 +161,7 @@ def test_every_word_is_answered_once_and_no_border_is_crossed(
             assert (left, right) == (before, after), "all that there is room for"
 
 
-TASKS: dict[str, Any] = {}
+TASKS: dict[tuple[str, str], Any] = {}
 
 
 def neighbours(

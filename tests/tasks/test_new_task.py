@@ -1,42 +1,30 @@
-"""A task in one file and one row: ordinal regression, which trains, predicts and is saved.
+"""A task in one file and one row: ordinal regression, whose labels are ranks (Cheng et al., 2008).
 
-Labels are ranks from 0. One logit for each rank but the first tells whether the rank of a text is
-at least this one (Cheng et al., 2008).
+One logit for each rank but the first tells whether the rank of a text is at least this one.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import pytest
 import torch
-from torch.nn import functional
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 import finetune
 from finetune.config.description import TaskDescription
 from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.data import Dataset
 from finetune.models.heads.pretrained import SequenceClassifier
-from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.state import TaskState
-from finetune.types import Batch, LabelSet, TextExample, TextPrediction, TokenSequence, WindowOutput
-from tests.small_data import write_jsonl
-from tests.tiny import save_tiny_checkpoint
+from finetune.types import LabelSet, TextPrediction
+from tests import laboratory as lab
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankConfig(TrainConfig):
-    group: ClassVar[str] = "task"
-    description: ClassVar = TaskDescription(
-        name="rank", title="ordinal regression", pairs=False, metrics=("accuracy",)
-    )
+    description: ClassVar = TaskDescription(name="rank", title="ranks", metrics=("accuracy",))
 
 
 class RankTask(Task):
@@ -44,48 +32,39 @@ class RankTask(Task):
     gold = attrgetter("label")
 
     @classmethod
-    def derive(cls, config: RankConfig, data: Dataset) -> dict[str, Any]:
+    def derive(cls, config, data):
         highest = max(int(example.label) for example in data.splits["train"])
-        return {"labels": LabelSet(f"at least {n}" for n in range(1, highest + 1)), "pairs": False}
+        return {"labels": LabelSet(map(str, range(highest))), "pairs": False}
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
-        limit = self.state.max_length
-        found, num_cut = TextSequences(self.tokenizer, limit, "truncate").encode(examples)
-        for example, encodings in zip(examples, found, strict=True):
-            target = None if example.label is None else {"rank": [int(str(example.label))]}
-            encodings[:] = [replace(encoding, target=target) for encoding in encodings]
-        return found, num_cut
+    def _sequences(self, examples):
+        return TextSequences(self.tokenizer, self.state.max_length, "truncate").encode(examples)
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
-        return {"rank": torch.from_numpy(rows["rank"].values.astype(int))}
+    def _window_targets(self, example, windows):
+        return [{"rank": [int(example.label or 0)]}]
 
-    def model(self, folder: str | Path | None = None) -> SequenceClassifier:
+    def model(self, folder=None):
         return labeled_model(self, SequenceClassifier.from_pretrained, folder, problem="multi")
 
-    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        ranks = torch.arange(1, logits.shape[1] + 1)
-        at_least = (batch.targets["rank"][:, None] >= ranks).to(logits.dtype)
-        losses = functional.binary_cross_entropy_with_logits(logits, at_least, reduction="none")
-        return losses.sum(), logits.new_tensor(len(logits))
+    def loss(self, logits, batch):
+        at_least = batch.targets["rank"][:, None] > torch.arange(logits.shape[1])
+        loss = binary_cross_entropy_with_logits(logits, at_least.to(logits.dtype), reduction="sum")
+        return loss, logits.new_tensor(len(logits))
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits, batch):
         return batch.window_outputs((logits > 0).sum(1).tolist())
 
-    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> TextPrediction:
+    def finish(self, example, outputs):
         return TextPrediction(example.id, str(outputs[0].values))
 
 
-def test_a_task_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_in_one_file(tmp_path, monkeypatch):
     row = TaskPaths(f"{__name__}:RankConfig", f"{__name__}:RankTask", "the rank of a text")
     monkeypatch.setitem(TASKS, "rank", row)
     monkeypatch.setitem(CONFIGS.paths, "rank", row.config)
     texts = ["the dog", "the dog saw it", "the dog saw it and a"]
     rows = [{"text": text, "label": str(rank)} for rank, text in enumerate(texts)] * 3
-    data = str(write_jsonl(tmp_path / "train.jsonl", rows).parent)
-    model, out = str(save_tiny_checkpoint(tmp_path / "bert", dropout=0.0)), str(tmp_path / "run")
-    course = {"validation": "none", "steps": 30, "batch_size": 3, "max_length": 16, "lr": 5e-3}
-    run = finetune.train("rank", data=data, model=model, out=out, **course)
+    model, out = str(lab.checkpoint(dropout=0.0)), str(tmp_path / "run")
+    settings = {"validation": "none", "steps": 30, "batch_size": 3, "lr": 5e-3, "quiet": True}
+    run = finetune.train("rank", rows, model, out=out, **settings)
     predicted = finetune.load(run.folder).predict(texts)
-    assert [each.label for each in predicted] == ["0", "1", "2"]
+    assert [prediction.label for prediction in predicted] == ["0", "1", "2"]

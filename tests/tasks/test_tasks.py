@@ -146,8 +146,8 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
     assert list(head.labels) == list(run.task.state.labels)
 
 
-REQUIRED = {"state_class", "gold", "derive", "_sequences", "_targets", "model", "loss", "decode"}
-REQUIRED |= {"finish"}  # which a record that is a decoder has
+REQUIRED = {"state_class", "gold", "derive", "_sequences", "model", "loss", "decode", "finish"}
+REQUIRED |= {"_window_targets"}  # unless ``_sequences`` makes the targets
 COMMON = {"record", "tokenizer", "warm_start", "description", "name", "collate", "score"}
 
 
