@@ -119,30 +119,30 @@ class TextExample:
     """The fields that ``labels_of`` takes."""
 
     def line(self) -> str:
-        """Return the text, or both texts of a pair, to show."""
+        """The text, or both texts of a pair, to show."""
         return self.text if self.pair is None else f"{self.text} ||| {self.pair}"
 
     def texts(self) -> list[str]:
-        """Return the text, or both texts of a pair."""
+        """The text, or both texts of a pair."""
         return [self.text] if self.pair is None else [self.text, self.pair]
 
     def shared(self) -> str | None:
-        """Return the text that other examples may share; None without."""
+        """The text that other examples may share, if there is one."""
         return None
 
     def gold_labels(self) -> list[str] | None:
-        """Return the labels, or None without gold."""
+        """The labels, or None without gold."""
         return self.labels_of(*(getattr(self, name) for name in self.GOLD))
 
     @staticmethod
     def labels_of(label: Any) -> list[str] | None:
-        """Return the labels of an example with this label."""
+        """The labels of an example with this label."""
         if label is None:
             return None
         return list(label) if isinstance(label, tuple) else [str(label)]
 
     def shares(self) -> dict[str, float]:
-        """Return the share of each label in the votes: 1 for the label of a text without votes."""
+        """Compute the share of each label in the votes: 1 for the label of a text without votes."""
         if self.votes is None:
             return {str(self.label): 1.0}
         total = math.fsum(number for _, number in self.votes)
@@ -153,7 +153,7 @@ class TextExample:
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
-        """Return what a fingerprint holds of an example with these values of ``CONTENT``."""
+        """List the content of an example for a fingerprint, from these values of ``CONTENT``."""
         text, pair, label, votes, targets, negative = values
         content = ["text", text, pair, label]
         if votes is not None:
@@ -163,7 +163,7 @@ class TextExample:
         return content if negative is None else [*content, negative]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the example with its gold as JSON values."""
+        """Convert the example with its gold to JSON values."""
         label = list(self.label) if isinstance(self.label, tuple) else self.label
         votes = None if self.votes is None else dict(self.votes)
         return _example_record(self, label, text_pair=self.pair, votes=votes)
@@ -181,24 +181,24 @@ class Question(TextExample):
     GOLD: ClassVar[tuple[str, ...]] = ("answers",)
 
     def shared(self) -> str | None:
-        """Return the context, which other questions may share."""
+        """The context, which other questions may share."""
         return self.pair
 
     @staticmethod
     def labels_of(answers: Any) -> list[str] | None:
-        """Return ``ANSWERABLE`` or ``UNANSWERABLE``, or None without gold."""
+        """``ANSWERABLE`` or ``UNANSWERABLE``, or None without gold."""
         return None if answers is None else [ANSWERABLE if answers else UNANSWERABLE]
 
     CONTENT: ClassVar[tuple[str, ...]] = ("text", "pair", "answers")
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
-        """Return what a fingerprint holds of a question."""
+        """List the content of a question for a fingerprint."""
         *texts, answers = values
         return ["text", *texts, None, *([] if answers is None else [answers])]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the question with its gold as JSON values."""
+        """Convert the question with its gold to JSON values."""
         gold = None if self.answers is None else [answer._asdict() for answer in self.answers]
         return _example_record(self, gold, text_pair=self.pair)
 
@@ -213,22 +213,22 @@ class ChoiceQuestion(TextExample):
     choices: tuple[str, ...] = ()
 
     def texts(self) -> list[str]:
-        """Return the context, the question and the choices."""
+        """The context, the question and the choices."""
         return [*TextExample.texts(self), *self.choices]
 
     def shared(self) -> str | None:
-        """Return the context, which other questions may share; None without."""
+        """The context, which other questions may share; None without."""
         return self.text if self.text.strip() else None
 
     CONTENT: ClassVar[tuple[str, ...]] = ("text", "pair", "label", "choices")
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
-        """Return what a fingerprint holds of a question."""
+        """List the content of a question for a fingerprint."""
         return ["text", *values]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the question with its gold as JSON values."""
+        """Convert the question with its gold to JSON values."""
         choices = list(self.choices) or None
         return _example_record(self, self.label, text_pair=self.pair, choices=choices)
 
@@ -248,7 +248,7 @@ class TextBlock(TextExample):
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
-        """Return what a fingerprint holds of a block."""
+        """List the content of a block for a fingerprint."""
         text, document = values
         return ["text", text, None, None, None, document]
 
@@ -285,24 +285,24 @@ class TokenExample:
     """The fields that ``labels_of`` takes."""
 
     def line(self) -> str:
-        """Return the text, or the words joined by blanks, to show."""
+        """The text, or the words joined by blanks, to show."""
         return " ".join(self.words) if self.text is None else self.text
 
     def texts(self) -> list[str]:
-        """Return the words joined by blanks."""
+        """The words joined by blanks."""
         return [" ".join(self.words)]
 
     def shared(self) -> str | None:
-        """Return the document, which other sentences share; None without."""
+        """The document, which other sentences share; None without."""
         return self.document
 
     def gold_labels(self) -> list[str] | None:
-        """Return the labels of the relations, spans or words, or None without gold."""
+        """The labels of the relations, spans or words, or None without gold."""
         return self.labels_of(self.relations, self.spans, self.unreachable, self.tags)
 
     @staticmethod
     def labels_of(relations: Any, spans: Any, unreachable: Any, tags: Any) -> list[str] | None:
-        """Return the labels of an example with these values of ``GOLD``."""
+        """The labels of an example with these values of ``GOLD``."""
         if relations is not None:
             return [relation.label for relation in relations]
         if spans is not None:
@@ -317,7 +317,7 @@ class TokenExample:
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
-        """Return what a fingerprint holds of an example with these values of ``CONTENT``."""
+        """List the content of an example for a fingerprint, from these values of ``CONTENT``."""
         *content, relations, unreachable, targets = "token", *values
         if relations is not None:
             content.append(relations)
@@ -327,7 +327,7 @@ class TokenExample:
         return [*content, unreachable] if unreachable else content
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sentence with its gold as JSON values.
+        """Convert the sentence with its gold to JSON values.
 
         ``gold`` is an object with ``tags`` or ``spans`` or both, and perhaps ``relations``.
         """
@@ -366,7 +366,7 @@ class LabelSet:
             raise UserError(f"label {repeated!r} occurs twice in the label set")
 
     def id(self, name: str, where: str = "") -> int:
-        """Return the index of a label; ``where`` is its ``file:line`` for the error message."""
+        """Look up the index of a label; ``where`` is its ``file:line`` for the error message."""
         if name in self._ids:
             return self._ids[name]
         raise UserError(
@@ -375,7 +375,7 @@ class LabelSet:
         )
 
     def ids(self, names: Iterable[str], other: int) -> list[int]:
-        """Return the index of each label, ``other`` for those that are not in the set."""
+        """Look up the index of each label, ``other`` for those that are not in the set."""
         find = self._ids.get
         return [find(name, other) for name in names]
 
@@ -481,16 +481,16 @@ class Batch:
         return max(self.lengths)
 
     def window_outputs(self, values: Iterable[Any]) -> list[WindowOutput]:
-        """Return the values of each sequence with its example and window."""
+        """Name the example and the window of the values of each sequence."""
         rows = zip(self.example, self.window, values, strict=True)
         return [WindowOutput(*row) for row in rows]
 
     def to(self, device: Any) -> Batch:
-        """Return the batch with its tensors on a device."""
+        """Move the tensors of the batch to a device."""
         return self.each(lambda value: value.to(device))
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """Return the batch with a function applied to each of its tensors."""
+        """Apply a function to each tensor of the batch."""
         changed: dict[str, Any] = {
             name: None if (value := getattr(self, name)) is None else change(value)
             for name in TENSORS
@@ -844,7 +844,7 @@ def relation_values(
 
 
 def did_you_mean(name: str, legal: Iterable[str]) -> str:
-    """Return `` Perhaps you meant 'x'?`` for the nearest legal name, or nothing."""
+    """Suggest `` Perhaps you meant 'x'?`` for the nearest legal name, or nothing."""
     lowered = {item.lower(): item for item in legal}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     found = lowered[near[0]] if near else name
@@ -852,7 +852,7 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
 
 
 def quantity(number: int, one: str, many: str = "") -> str:
-    """Return a number and words that agree with it; ``many`` is ``one`` with an s if left out.
+    """Format a number and words that agree with it; ``many`` is ``one`` with an s if left out.
 
     >>> quantity(1, "row"), quantity(2000, "row has", "rows have")
     ('1 row', '2,000 rows have')
@@ -861,7 +861,7 @@ def quantity(number: int, one: str, many: str = "") -> str:
 
 
 def abbreviated(names: Iterable[str], most: int = 12) -> str:
-    """Return names joined by commas; after ``most`` of them, their number."""
+    """Join names by commas; after ``most`` of them, their number."""
     names = list(names)
     rest = f", … ({len(names)} in all)" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

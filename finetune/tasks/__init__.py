@@ -194,7 +194,7 @@ def _task_text(task: Task) -> str:
 
 
 def model_folder(folder: str | Path) -> Path:
-    """Return the folder of a saved model.
+    """Find the folder of a saved model.
 
     ``folder`` holds the model, is a run folder with the model in ``best``, or is a hub id
     (``OWNER/NAME``, with ``@REVISION`` if not ``main``), whose files are downloaded unless they are
@@ -243,7 +243,7 @@ def model_folder(folder: str | Path) -> Path:
 
 
 def find_saved_model(name: str, revision: str | None = None) -> Path | None:
-    """Return the folder of a model that finetune has saved; None for another model.
+    """Find the folder of a model that finetune has saved; None for another model.
 
     ``name`` is a run folder, a model folder, a hub id or a short name.
     """

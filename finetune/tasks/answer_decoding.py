@@ -35,7 +35,7 @@ class Candidates(NamedTuple):
     scores: np.ndarray
 
     def best(self, number: int) -> Candidates:
-        """Return the best ones in order."""
+        """Select the best ones in order."""
         chosen = np.arange(len(self.scores))
         if len(chosen) > number:  # ties with the last one compete by their place, too
             least = -np.partition(-self.scores, number - 1)[number - 1]
@@ -62,7 +62,7 @@ class AnswerDecoder(Decoder):
     """Least probability of ``NO_ANSWER`` with which no answer is predicted."""
 
     def windows(self, logits: np.ndarray, rows: Sequence[tuple[int, int, int]]) -> list[np.ndarray]:
-        """Return the scores [1 + m, 2] of the first token and the context tokens of each sequence.
+        """Gather the scores [1 + m, 2] of the first token and the context tokens of each sequence.
 
         Args:
             logits: The start and end logits of all tokens [T, 2].
@@ -74,7 +74,7 @@ class AnswerDecoder(Decoder):
     def finish(
         self, example: TextExample, outputs: Sequence[WindowOutput], tokens: ContextTokens
     ) -> AnswerPrediction:
-        """Return the best answers of all windows of a context."""
+        """Choose the best answers of all windows of a context."""
         context = example.pair or ""
         scores = [output.values.astype(np.float64) for output in outputs]
         starts = [output.window for output in outputs]
@@ -98,7 +98,7 @@ class AnswerDecoder(Decoder):
     def decide(
         self, id: int, best: Sequence[FoundAnswer], no_answer_score: float | None
     ) -> AnswerPrediction:
-        """Return the best answer or none, by the threshold."""
+        """Decide for the best answer or none, by the threshold."""
         answer, score = (best[0], best[0].score) if best else (None, 0.0)
         if no_answer_score is not None:
             least = self.thresholds.get(NO_ANSWER, score)
@@ -113,7 +113,7 @@ def candidates(
     scores: Sequence[np.ndarray],
     max_answer: int,
 ) -> Candidates:
-    """Return all answers of up to ``max_answer`` words, each with its score in its best window.
+    """List all answers of up to ``max_answer`` words, each with its score in its best window.
 
     Args:
         tokens: The n tokens of the context.

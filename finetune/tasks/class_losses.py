@@ -24,7 +24,7 @@ from finetune.types import IGNORED, UserError, did_you_mean
 def class_weights(
     setting: str, labels: Sequence[str], counts: Mapping[str, int], num_rows: int, problem: str
 ) -> tuple[float, ...] | None:
-    """Return the class weights: None, inverse frequency (``auto``), or the given (`a=1,b=2`).
+    """Compute the class weights: none, inverse frequency (``auto``), or those of `a=1,b=2`.
 
     ``auto`` is n / (C n_c), so that every class weighs the same in total (King & Zeng, 2001, as
     scikit-learn's ``balanced``); with several labels it is negatives / positives of each label.
@@ -60,7 +60,7 @@ def class_weights(
 def class_frequencies(
     config: LabelConfig, labels: Iterable[str], counts: Mapping[str, int], total: int
 ) -> tuple[float, ...] | None:
-    """Return the fraction of the ``total`` with each label; None if the loss needs none.
+    """Compute the fraction of the ``total`` with each label; None if the loss needs none.
 
     Labels without examples get 1, so that the loss does not raise them. A label of all examples is
     taken to be missing in half an example, so that its odds are finite.
@@ -76,7 +76,7 @@ def loss_targets(
     frequencies: Sequence[float] | None = None,
     independent: bool = False,
 ) -> dict[str, Tensor]:
-    """Return the inputs of the losses besides gold, to send to the device with it.
+    """Make the inputs of the losses besides gold, to send to the device with it.
 
     ``class_weight`` [C], and ``shift`` [C], which logit adjustment adds to the logits: tau log pi
     of class frequencies pi, and tau log(pi / (1 - pi)) of ``independent`` labels. The decision on
@@ -95,7 +95,7 @@ def loss_targets(
 def class_losses(
     config: LabelConfig, logits: Tensor, target: Tensor, others: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return losses and class weights of rows: logits [N, C], target [N] -> [N], [N].
+    """Compute losses and class weights of rows: logits [N, C], target [N] -> [N], [N].
 
     Rows whose target is ``IGNORED`` have neither. ``others`` are the ``loss_targets``. With label
     smoothing e, gold has the probability 1 - e + e / C and each other class e / C; the weight is
@@ -118,7 +118,7 @@ def class_losses(
 def vote_losses(
     config: LabelConfig, logits: Tensor, shares: Tensor, others: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return weighted losses and class weights of rows with votes: [N, C], [N, C] -> [N], [N].
+    """Compute weighted losses and class weights of rows with votes: [N, C], [N, C] -> [N], [N].
 
     The loss of a row is the mean of the losses of its votes, each as ``class_losses`` has it for a
     label. Without a setting this is cross entropy against the ``shares`` of the votes (Peterson,
@@ -135,7 +135,7 @@ def vote_losses(
 def label_losses(
     config: LabelConfig, logits: Tensor, target: Tensor, others: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the weighted losses of independent labels: [N, C], targets [N, C] -> [N, C].
+    """Compute the weighted losses of independent labels: [N, C], targets [N, C] -> [N, C].
 
     The weight of a class applies to examples with the label. ``others`` are ``loss_targets``.
     Targets are 0 and 1, or probabilities. Label smoothing e turns them into e / 2 and 1 - e / 2.

@@ -32,12 +32,12 @@ class Decoder:
     """Whether all subwords of a word have logits."""
 
     def of_blank(self, example: Any) -> Prediction | None:
-        """Return the prediction for an example without text; None for other examples."""
+        """Make the prediction for an example without text; None for other examples."""
         return None
 
     @classmethod
     def attributes(cls) -> list[str]:
-        """Return the names of the attributes that decoding reads."""
+        """The names of the attributes that decoding reads."""
         return ["labels", *cls.__annotations__]
 
     @classmethod
@@ -63,7 +63,7 @@ class TextDecoder(Decoder):
     """Lowest probability of a predicted label (several labels)."""
 
     def windows(self, logits: np.ndarray) -> list[np.ndarray]:
-        """Return the probabilities [C] of each sequence (regression: the number)."""
+        """Compute the probabilities [C] of each sequence (regression: the number)."""
         logits = logits.astype(np.float64)
         if self.problem == "single":
             logits = np.exp(log_softmax(logits))
@@ -79,7 +79,7 @@ class TextDecoder(Decoder):
         return self.decide(example.id, values)
 
     def of_blank(self, example: TextExample) -> TextPrediction | None:
-        """Return a prediction without a label if no text of the example has a character to read."""
+        """Predict no label if no text of the example has a character to read."""
         texts = [example.text] if example.pair is None else [example.text, example.pair]
         if any(map(str.strip, texts)):
             return None
@@ -112,14 +112,14 @@ def check_complete(example: TokenExample, number: int) -> None:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities of logits."""
+    """Compute probabilities of logits."""
     with np.errstate(over="ignore"):  # 1 / inf is the right 0
         found: np.ndarray = 1 / (1 + np.exp(-logits))
     return found
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Return log-probabilities [..., C] of logits [..., C]."""
+    """Compute log-probabilities [..., C] of logits [..., C]."""
     shifted = logits - logits.max(-1, keepdims=True)
     found: np.ndarray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return found

@@ -61,7 +61,7 @@ def _derived(task: str, config: Any) -> tuple[str, dict[str, Any], dict[str, Any
 
 
 def architecture(folder: Path) -> str:
-    """Return the first architecture in the ``config.json`` of a folder; empty if there is none."""
+    """The first architecture in the ``config.json`` of a folder; empty if there is none."""
     path = folder / "config.json"
     if not path.is_file():
         return ""
@@ -70,12 +70,12 @@ def architecture(folder: Path) -> str:
 
 
 def has_trained_head(folder: Path) -> bool:
-    """Return whether a folder has a model with a head that tells its task."""
+    """Whether a folder has a model with a head that tells its task."""
     return architecture(folder).endswith(tuple(_TASKS))
 
 
 def task_of_config(folder: Path) -> Task:
-    """Return the task of a model with a trained head.
+    """Make the task of a model with a trained head.
 
     Raises:
         UserError: The folder has no tokenizer, or its files cannot be read.

@@ -45,7 +45,7 @@ class MultitaskHead(nn.Module):
         self.heads[batch.task].check_batch(batch)
 
     def forward(self, batch: Batch) -> Any:
-        """Return the output of the head of a batch's task."""
+        """Compute the output of the model of a batch's task."""
         return self.heads[batch.task](batch)
 
 
@@ -67,16 +67,16 @@ class Multitask:
         return MultitaskHead(heads)
 
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of a batch's task, as ``Task.loss``."""
+        """Compute the loss of a batch's task, as ``Task.loss``."""
         return self.tasks[batch.task].loss(logits, batch)
 
     def added_ids(self) -> tuple[int, ...]:
-        """Return the ids of subwords that the tasks add: none of them adds any."""
+        """The ids of subwords that the tasks add: none of them adds any."""
         return ()
 
 
 def tasks_and_heads(task: Task | Multitask, head: Any) -> dict[str, tuple[Task, Any]]:
-    """Return each task of a run with its head by name; a single task has the name ``""``."""
+    """List each task of a run with its model by name; a single task has the name ``""``."""
     if isinstance(task, Multitask):
         return {name: (each, head.heads[name]) for name, each in task.tasks.items()}
     return {"": (task, head)}

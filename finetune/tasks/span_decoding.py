@@ -67,7 +67,7 @@ class SpanDecoder(Decoder):
     """The fitted threshold of each span type; 0.5 for types without one."""
 
     def windows(self, logits: np.ndarray, num_words: Sequence[int]) -> list[ScoredCandidates]:
-        """Return the candidates of each sequence whose score could reach a threshold.
+        """Select the candidates of each sequence whose score could reach a threshold.
 
         ``logits`` [S, C] belong to the candidates of all sequences. The score of a type is its
         probability against no type: for a softmax p / (p + p of none).
@@ -126,7 +126,7 @@ class SpanDecoder(Decoder):
 def best_spans(
     candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float = 0.5
 ) -> list[tuple[Span, float]]:
-    """Return the set of spans of largest total weight that a decoding allows, with their scores.
+    """Find the set of spans of largest total weight that a decoding allows, with their scores.
 
     Among sets of equal weight the largest set wins, then position and label decide; the order of
     candidates never matters. Spans are sorted by start, the longer first, and label.
@@ -201,7 +201,7 @@ def _crossing(spans: list[Span]) -> list[list[Span]]:
 
 
 def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
-    """Return the heaviest spans of which no two share a word: weighted interval scheduling.
+    """Find the heaviest spans of which no two share a word: weighted interval scheduling.
 
     A span is left out or taken with the best set of spans that end before it (Kleinberg & Tardos,
     *Algorithm Design*, 2005, section 6.1).
@@ -223,7 +223,7 @@ def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
 
 
 def _best_laminar(weighted: Sequence[Weighted]) -> list[Span]:
-    """Return the heaviest spans of which no two cross, by the CKY recursion.
+    """Find the heaviest spans of which no two cross, by the CKY recursion.
 
     It runs over the m different boundaries of spans instead of all words, in O(m^3). Nested
     entities as constituents: Finkel & Manning 2009, "Nested Named Entity Recognition".
@@ -262,7 +262,7 @@ def choose_thresholds(
     labels: Sequence[str],
     per_type: bool,
 ) -> dict[str, float]:
-    """Return the threshold of each label with the best micro F1 over all texts.
+    """Choose the threshold of each label with the best micro F1 over all texts.
 
     One value of ``GRID`` for all labels; with ``per_type`` followed by two rounds of coordinate
     ascent over the labels with ``FEWEST_GOLD`` gold spans. Ties go to the value nearest to 0.5. If
@@ -314,7 +314,7 @@ class _Validation:
         }
 
     def f1(self, thresholds: Mapping[str, float]) -> float:
-        """Return the micro F1 with these thresholds."""
+        """Compute the micro F1 with these thresholds."""
         correct, predicted = 0, 0
         for label, (of_gold, of_all) in self.alone.items():
             correct += len(of_gold) - int(of_gold.searchsorted(thresholds[label]))

@@ -17,7 +17,7 @@ from finetune.tasks.decoding import Decoder
 from finetune.types import Example, LabelSet, TokenExample, UserError
 
 FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}, "decisions": {}}
-"""Fields of records that are fitted on the validation split after training; their defaults."""
+"""Fields of states that are fitted on the validation split after training; their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +77,11 @@ class TaskState(Decoder):
         )
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
-        """Return an input as an example; raise UserError if that is impossible."""
+        """Convert an input to an example; raise UserError if that is impossible."""
         return self.checked(as_example(index, item, words=False, pairs=self.pairs, where=where))
 
     def checked(self, example: Example) -> Example:
-        """Return an example with its place; raise UserError if the model cannot read it."""
+        """Add the location to an example; raise UserError if the model cannot read it."""
         if not example.where:
             example = replace(example, where=f"input {example.id}")
         self.config.description.require_examples(type(example), f"{example.where}: the examples")
@@ -114,7 +114,7 @@ class TaskState(Decoder):
         return ()
 
     def extra_fields(self) -> dict[str, Any]:
-        """Return the fields under ``extra`` in ``finetune.json``."""
+        """The fields under ``extra`` in ``finetune.json``."""
         values = {field.name: getattr(self, field.name) for field in extra_fields(type(self))}
         if values.get("temperature", 1.0) is None:  # not fitted
             del values["temperature"]
@@ -123,12 +123,12 @@ class TaskState(Decoder):
         return values
 
     def unfitted(self) -> Self:
-        """Return the state without the values fitted by an earlier training run."""
+        """Remove the values that an earlier training run has fitted."""
         own = self.extra_fields()
         return replace(self, **{name: value for name, value in FITTED.items() if name in own})
 
 
 def extra_fields(state: type[TaskState]) -> list[dataclasses.Field[Any]]:
-    """Return the fields of a class of records besides ``config``, ``labels`` and ``max_length``."""
+    """The fields of a class of states besides ``config``, ``labels`` and ``max_length``."""
     common = ("config", "labels", "max_length")
     return [field for field in dataclasses.fields(state) if field.name not in common]

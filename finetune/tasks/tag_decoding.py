@@ -59,7 +59,7 @@ class TagDecoder(Decoder):
         word_lengths: np.ndarray,
         transitions: Transitions | None = None,
     ) -> list[Any]:
-        """Return the log-probabilities [words, C] of the core words of each sequence, or a chain.
+        """Compute the log-probabilities [words, C] of the core words of each sequence, or a chain.
 
         Args:
             logits: Of all words [W, C], or of all their subwords.
@@ -158,7 +158,7 @@ def _best_tags(
 
 
 def log_transitions(tags: Sequence[str], scheme: str | None) -> Transitions:
-    """Return the transitions that a tag scheme allows, with scores of 0."""
+    """The transitions that a tag scheme allows, with scores of 0."""
     start, end, pairs = (np.where(part, 0.0, -np.inf) for part in legal_transitions(tags, scheme))
     return start, end, pairs
 
@@ -166,7 +166,7 @@ def log_transitions(tags: Sequence[str], scheme: str | None) -> Transitions:
 def viterbi(
     scores: np.ndarray, transitions: Transitions, num_words: Sequence[int] | None = None
 ) -> np.ndarray:
-    """Return the tags [W] with the largest sum of scores [W, C] and transitions (Viterbi, 1967).
+    """Find the tags [W] with the largest sum of scores [W, C] and transitions (Viterbi, 1967).
 
     ``num_words`` lists the words of each sequence; None makes all words one sequence.
     """
@@ -191,7 +191,7 @@ def viterbi(
 
 
 def marginals(scores: np.ndarray, transitions: Transitions, num_words: Sequence[int]) -> np.ndarray:
-    """Return the probability of each tag of each word given its sequence, [W, C].
+    """Compute the probability of each tag of each word given its sequence, [W, C].
 
     This is the forward-backward algorithm; a tag on no legal path has exactly 0.
     """

@@ -42,7 +42,7 @@ class WordState(TaskState):
         )
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
-        """Return words, or a text that is split into words, as an example."""
+        """Convert words, or a text that is split into words, to an example."""
         return as_example(index, item, words=True, pairs=None, where=where)
 
 
