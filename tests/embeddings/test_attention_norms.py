@@ -41,44 +41,30 @@ def test_contributions_add_up_to_the_output_of_the_block(family: str) -> None:
 
 
 def test_equal_to_a_direct_computation_in_bert() -> None:
-    """Equation by equation, with transformers' own attention weights and plain loops."""
+    """Equation by equation, with transformers' own attention weights, token by token."""
     made = encoder("bert", num_hidden_layers=2)
     model: Any = made.model
-    blocks = analyze_attention(made, pack([TokenSequence(0, IDS)]))
+    block = analyze_attention(made, pack([TokenSequence(0, IDS)]))[1]
     model.set_attn_implementation("eager")
     with torch.no_grad():
         output = model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
     layer, x = model.encoder.layer[1], output.hidden_states[1][0]
     weights = output.attentions[1][0]
-    torch.testing.assert_close(blocks[1].weights, weights.mean(0))
+    torch.testing.assert_close(block.weights, weights.mean(0))
     dense, norm = layer.attention.output.dense, layer.attention.output.LayerNorm
-    value = layer.attention.self.value(x).detach()
-    size = tiny.WIDTH // tiny.HEADS
-    attended = torch.stack(
-        [
-            torch.cat(
-                [weights[a, i] @ value[:, a * size : (a + 1) * size] for a in range(tiny.HEADS)]
-            )
-            for i in range(len(IDS))
-        ]
-    )
-    total = dense(attended) + x
-    deviation = (total.var(-1, correction=0) + norm.eps).sqrt()
+    values = layer.attention.self.value(x).detach().split(tiny.WIDTH // tiny.HEADS, dim=1)
+    attended = torch.cat([head @ value for head, value in zip(weights, values, strict=True)], 1)
+    deviation = ((dense(attended) + x).var(-1, correction=0) + norm.eps).sqrt()
     for i in range(len(IDS)):
-        mixed = torch.zeros(tiny.WIDTH).double()
+        contributions = []
         for j in range(len(IDS)):
-            f = torch.zeros(tiny.WIDTH).double()
-            for a in range(tiny.HEADS):
-                part = slice(a * size, (a + 1) * size)
-                f = f + weights[a, i, j] * (value[j, part] @ dense.weight[:, part].T)
-            f = f + x[j] if i == j else f
-            f = (f - f.mean()) / deviation[i] * norm.weight
-            torch.testing.assert_close(blocks[1].norms[i, j], f.norm())
-            if i == j:
-                own = f.norm()
-            else:
-                mixed = mixed + f
-        torch.testing.assert_close(blocks[1].mixing[i], mixed.norm() / (mixed.norm() + own))
+            read = torch.cat([h[i, j] * v[j] for h, v in zip(weights, values, strict=True)])
+            f = dense.weight @ read + (x[j] if i == j else 0)
+            contributions.append((f - f.mean()) / deviation[i] * norm.weight)
+            torch.testing.assert_close(block.norms[i, j], contributions[-1].norm())
+        own = contributions.pop(i).norm()
+        mixed = torch.stack(contributions).sum(0).norm()
+        torch.testing.assert_close(block.mixing[i], mixed / (mixed + own))
 
 
 def test_float32_and_padded_batching() -> None:

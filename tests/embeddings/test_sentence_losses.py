@@ -79,15 +79,9 @@ def test_two_views_by_hand(vectors: Any) -> None:
 
 def test_equal_texts_are_no_negatives(vectors: Any) -> None:
     u, v, n = vectors
-    same = torch.tensor([0, 1, 2, 3, 4, 0])  # the last text is the first
-    first = losses.two_view_loss((u, v), same, 0.5)
-    u[5], v[5] = 100 * u[0], 100 * v[0]  # parallel: it would be the hardest negative
-    moved = losses.two_view_loss((u, v), same, 0.5)
-    without = losses.two_view_loss((u[:5], v[:5]), same[:5], 0.5)
-    others = [losses.two_view_loss((u[1:], v[1:]), same[1:], 0.5)]
-    assert mean(first) != mean(moved)
-    assert float(moved[0]) > float(without[0])  # it is still a negative of others
-    assert mean(others[0]) == pytest.approx(mean(without))  # each of the two alone is the same
+    same = torch.zeros(2, dtype=torch.long)
+    assert mean(losses.two_view_loss((u[:2], v[:2]), same, 0.5)) == pytest.approx(0.0)
+    assert mean(losses.two_view_loss((u[:2], v[:2]), distinct(2), 0.5)) > 0.01
     # an equal anchor, a positive that equals the anchor, and a negative that equals the positive
     ids = (torch.tensor([0, 0, 2]), torch.tensor([3, 4, 0]), torch.tensor([3, 9, 9]))
     loss, count = losses.ranking_loss(u[:3], v[:3], n[:3], ids, 1.0)
