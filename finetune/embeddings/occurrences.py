@@ -35,7 +35,7 @@ _TAG_PREFIX = re.compile(r"^[BIESLUM]-")
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One occurrence of a word: the words ``start`` to ``end - 1`` of its context.
+    """One occurrence of a word: the words ``start`` to ``end - 1`` of its context ``words``.
 
     ``id`` is the id of the text in the data, else its index; ``shown`` is the text for people, with
     the word in brackets.
@@ -52,28 +52,20 @@ class Occurrence:
 
 @dataclass
 class Occurrences:
-    """A sample of occurrences, with the numbers it was drawn from."""
+    """A sample of occurrences, the number of texts it was drawn from, of distinct occurrences of
+    each word, and of those left out because their context occurred before."""
 
     sample: list[Occurrence] = field(default_factory=list)
     num_texts: int = 0
-    found: Counter[str] = field(default_factory=Counter)
-    """Number of distinct occurrences of each word."""
+    counts: Counter[str] = field(default_factory=Counter)
     num_repeated: int = 0
-    """Occurrences left out because their context occurred before."""
 
 
 def parse_words(value: str) -> dict[str, tuple[str, ...]]:
-    """Read ``bank/banks,die``: commas between words, slashes between the forms of a word.
+    """Parse words with commas between them and slashes between their forms.
 
-    Returns:
-        The forms of each word by its name, the first form.
-
-    Raises:
-        UserError: A word is empty or named twice.
-
-    Examples:
-        >>> parse_words("bank/banks,die")
-        {'bank': ('bank', 'banks'), 'die': ('die',)}
+    >>> parse_words("bank/banks,die")
+    {'bank': ('bank', 'banks'), 'die': ('die',)}
     """
     words: dict[str, tuple[str, ...]] = {}
     for item in value.split(","):
@@ -94,10 +86,7 @@ def read_examples(
 ) -> Iterator[Example]:
     """Stream the texts or sentences of a file of any format, with their labels, tags or spans.
 
-    Args:
-        file: A path; `-`, standard input, and pipes hold texts.
-        columns: Columns by role if they have no usual names.
-        encoding: Text encoding of the file.
+    `-`, standard input, and pipes hold texts.
     """
     if file != "-" and not Path(file).exists():
         raise UserError(f"--file {file}: no such file.")
@@ -132,17 +121,8 @@ def find_occurrences(
     Memory does not grow with the number of texts. A text or sentence that occurs again counts once.
     The label of an occurrence is the label of its text, or its sense (targets match by their lemma,
     so that they are found in all forms), or the type of the innermost span around it, or the tag
-    of its first word, without the prefix of a tag scheme.
-
-    Args:
-        examples: Texts or sentences of words.
-        words: The forms of each word by its name.
-        match_case: Tell upper case from lower case.
-        limit: Most occurrences of a word.
-        seed: Seed of the sample.
-
-    Raises:
-        UserError: A word does not occur.
+    of its first word, without the prefix of a tag scheme. ``words`` are the forms of each word by
+    its name. Raise UserError if a word does not occur.
     """
     if limit < 1:
         raise UserError(f"--most must be 1 or more, not {limit}.")
@@ -167,11 +147,11 @@ def find_occurrences(
                 result.num_repeated += 1
                 continue
             contexts.add(key)
-            result.found[occurrence.word] += 1
+            result.counts[occurrence.word] += 1
             sample = drawn[occurrence.word]  # reservoir sampling
             if len(sample) < limit:
                 sample.append((number, occurrence))
-            elif (index := generator.randrange(result.found[occurrence.word])) < limit:
+            elif (index := generator.randrange(result.counts[occurrence.word])) < limit:
                 sample[index] = (number, occurrence)
     for name, sample in drawn.items():
         if not sample:
@@ -245,7 +225,7 @@ def sample_occurrences(command: Map) -> Sequence[Occurrence]:
         limit=command.most,
         seed=command.seed,
     )
-    for word, number in occurrences.found.items():
+    for word, number in occurrences.counts.items():
         sampled = f", {command.most:,} drawn at random (--most)" if number > command.most else ""
         texts = quantity(occurrences.num_texts, "text")
         show(f"{word}: {quantity(number, 'occurrence')} in {texts}{sampled}", error=True)

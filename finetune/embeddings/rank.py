@@ -61,28 +61,22 @@ class Ranker:
         self.predictor = Predictor(run)
         self.device: torch.device = self.predictor.accelerator.device
         self.task: Any = self.predictor.task
+        self.model: Any = self.predictor.model.train(False)
         state = self.task.state
         if not state.pairs:
             raise UserError(f"{run}: ranking needs a model of pairs of texts.")
         if state.kind == "labels":
             raise UserError(f"{run}: ranking needs one label or a number for a pair, not several.")
-        self.column = 0
-        if state.kind == "label":
-            label = "entailment" if label is None else label
-            if label not in state.labels:
-                raise UserError(
-                    f"label {label!r} is not one of {', '.join(state.labels)}: name the label "
-                    f"whose probability ranks.{did_you_mean(label, state.labels)}"
-                )
-            self.column = state.labels.id(label)
-        precision = resolve_precision(state.config, self.device)
-        self.precision = "fp32" if self.device.type == "cpu" and precision == "fp16" else precision
-        self.candidates = list(candidates)
-        self.label = label
-        head = self.predictor.model.train(False)
-        self.head: PairClassifier | None = head if isinstance(head, PairClassifier) else None
-        if self.head is not None and self.candidates:
-            self.vectors = self._vectors(self.head, self.candidates, self.head.text_vectors)
+        self.candidates, self.label = list(candidates), label or "entailment"
+        self.is_number = state.kind == "number"
+        if not self.is_number and self.label not in state.labels:
+            raise UserError(
+                f"label {self.label!r} is not one of {', '.join(state.labels)}: name the label "
+                f"whose probability ranks.{did_you_mean(self.label, state.labels)}"
+            )
+        self.has_vectors = isinstance(self.model, PairClassifier)
+        if self.has_vectors and self.candidates:
+            self.vectors = self._vectors(self.candidates, self.model.text_vectors)
 
     def rank(self, query: str, count: int = 10) -> list[Ranked]:
         """Rank the best candidates for a query, best first; ties keep their order."""
@@ -94,41 +88,37 @@ class Ranker:
         """Compute the score of each candidate for a query."""
         if not self.candidates:
             return torch.zeros(0)
-        if self.head is None:
-            return self._cross_scores(query)
-        vectors = self._vectors(self.head, [query], self.head.query_vectors)
+        if not self.has_vectors:
+            task = replace(self.task, state=self.task.state.unfitted())
+            pairs = [TextExample(index, query, text) for index, text in enumerate(self.candidates)]
+            predicted: Any = predict(task, self.model, pairs, self.predictor.accelerator)
+            return torch.tensor(
+                [p.label if self.is_number else p.scores[self.label] for p in predicted]
+            )
         with torch.no_grad():
-            logits = self.head.compare(vectors, self.vectors)
-        scores = logits if self.task.state.kind == "number" else logits.softmax(-1)
-        return scores[:, self.column].cpu()
-
-    def _cross_scores(self, query: str) -> Tensor:
-        task = replace(self.task, state=self.task.state.unfitted())
-        examples = [TextExample(index, query, text) for index, text in enumerate(self.candidates)]
-        predicted: Any = predict(task, self.predictor.model, examples, self.predictor.accelerator)
-        if task.state.kind == "number":
-            return torch.tensor([prediction.label for prediction in predicted])
-        return torch.tensor([prediction.scores[self.label] for prediction in predicted])
+            vectors = self._vectors([query], self.model.query_vectors)
+            logits: Tensor = self.model.compare(vectors, self.vectors)
+        if self.is_number:
+            return logits[:, 0].cpu()
+        return logits.softmax(-1)[:, self.task.state.labels.id(self.label)].cpu()
 
     def _vectors(
-        self,
-        head: PairClassifier,
-        texts: Sequence[str],
-        vectors_of: Callable[[Tensor, Batch], Tensor],
+        self, texts: Sequence[str], vectors_of: Callable[[Tensor, Batch], Tensor]
     ) -> Tensor:
         tokenizer, longest = self.task.tokenizer, self.task.state.max_length
         room = longest - tokenizer.single.num_special
-        subwords = enumerate(tokenizer.first_subwords(texts, longest))
-        encodings = FlatSequences.of(
-            TokenSequence(n, *tokenizer.build(ids[:room])) for n, ids in subwords
+        sequences = FlatSequences.of(
+            TokenSequence(number, *tokenizer.build(ids[:room]))
+            for number, ids in enumerate(tokenizer.first_subwords(texts, longest))
         )
+        precision = resolve_precision(self.task.state.config, self.device)
         passes = forward_passes(
-            head.encoder,
-            encodings.lengths,
-            lambda rows: pack(encodings.take(rows)),
+            self.model.encoder,
+            sequences.lengths,
+            lambda rows: pack(sequences.take(rows)),
             vectors_of,
             device=self.device,
-            precision=self.precision,
+            precision="fp32" if self.device.type == "cpu" and precision == "fp16" else precision,
         )
         with contextlib.closing(passes):
             rows, vectors = zip(*passes, strict=True)

@@ -75,11 +75,10 @@ def positive_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
         yield from pairs
         return
     positive = "entailment" if "entailment" in names else None
-    if positive is None and len(names) == 2:
-        positive = named_positive(names)
     opposite = "contradiction" if "contradiction" in names else None
-    if opposite is None and len(names) == 2:
-        opposite = next(name for name in names if name != positive)
+    if len(names) == 2:
+        positive = positive or named_positive(names)
+        opposite = opposite or next(name for name in names if name != positive)
     negatives: dict[str, list[str]] = {}
     for row in pairs:
         if row.label == opposite and row.pair is not None:

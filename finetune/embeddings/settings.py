@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from finetune.config.description import PROBLEMS, TaskDescription
 from finetune.config.options import COMMON, POSITIVE
-from finetune.config.tasks import TrainConfig
+from finetune.config.tasks import TrainConfig, flag
 from finetune.types import UserError
 
 
@@ -72,45 +72,32 @@ class SentenceConfig(TrainConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         objective = self.objective
-        for wrong, setting, reason in (
-            (self.overlap is not None, f"--overlap {self.overlap}", "long texts are cut"),
-            (
-                objective == "prompt" and self.pooling != "auto",
-                f"--pooling {self.pooling}",
-                "with --objective prompt the mask token is the vector",
-            ),
-            (
-                objective in ("softmax", "cosine", "cmlm") and self.temperature is not None,
-                f"--temperature {self.temperature}",
-                f"--objective {objective} has none",
-            ),
-            (
-                objective == "cmlm" and self.sparse_embeddings == "on",
-                "--sparse-embeddings on",
-                "the softmax of --objective cmlm trains the embeddings of all subwords",
-            ),
-            (
-                objective != "mirror" and self.mask_span != SentenceConfig.mask_span,
-                f"--mask-span {self.mask_span}",
-                "it applies to --objective mirror",
-            ),
-            (
-                objective not in ("softmax", "cosine", "cmlm") and self.batch_size == 1,
-                "--batch-size 1",
-                f"--objective {objective} compares the texts of a batch",
-            ),
-            (
-                objective != "prompt" and bool(self.templates),
-                f"--templates {self.templates}",
-                "they apply to --objective prompt",
-            ),
-        ):
-            if wrong:
-                raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
-        for template in self.templates:
-            if any(template.count(part) != 1 for part in ("{text}", "{mask}")):
-                raise UserError(
-                    f"--templates {template!r}: a template has {{text}} and {{mask}} once each."
-                )
-        if self.templates and len(self.templates) != 2:
-            raise UserError(f"--templates must be two templates, not {len(self.templates)}.")
+
+        def refuse(name: str, reason: str) -> None:
+            value = getattr(self, name)
+            raise UserError(f"{flag(name)} {value}: {reason}: leave {flag(name)} out.")
+
+        if self.overlap is not None:
+            refuse("overlap", "long texts are cut")
+        if objective == "prompt" and self.pooling != "auto":
+            refuse("pooling", "with --objective prompt the mask token is the vector")
+        if objective in ("softmax", "cosine", "cmlm"):
+            if self.temperature is not None:
+                refuse("temperature", f"--objective {objective} has none")
+        elif self.batch_size == 1:
+            refuse("batch_size", f"--objective {objective} compares the texts of a batch")
+        if objective == "cmlm" and self.sparse_embeddings == "on":
+            reason = "the softmax of --objective cmlm trains the embeddings of all subwords"
+            refuse("sparse_embeddings", reason)
+        if objective != "mirror" and self.mask_span != SentenceConfig.mask_span:
+            refuse("mask_span", "it applies to --objective mirror")
+        if objective != "prompt" and self.templates:
+            refuse("templates", "they apply to --objective prompt")
+        counts = [
+            (template.count("{text}"), template.count("{mask}")) for template in self.templates
+        ]
+        if counts not in ([], [(1, 1)] * 2):
+            raise UserError(
+                "--templates must be two templates that have {text} and {mask} once each, not "
+                f"{self.templates}."
+            )

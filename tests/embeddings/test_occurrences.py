@@ -103,7 +103,7 @@ def test_context_is_cut():
 def test_samples_are_drawn_evenly_and_the_same_for_a_seed():
     rows = texts(*(f"text {number} on a die" for number in range(100)))
     found = find_occurrences(rows, parse_words("die"), limit=10)
-    assert len(found.sample) == 10 and found.found == {"die": 100}
+    assert len(found.sample) == 10 and found.counts == {"die": 100}
     assert [o.id for o in found.sample] == sorted(o.id for o in found.sample)
     assert found == find_occurrences(rows, parse_words("die"), limit=10)
     drawn = []
