@@ -106,7 +106,7 @@ def procrustes(points: Array, target: Array) -> Array:
 
     moved, goal = points - points.mean(0), target - target.mean(0)
     size = float((moved**2).sum())
-    if size and goal.any():
+    if size and np.abs(goal).max() > _TIE:  # the layer above is more than one point
         rotation, scale = orthogonal_procrustes(moved, goal)
         moved = scale / size * moved @ rotation
     return np.asarray(moved + target.mean(0))

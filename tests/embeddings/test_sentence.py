@@ -163,8 +163,14 @@ def test_data_that_an_objective_cannot_use(
         ({"objective": "cmlm", "sparse_embeddings": "on"}, "--sparse-embeddings on: the softmax"),
         ({"objective": "simcse", "mask_span": 3}, "--mask-span 3: it applies to --objective mirr"),
         ({"objective": "prompt", "pooling": "cls"}, "--pooling cls: with --objective prompt"),
-        ({"objective": "prompt", "templates": ("a {text}", "b")}, r"\{text\} and \{mask\} once each, not"),
-        ({"objective": "prompt", "templates": ("{text}{mask}",)}, "must be two templates that have"),
+        (
+            {"objective": "prompt", "templates": ("a {text}", "b")},
+            r"\{text\} and \{mask\} once each, not",
+        ),
+        (
+            {"objective": "prompt", "templates": ("{text}{mask}",)},
+            "must be two templates that have",
+        ),
         ({"templates": ("{text}{mask}", "{mask}{text}")}, "they apply to --objective prompt"),
         ({"overlap": 3}, "--overlap 3: long texts are cut: leave --overlap out"),
         ({"temperature": 0.0}, "--temperature must be above 0"),

@@ -13,17 +13,13 @@ from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModel
 
 from finetune.embeddings.pairs import read_similarity
-from finetune.embeddings.similarity import (
-    compare_pairs,
-    correlations,
-    fit_standardizer,
-)
+from finetune.embeddings.similarity import compare_pairs, correlations, fit_standardizer
 from finetune.embeddings.vectors import unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, UserError
 from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import write_jsonl, write_splits
 from tests.tiny import LAYERS
 
 
@@ -31,35 +27,36 @@ def row(**more: Any) -> dict[str, Any]:
     return {"text": "the bank of", "text_pair": "a bank", "label": 3, **more}
 
 
+def read(folder: Path, *rows: dict[str, Any], **options: Any) -> Any:
+    return read_similarity(str(write_jsonl(folder / "x.jsonl", rows)), **options)
+
+
 def test_texts(tmp_path: Path) -> None:
-    rows = [row(id=f"n{n}") for n in range(20)] + [row(label=None)]
-    data = read_similarity(str(write_jsonl(tmp_path / "x.jsonl", rows)))
+    data = read(tmp_path, *(row(id=f"n{n}") for n in range(20)), row(label=None))
     assert data.gold == [3.0] * 20
     assert data.notes == ("1 pair without gold left out",) and not data.split
     assert data.pairs[1].key == "n1" and data.pairs[0].targets is None
 
 
 def test_targets_by_characters_and_by_words(tmp_path: Path) -> None:
-    path = str(
-        write_jsonl(tmp_path / "x.jsonl", [row(start=4, end=8, start_pair="2", end_pair=6.0)])
-    )
-    assert read_similarity(path).pairs[0].targets == ((4, 8), (2, 6))
-    path = str(write_jsonl(tmp_path / "y.jsonl", [row(index=1, index_pair=1, label="same")]))
-    data = read_similarity(path)
-    assert data.pairs[0].targets == ((4, 8), (2, 6)) and data.gold is None
-    assert data.notes == ("labels are names such as 'same': cosines have no correlation",)
-    path = str(write_jsonl(tmp_path / "z.jsonl", [row(i=1, j=0)]))
-    data = read_similarity(path, columns={"index": "i", "index_pair": "j"})
-    assert data.pairs[0].targets == ((4, 8), (0, 1))
+    characters = {"start": 4, "end": 8, "start_pair": "2", "end_pair": 6.0}
+    for values, columns, second in (
+        (characters, {}, (2, 6)),
+        ({"index": 1, "index_pair": 1, "label": "same"}, {}, (2, 6)),
+        ({"i": 1, "j": 0}, {"index": "i", "index_pair": "j"}, (0, 1)),
+    ):
+        data = read(tmp_path, row(**values), columns=columns)
+        assert data.pairs[0].targets == ((4, 8), second)
+        note = ("labels are names such as 'same': cosines have no correlation",)
+        assert (data.gold, data.notes) == ((None, note) if "label" in values else ([3.0], ()))
 
 
 def test_splits(tmp_path: Path) -> None:
-    for name in ("train", "validation"):
-        write_jsonl(tmp_path / f"{name}.jsonl", [row()])
+    write_splits(tmp_path, train=[row()], validation=[row()])
     with pytest.raises(UserError, match="one split of train, validation with --split"):
         read_similarity(str(tmp_path))
     assert read_similarity(str(tmp_path), split="validation").split == "validation"
-    write_jsonl(tmp_path / "test.jsonl", [row(), row()])
+    write_splits(tmp_path, test=[row(), row()])
     assert len(read_similarity(str(tmp_path)).pairs) == 2
 
 
@@ -72,42 +69,18 @@ def test_splits(tmp_path: Path) -> None:
         ({"index": -1, "index_pair": 0}, {}, "index must be a whole number from 0, not -1"),
         ({"index": 1}, {"index": "index"}, "'index_pair' is missing"),
         ({}, {"sourc": "x"}, "'sourc' is not a role"),
+        ({"label": "four"}, {}, r"x.jsonl:1: the similarity 'four' is not a finite number"),
     ],
 )
 def test_errors_of_pairs(
     more: dict[str, Any], columns: dict[str, str], message: str, tmp_path: Path
-):
+) -> None:
     with pytest.raises(UserError, match=message):
-        read_similarity(str(write_jsonl(tmp_path / "x.jsonl", [row(**more)])), columns=columns)
-
-
-def test_a_name_among_numbers(tmp_path: Path) -> None:
-    path = str(write_jsonl(tmp_path / "x.jsonl", [row(), row(label="four")]))
-    with pytest.raises(UserError, match=r"x.jsonl:2: the similarity 'four' is not a finite number"):
-        read_similarity(path)
+        read(tmp_path, row(**more), row(), columns=columns)
 
 
 LEFT = "anna saw a big red dog in the garden of the old house"
 RIGHT = "a man is playing a guitar"
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("similarity")
-    corpus = [LEFT, RIGHT, "The Dog saw a dog .", "the old house of the man"]
-    (folder / "corpus.txt").write_text("\n".join(corpus))
-    in_context = (
-        (LEFT, RIGHT, 1.5, 5, 1),
-        (RIGHT, "the dog", 3, 5, 1),
-        ("two children", LEFT, 2, 1, 12),
-        ("the film", "this film", 4, 1, 1),
-    )
-    columns = ("text", "text_pair", "label", "index", "index_pair")
-    write_jsonl(folder / "context.jsonl", [dict(zip(columns, r, strict=True)) for r in in_context])
-    words = [("dog", "house"), ("Dog", "man"), ("old house", "guitar"), ("film", "story")]
-    rows = [{"text": a, "text_pair": b, "label": n / 2} for n, (a, b) in enumerate(words)]
-    write_jsonl(folder / "words.jsonl", rows)
-    return folder
 
 
 def pair(first: str, second: str, *targets: tuple[int, int]) -> TextExample:
@@ -115,114 +88,101 @@ def pair(first: str, second: str, *targets: tuple[int, int]) -> TextExample:
     return TextExample(0, first, second, where="x:1", targets=chosen)
 
 
-def states(embedder: Embedder, folder: Path, words: list[str]) -> list[torch.Tensor]:
-    """The last hidden states of the subwords of each word, by transformers alone."""
+def plain_vector(embedder: Embedder, folder: Path, words: list[str], word: str) -> torch.Tensor:
+    """The mean of the last hidden states of the subwords of a word, by transformers alone."""
     subwords = embedder.tokenizer.word_subwords([words])[0]
-    ids = embedder.tokenizer.build([id for word in subwords for id in word])[0]
+    ids = embedder.tokenizer.build([id for ids in subwords for id in ids])[0]
     with torch.no_grad():
-        found = AutoModel.from_pretrained(folder).eval()(torch.tensor([ids])).last_hidden_state[0]
-    return list(found[1:-1].split([len(each) for each in subwords]))
+        states = AutoModel.from_pretrained(folder).eval()(torch.tensor([ids])).last_hidden_state[0]
+    return states[1:-1].split([len(ids) for ids in subwords])[words.index(word)].mean(0)
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_words_in_context_equal_plain_transformers(family: str) -> None:
-    embedder = Embedder(lab.checkpoint(family), unit="word")
+def test_words_equal_plain_transformers(family: str) -> None:
+    folder = lab.checkpoint(family)
+    embedder = Embedder(folder, unit="word")
     dog, guitar = LEFT.index("dog"), RIGHT.index("guitar")
-    targets = ((dog, dog + 3), (guitar, guitar + 6))
-    for window, left, right in (
-        (None, LEFT.split(), RIGHT.split()),
-        (2, LEFT.split()[3:8], RIGHT.split()[3:]),
+    in_context = pair(LEFT, RIGHT, (dog, dog + 3), (guitar, guitar + 6))
+    for compared, window, left, right in (
+        (in_context, None, LEFT.split(), RIGHT.split()),
+        (in_context, 2, LEFT.split()[3:8], RIGHT.split()[3:]),
+        (pair("dog", "guitar"), None, ["dog"], ["guitar"]),
     ):
-        (found,) = compare_pairs(embedder, [pair(LEFT, RIGHT, *targets)], window=window)
-        first = states(embedder, lab.checkpoint(family), left)[left.index("dog")].mean(0)
-        second = states(embedder, lab.checkpoint(family), right)[right.index("guitar")].mean(0)
+        (measured,) = compare_pairs(embedder, [compared], window=window)
+        first = plain_vector(embedder, folder, left, "dog")
+        second = plain_vector(embedder, folder, right, "guitar")
         expected = torch.cosine_similarity(first, second, dim=0)
-        np.testing.assert_allclose(found.values, [expected], atol=1e-5)
-
-
-def test_words_alone() -> None:
-    embedder = Embedder(lab.checkpoint(), unit="word")
-    dog = states(embedder, lab.checkpoint(), ["dog"])[0].mean(0)
-    house = states(embedder, lab.checkpoint(), ["house"])[0].mean(0)
-    (alone,) = compare_pairs(embedder, [pair("dog", "house")])
-    np.testing.assert_allclose(
-        alone.values, [torch.cosine_similarity(dog, house, dim=0)], atol=1e-5
-    )
+        np.testing.assert_allclose(measured.values, [expected], atol=1e-5)
     with pytest.raises(UserError, match=r"x:1: .* holds no word"):
         compare_pairs(embedder, [pair("dog", " ")])
 
 
 def test_layers_and_standardization() -> None:
     pairs = [pair(LEFT, RIGHT), pair(RIGHT, "the dog"), pair("a film", LEFT)]
-    texts = [text for p in pairs for text in (p.text, p.pair or "")]
+    texts = [text for p in pairs for text in p.texts()]
     layered = Embedder(lab.checkpoint(), layers=range(LAYERS + 1), combine="none")
     standardizer = fit_standardizer(layered, texts, most=100)
-    found = compare_pairs(layered, pairs, standardizer=standardizer)
-    order = [(each.layer, each.standardized) for each in found]
+    measured = compare_pairs(layered, pairs, standardizer=standardizer)
+    order = [(m.layer, m.standardized) for m in measured]
     assert order == [(n, z) for z in (False, True) for n in range(LAYERS + 1)]
     last = compare_pairs(Embedder(lab.checkpoint()), pairs)[0]
-    np.testing.assert_allclose(found[LAYERS].values, last.values, atol=1e-6)
+    np.testing.assert_allclose(measured[LAYERS].values, last.values, atol=1e-6)
     vectors = np.stack([e.vectors[0] for e in layered.encode(texts)])
     z = (vectors - vectors.mean(0)) / vectors.std(0)
     first, second = unit_vectors(z[::2, -1]), unit_vectors(z[1::2, -1])
-    np.testing.assert_allclose(found[-1].values, (first * second).sum(-1), atol=1e-5)
-    with pytest.raises(UserError, match="fitted with layers"):
-        compare_pairs(Embedder(lab.checkpoint()), pairs, standardizer=standardizer)
+    np.testing.assert_allclose(measured[-1].values, (first * second).sum(-1), atol=1e-5)
     other = Embedder(lab.checkpoint("modernbert"), layers=range(LAYERS + 1), combine="none")
-    with pytest.raises(UserError, match="fitted with weights"):
-        compare_pairs(other, pairs, standardizer=standardizer)
+    for embedder, setting in ((Embedder(lab.checkpoint()), "layers"), (other, "weights")):
+        with pytest.raises(UserError, match=f"fitted with {setting}"):
+            compare_pairs(embedder, pairs, standardizer=standardizer)
 
 
-def test_command(place: Path, tmp_path: Path) -> None:
-    model, data, out = (
-        str(lab.checkpoint()),
-        str(place / "context.jsonl"),
-        str(tmp_path / "p.jsonl"),
-    )
-    compare = ("similarity", model, "--data", data, "--resamples", "50")
-    standardize = ("--standardize", place / "corpus.txt")
+def test_command(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join([LEFT, RIGHT, "The Dog saw a dog .", "the old house of the man"]))
+    rows = [
+        (LEFT, RIGHT, 1.5, 5, 1),
+        (RIGHT, "the dog", 3, 5, 1),
+        ("two children", LEFT, 2, 1, 12),
+        ("the film", "this film", 4, 1, 1),
+    ]
+    columns = ("text", "text_pair", "label", "index", "index_pair")
+    contexts = [dict(zip(columns, values, strict=True)) for values in rows]
+    data, out = write_jsonl(tmp_path / "context.jsonl", contexts), tmp_path / "p.jsonl"
+    compare = ("similarity", lab.checkpoint(), "--data", data, "--resamples", "50")
+    standardize = ("--standardize", corpus)
     outcome = run(*compare, *standardize, "--out", out).ok()
     assert "standardized over 31 words" in outcome.err and "spearman" in outcome.out
     lines = [line.split()[0] for line in outcome.out.splitlines()]
     assert lines == ["4", "vectors", "raw", "standardized"]
-    again = run(*compare, *standardize, "--json")
-    raw, z = json.loads(again.out)
+    raw, z = json.loads(run(*compare, *standardize, "--json").out)
     assert (raw["vectors"], z["vectors"]) == ("raw", "standardized")
     assert f"{z['spearman']:.4f}" in outcome.out
     scored = run("score", out, data, "--columns", "label=label", "--json").ok()
     assert json.loads(scored.out)["spearman"] == pytest.approx(z["spearman"])
-    other = tmp_path / "raw.jsonl"
-    run("similarity", model, "--data", data, "--out", other).ok()
-    compared = run(
-        "compare", out, other, "--metric", "spearman", "--resamples", "20", "--json"
-    ).ok()
-    assert json.loads(compared.out)["a"]["value"] == pytest.approx(z["spearman"])
 
 
-def test_command_for_words_and_for_two_texts(place: Path) -> None:
-    model, words = lab.checkpoint(), place / "words.jsonl"
+def test_command_for_words_and_for_two_texts(tmp_path: Path) -> None:
+    words = [("dog", "house"), ("Dog", "man"), ("old house", "guitar"), ("film", "story")]
+    rows = [{"text": a, "text_pair": b, "label": n / 2} for n, (a, b) in enumerate(words)]
+    data = write_jsonl(tmp_path / "words.jsonl", rows)
     layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
-    outcome = run("similarity", model, "--data", words, "--unit", "word", *layers).ok()
-    assert [row["vectors"] for row in json.loads(outcome.out)] == [
-        "layer 0, raw",
-        f"layer {LAYERS}, raw",
-    ]
-    both = run("similarity", model, "--text", "a man", "--pair", "a man", "--format", "csv")
-    header, row = both.out.splitlines()
-    assert header == "cosine,first,second" and float(row.split(",")[0]) == pytest.approx(1.0)
-
-
-RANDOM = np.random.default_rng(1)
-GOLD = RANDOM.integers(0, 6, 60).astype(float)
-PREDICTED = GOLD + RANDOM.normal(size=60) * 2
+    outcome = run("similarity", lab.checkpoint(), "--data", data, "--unit", "word", *layers).ok()
+    names = [row["vectors"] for row in json.loads(outcome.out)]
+    assert names == ["layer 0, raw", f"layer {LAYERS}, raw"]
+    texts = ("--text", "a man", "--pair", "a man", "--format", "csv")
+    header, line = run("similarity", lab.checkpoint(), *texts).out.splitlines()
+    assert header == "cosine,first,second" and float(line.split(",")[0]) == pytest.approx(1.0)
 
 
 def test_correlations_and_their_intervals() -> None:
-    found = correlations(GOLD.tolist(), PREDICTED.tolist(), num_resamples=500)
-    random = np.random.default_rng(5)
+    random = np.random.default_rng(1)
+    gold = random.integers(0, 6, 60).astype(float)
+    predicted = gold + random.normal(size=60) * 2
+    estimates = correlations(gold.tolist(), predicted.tolist(), num_resamples=500)
     for name, oracle in (("spearman", spearmanr), ("pearson", pearsonr)):
-        np.testing.assert_allclose(found[name].value, oracle(GOLD, PREDICTED)[0])
+        np.testing.assert_allclose(estimates[name].value, oracle(gold, predicted)[0])
         drawn = random.integers(0, 60, (400, 60))
-        scores = [oracle(GOLD[rows], PREDICTED[rows])[0] for rows in drawn]
+        scores = [oracle(gold[rows], predicted[rows])[0] for rows in drawn]
         expected = np.quantile(scores, [0.025, 0.975])
-        np.testing.assert_allclose(found[name][1:], expected, atol=0.06)
+        np.testing.assert_allclose(estimates[name][1:], expected, atol=0.06)
