@@ -76,47 +76,46 @@ def test_files_of_predictions(tmp_path: Path) -> None:
             score_predictions(write_jsonl(tmp_path / "o.jsonl", [wrong]), str(gold))
 
 
+def inventory(*keys: str) -> Inventory:
+    return Inventory(Path(), {("bank", "NOUN"): keys}, dict.fromkeys(keys, 0))
+
+
 def senses(vectors: dict[str, Any], counts: dict[str, int], **more: Any) -> WordSenses:
     arrays = {sense: np.array(vector, dtype=float) for sense, vector in vectors.items()}
-    inventory, embedder = more.pop("inventory", None), Mock(Embedder)
+    listed, embedder = more.pop("inventory", None), Mock(Embedder)
     settings = SenseSettings(model="x", **more)
-    return WordSenses(settings, arrays, {("bank", "NOUN"): counts}, inventory, embedder)
+    return WordSenses(settings, arrays, {("bank", "NOUN"): counts}, listed, embedder)
 
 
-def test_nearest_sense() -> None:
-    found = senses({A: [3.0, 0.0], B: [0.0, 1.0]}, {A: 1, B: 1})
-    cosines = found.cosines(target(), np.array([2.0, 1.0]), {})
+def test_decisions() -> None:
+    vector, tied = np.array([2.0, 1.0]), np.array([1.0, 0.0])
+    plain = senses({A: [3.0, 0.0], B: [0.0, 1.0]}, {A: 1, B: 1})
+    cosines = plain.cosines(target(), vector, {})
     assert cosines == pytest.approx({A: 2 / np.sqrt(5), B: 1 / np.sqrt(5)})
-    assert found.decide(target(), cosines).sense == A
-
-
-def test_back_off_ties_and_inventory() -> None:
-    inventory = Inventory(Path(), {("bank", "NOUN"): (C, A, B)}, {A: 0, B: 0, C: 0})
-    found = senses({A: [1, 0], B: [1, 0]}, {A: 1, B: 3}, inventory=inventory)
-    assert found.candidates(target()) == [C, A, B]
-    tie = found.decide(target(), found.cosines(target(), np.array([1.0, 0.0]), {}))
+    assert plain.decide(target(), cosines).sense == A
+    listed = senses({A: [1, 0], B: [1, 0]}, {A: 1, B: 3}, inventory=inventory(C, A, B))
+    assert listed.candidates(target()) == [C, A, B]
+    tie = listed.decide(target(), listed.cosines(target(), tied, {}))
     assert tie.sense == B and tie.scores, "of equal scores, the more frequent"
-    without_vector = found.decide(target(), found.cosines(target(), None, {}))
+    without_vector = listed.decide(target(), listed.cosines(target(), None, {}))
     assert without_vector == SensePrediction(target(), C, {}), "WordNet's first sense"
-    assert found.decide(target(lemma="kiosk"), {}).sense is None
+    assert listed.decide(target(lemma="kiosk"), {}).sense is None
     without = senses({A: [1, 0]}, {A: 1, B: 3})
     assert without.decide(target(), {}).sense == B, "the most frequent of training"
 
 
 def test_prior_and_glosses() -> None:
-    found = senses({A: [1, 0], B: [0.9, 0.1]}, {A: 1, B: 9}, prior=0.5)
-    cosines = found.cosines(target(), np.array([1.0, 0.0]), {})
-    assert found.decide(target(), cosines).sense == B
-    assert found.decide(target(), cosines, prior=0.0).sense == A
+    frequent = senses({A: [1, 0], B: [0.9, 0.1]}, {A: 1, B: 9}, prior=0.5)
+    cosines = frequent.cosines(target(), np.array([1.0, 0.0]), {})
+    assert frequent.decide(target(), cosines).sense == B
+    assert frequent.decide(target(), cosines, prior=0.0).sense == A
     expected = 1.0 + 0.5 * np.log(1 / 10)
-    assert found.decide(target(), cosines).scores[A] == pytest.approx(expected)
-    inventory = Inventory(Path(), {("bank", "NOUN"): (A, B, C)}, {A: 0, B: 0, C: 0})
+    assert frequent.decide(target(), cosines).scores[A] == pytest.approx(expected)
     glosses = {A: np.array([0.0, 5.0]), C: np.array([0.0, 2.0])}
-    with_gloss = senses({A: [1, 0]}, {A: 1}, inventory=inventory, gloss_weight=1.0)
-    assert with_gloss.cosines(target(), np.array([0.0, 1.0]), glosses) == pytest.approx(
-        {A: np.sqrt(0.5), C: 1.0}
-    )
-    nothing = senses({}, {}, inventory=inventory, gloss_weight=1.0)
+    more: Any = {"inventory": inventory(A, B, C), "gloss_weight": 1.0}
+    cosines = senses({A: [1, 0]}, {A: 1}, **more).cosines(target(), np.array([0.0, 1.0]), glosses)
+    assert cosines == pytest.approx({A: np.sqrt(0.5), C: 1.0})
+    nothing = senses({}, {}, **more)
     assert nothing.cosines(target(), np.ones(2), glosses) == {}, "glosses alone do not decide"
 
 
@@ -130,105 +129,101 @@ def splits() -> dict[str, list[TokenExample]]:
 
 
 def test_sense_vectors_equal_a_plain_mean(splits: dict[str, list[TokenExample]]) -> None:
-    model = str(lab.checkpoint())
+    model, train = str(lab.checkpoint()), splits["train"]
     settings: dict[str, Any] = {"layers": (1, 2), "pooling": "max", "max_length": 12}
-    found = WordSenses.fit(SenseSettings(model=model, **settings), splits["train"], max_tokens=40)
+    fitted = WordSenses.fit(SenseSettings(model=model, **settings), train, max_tokens=40)
     plain: defaultdict[str, list[np.ndarray]] = defaultdict(list)
     embedder = Embedder(model, unit="word", **settings)
-    for example in splits["train"]:
+    for example in train:
         (embedding,) = embedder.encode([example])
         for target in example.targets:
             for sense in target.senses:
                 plain[sense].append(embedding.vectors[target.start : target.end].mean(0))
-    assert set(found.vectors) == set(plain)
+    assert set(fitted.vectors) == set(plain)
+    reversed_order = WordSenses.fit(fitted.settings, train[::-1])
     for sense, vectors in plain.items():
-        np.testing.assert_allclose(found.vectors[sense], np.mean(vectors, 0), atol=1e-5)
-    reversed_order = WordSenses.fit(found.settings, splits["train"][::-1])
-    for sense, vector in found.vectors.items():
-        np.testing.assert_allclose(reversed_order.vectors[sense], vector, atol=1e-5)
+        for vector in (fitted.vectors[sense], reversed_order.vectors[sense]):
+            np.testing.assert_allclose(vector, np.mean(vectors, 0), atol=1e-5)
 
 
 def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None:
     settings = SenseSettings(model=str(lab.checkpoint()), inventory=WORDNET)
-    found = WordSenses.fit(settings, splits["train"])
     words = ("a", "\u200b", "bank")
-    targets = (
-        SenseTarget(1, 2, "bank", "NOUN", key="a"),
-        SenseTarget(1, 3, "bank", "NOUN", key="b"),
-        SenseTarget(2, 3, "bank", "NOUN", key="c"),
+    places = ((1, 2), (1, 3), (2, 3))
+    targets = tuple(SenseTarget(*place, "bank", "NOUN") for place in places)
+    none, part, whole = WordSenses.fit(settings, splits["train"]).predict(
+        [TokenExample(0, words, targets=targets)]
     )
-    none, part, whole = found.predict([TokenExample(0, words, targets=targets)])
     assert none.sense == "bank%1:14:00::" and not none.scores
     assert part.scores == pytest.approx(whole.scores), "the words that have subwords"
 
 
 def test_the_prior_is_chosen_on_validation(splits: dict[str, list[TokenExample]]) -> None:
     settings = SenseSettings(model=str(lab.checkpoint()), inventory=WORDNET, gloss_weight=0.5)
-    found = WordSenses.fit(settings, splits["train"], splits["validation"])
-    f1 = {}
+    fitted = WordSenses.fit(settings, splits["train"], splits["validation"])
+    chosen, f1 = fitted.settings.prior, {}
     for prior in PRIORS:
-        found.settings = replace(found.settings, prior=prior)
-        f1[prior] = sense_scores(found.predict(splits["validation"]))["f1"]
-    chosen = WordSenses.fit(settings, splits["train"], splits["validation"]).settings.prior
+        fitted.settings = replace(fitted.settings, prior=prior)
+        f1[prior] = sense_scores(fitted.predict(splits["validation"]))["f1"]
     assert chosen == min(prior for prior in PRIORS if f1[prior] == max(f1.values()))
-    unlabeled = [
+    without_gold = [
         replace(e, targets=tuple(replace(t, senses=()) for t in e.targets)) for e in splits["train"]
     ]
     with pytest.raises(UserError, match="no target of the training data has gold"):
-        WordSenses.fit(settings, unlabeled)
+        WordSenses.fit(settings, without_gold)
 
 
-def test_command(tmp_path: Path) -> None:
-    out = tmp_path / "run"
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wsd") / "run"
     shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", lab.checkpoint())
     outcome = run("wsd", *shared, "--glosses", "0.5", "--out", out).ok()
+    assert "first sense f1" in outcome.out
     run("wsd", *shared, "--out", out).refused("is not empty: name a new folder")
-    metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["test"]["first_sense_f1"] == pytest.approx(9 / 17)
-    assert metrics["test"]["targets"] == 17 and "first sense f1" in outcome.out
-    lines = read_jsonl(out / "predictions.test.jsonl")
+    return out
+
+
+def test_scores_of_a_run(fitted: Path) -> None:
+    metrics = json.loads((fitted / "metrics.json").read_text())["test"]
+    assert metrics["first_sense_f1"] == pytest.approx(9 / 17) and metrics["targets"] == 17
+    lines = read_jsonl(fitted / "predictions.test.jsonl")
     assert lines[0]["id"] == "test.s000.t000" and lines[0]["gold"] == ["bank%1:14:00::"]
     assert all(set(line["scores"]) >= set(line["senses"]) for line in lines)
-    scored = run("score", out / "predictions.test.jsonl", EXAMPLES / "test.jsonl", "--json")
-    assert json.loads(scored.out)["f1"] == pytest.approx(metrics["test"]["f1"])
-    compared = run(
-        "compare", str(out), str(out / "first_sense.test.jsonl"), "--resamples", "50"
-    ).ok()
-    assert "f1 on 17 targets" in compared.out, compared.err
-    again = run("predict", out, "--file", EXAMPLES / "test.jsonl").ok()
-    assert f"f1 {metrics['test']['f1']:.4f}" in again.err
-    assert [json.loads(line)["senses"] for line in again.out.splitlines()] == [
-        line["senses"] for line in lines
-    ]
-    analyzed = run("report", str(out), "--format", "table").ok()
-    assert "VERB" in analyzed.out, analyzed.err
-    run("report", str(out)).ok()
-    assert "VERB" in (out / "report.html").read_text("utf-8")
+    scored = run("score", fitted / "predictions.test.jsonl", EXAMPLES / "test.jsonl", "--json")
+    assert json.loads(scored.out)["f1"] == pytest.approx(metrics["f1"])
+    first = fitted / "first_sense.test.jsonl"
+    assert "f1 on 17 targets" in run("compare", fitted, first, "--resamples", "50").ok().out
+    again = run("predict", fitted, "--file", EXAMPLES / "test.jsonl").ok()
+    assert f"f1 {metrics['f1']:.4f}" in again.err
+    assert [row["senses"] for row in again.rows] == [line["senses"] for line in lines]
+    assert "VERB" in run("report", fitted, "--format", "table").ok().out
+    run("report", fitted).ok()
+    assert "VERB" in (fitted / "report.html").read_text("utf-8")
 
-    typed = run("predict", out, "--text", "He sat on the *banks* of the river.").ok()
+
+def test_predictions_of_texts_and_files(fitted: Path, tmp_path: Path) -> None:
+    typed = run("predict", fitted, "--text", "He sat on the *banks* of the river.").ok()
     lines = typed.out.splitlines()
     assert lines[0] == "banks" and lines[1].split()[:2] == ["sense", "part"]
     assert "bank%1:17:00::" in typed.out and "the edge of a river" in typed.out
     scored = [float(line.split()[2]) for line in lines[2:] if line.split()[2][-1].isdigit()]
     assert len(scored) > 1 and scored == sorted(scored, reverse=True)
-    given = run("predict", out, "--text", "He *went=bank* there, and took the *bass*.").ok()
-    assert {"went", "bass"} <= {*given.out.splitlines()}, given.err
-    for text, problem in (("no mark", "no word is marked"), ("a *zzz*", "no sense of 'zzz'")):
-        run("predict", out, "--text", text).refused(problem)
-
+    named = run("predict", fitted, "--text", "He *went=bank* there, and took the *bass*.").ok()
+    assert {"went", "bass"} <= {*named.out.splitlines()}, named.err
     targets = [
         {"start": 1, "end": 2, "lemma": "bass", "pos": "n"},
         {"start": 0, "end": 1, "lemma": "kiosk", "pos": "n"},
     ]
-    row = {"tokens": ["a", "bass"], "targets": targets}
-    new = write_jsonl(tmp_path / "new.jsonl", [row])
+    new = write_jsonl(tmp_path / "new.jsonl", [{"tokens": ["a", "bass"], "targets": targets}])
     saved = tmp_path / "out.jsonl"
-    outcome = run("predict", out, "--file", new, "--out", saved)
-    first, second = (json.loads(line) for line in saved.open())
-    assert first["id"] == "0.0" and first["senses"][0].startswith("bass%") and not outcome.out
+    assert not run("predict", fitted, "--file", new, "--out", saved).ok().out
+    first, second = read_jsonl(saved)
+    assert first["id"] == "0.0" and first["senses"][0].startswith("bass%")
     assert second["senses"] == [] and second["backed_off"] and "gold" not in second
-    for wrong, message in (
+    for arguments, message in (
+        (["--text", "no mark"], "no word is marked"),
+        (["--text", "a *zzz*"], "no sense of 'zzz'"),
         (["--file", new, "--threshold", "0.5"], "--threshold: it does not apply to a run of wsd"),
         (["--text", "a *bank*", "--out", saved], "--text prints the senses of a sentence"),
     ):
-        run("predict", out, *wrong).refused(message)
+        run("predict", fitted, *arguments).refused(message)
