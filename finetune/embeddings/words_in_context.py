@@ -28,8 +28,7 @@ from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.data.sources import resolve
 from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
-from finetune.embeddings.pairs import read_similarity
-from finetune.embeddings.similarity import compare_pairs
+from finetune.embeddings.similarity import compare_pairs, read_similarity
 from finetune.embeddings.vectors import Standardizer
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.predictions import to_row

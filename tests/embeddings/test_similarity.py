@@ -12,8 +12,12 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModel
 
-from finetune.embeddings.pairs import read_similarity
-from finetune.embeddings.similarity import compare_pairs, correlations, fit_standardizer
+from finetune.embeddings.similarity import (
+    compare_pairs,
+    correlations,
+    fit_standardizer,
+    read_similarity,
+)
 from finetune.embeddings.vectors import unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, UserError
