@@ -847,8 +847,8 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
     """Suggest `` Perhaps you meant 'x'?`` for the nearest legal name, or nothing."""
     lowered = {item.lower(): item for item in legal}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    found = lowered[near[0]] if near else name
-    return "" if found == name else f" Perhaps you meant {found!r}?"
+    nearest = lowered[near[0]] if near else name
+    return "" if nearest == name else f" Perhaps you meant {nearest!r}?"
 
 
 def quantity(number: int, one: str, many: str = "") -> str:

@@ -301,18 +301,18 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
     path, content, where = open_recipe(path)
     if (task := content.get("task")) != MULTITASK:
         raise UserError(f"{where('task')}: task is {task!r}, and not {MULTITASK}: finetune run it.")
-    own = content.get("tasks")
-    if not isinstance(own, dict) or len(own) < 2:
+    entries = content.get("tasks")
+    if not isinstance(entries, dict) or len(entries) < 2:
         raise UserError(
             f"{where('tasks')}: `tasks` must have two or more names, each with the settings of a "
             "task, such as `questions: {task: classify, data: questions.csv}`."
         )
+    overrides = {key: value for key, value in overrides.items() if value is not None}
     alpha = converted(f"{where('alpha')}: alpha", content.get("alpha", 0.5), float)
-    given = overrides.pop("alpha", None)
-    alpha = alpha if given is None else given
+    alpha = overrides.pop("alpha", alpha)
     common = {k: v for k, v in content.items() if k not in (*OWN_KEYS, "alpha", "tasks")}
     tasks = {}
-    for name, values in own.items():
+    for name, values in entries.items():
         kind = values.get("task") if isinstance(values, dict) else None
         if not isinstance(kind, str) or kind not in CONFIGS or not CONFIGS[kind].description.joint:
             raise UserError(
@@ -328,9 +328,8 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
             **_typed_settings(where, kind, common),
             **_typed_settings(where, kind, shared, "tasks", name),
         }
-        given = {key: value for key, value in overrides.items() if value is not None}
         try:
-            config = CONFIGS[kind](**_with_own_data(path, {**typed, **given}))
+            config = CONFIGS[kind](**_with_own_data(path, {**typed, **overrides}))
         except UserError as error:
             raise UserError(f"{where('tasks', name)}: {error}") from error
         tasks[name] = (kind, config)
@@ -359,13 +358,13 @@ def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., s
 
 def _with_own_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     def absolute(file: str) -> str:
-        own = path.parent / file
-        return str(own.resolve()) if file and own.exists() else file
+        beside = path.parent / file
+        return str(beside.resolve()) if file and beside.exists() else file
 
     if values.get("test_sets"):
         named = (item.partition("=") for item in values["test_sets"])
-        own = tuple(name + mark + absolute(file) for name, mark, file in named)
-        values = {**values, "test_sets": own}
+        test_sets = tuple(name + mark + absolute(file) for name, mark, file in named)
+        values = {**values, "test_sets": test_sets}
     data = values.get("data")
     if not data:
         return values
@@ -453,19 +452,18 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
 def _typed_settings(
     where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
 ) -> dict[str, Any]:
-    kind = CONFIGS[task]
-    hints, marks = setting_types(kind), affects_of(kind)
+    config = CONFIGS[task]
+    hints, affects = setting_types(config), affects_of(config)
     what = f"setting {{!r}} for task {task}"
     typed = dict[str, Any]()
-    for key, own in values.items():
-        place = where(*above, key)
-        typed |= (found := typed_values(place, what, hints, {key: own}))
-        for name, value in found.items():
-            if marks[name].acts and value != getattr(kind, name):
-                raise UserError(
-                    f"{place}: a file cannot set {key}, which {marks[name].acts}: remove it, "
-                    f"and if you want it, write {written(name, value)} in the command."
-                )
+    for key, value in values.items():
+        location = where(*above, key)
+        typed |= typed_values(location, what, hints, {key: value})
+        if affects[key].acts and typed[key] != getattr(config, key):
+            raise UserError(
+                f"{location}: a file cannot set {key}, which {affects[key].acts}: remove it, and "
+                f"if you want it, write {written(key, typed[key])} in the command."
+            )
     return typed
 
 

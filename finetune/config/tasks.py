@@ -914,11 +914,11 @@ def column_map(columns: Sequence[str]) -> dict[str, str]:
             raise UserError(
                 f"--columns must be role=column, for instance text=sentence, not {item!r}."
             )
-    pairs = [item.split("=", 1) for item in items]
-    columns_by_role = {role: name for role, name in pairs}
-    if len(columns_by_role) < len(pairs):
-        role = next(role for role in columns_by_role if [each for each, _ in pairs].count(role) > 1)
-        raise UserError(f"--columns names {role} twice: write one column for each role.")
+    columns_by_role: dict[str, str] = {}
+    for role, _, column in (item.partition("=") for item in items):
+        if role in columns_by_role:
+            raise UserError(f"--columns names {role} twice: write one column for each role.")
+        columns_by_role[role] = column
     return columns_by_role
 
 

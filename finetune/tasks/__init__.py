@@ -202,11 +202,11 @@ def model_folder(folder: str | Path) -> Path:
     """
     from finetune.tasks.model_config import architecture, has_trained_head
 
-    given = str(folder)
-    is_short_name = resolve_model(given) != given
-    if is_short_name or ("/" in given and is_hub_id(given)):
+    name = str(folder)
+    is_short_name = resolve_model(name) != name
+    if is_short_name or ("/" in name and is_hub_id(name)):
         try:
-            folder = local_model(given)
+            folder = local_model(name)
         except UserError as error:
             raise UserError(f"{folder}: no such folder, and on the hub: {error}") from error
     folder = Path(folder)
@@ -227,10 +227,10 @@ def model_folder(folder: str | Path) -> Path:
         )
     if has_trained_head(folder):
         return folder
-    if name := architecture(folder):
+    if model_class := architecture(folder):
         raise UserError(
-            f"{given}: {name} is an encoder without a trained head: it predicts no labels and "
-            f"fills no masks. Train a head (finetune classify --model {given} --data …), or give a "
+            f"{name}: {model_class} is an encoder without a trained head: it predicts no labels and "
+            f"fills no masks. Train a head (finetune classify --model {name} --data …), or give a "
             "masked language model, such as roberta-base."
         )
     for run in sorted(folder.glob("*/best/" + TASK_FILE)):

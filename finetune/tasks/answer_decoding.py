@@ -78,16 +78,15 @@ class AnswerDecoder(Decoder):
         context = example.pair or ""
         scores = [output.values.astype(np.float64) for output in outputs]
         starts = [output.window for output in outputs]
-        found = candidates(tokens, starts, [own[1:] for own in scores], self.max_answer)
-        none = min(float(own[0].sum()) for own in scores)
-        every = np.append(found.scores, none) if self.unanswerable else found.scores
-        if not len(every):
+        legal = candidates(tokens, starts, [window[1:] for window in scores], self.max_answer)
+        none = min(float(window[0].sum()) for window in scores)
+        competing = np.append(legal.scores, none) if self.unanswerable else legal.scores
+        if not len(competing):
             return AnswerPrediction(example.id, None, 1.0)
-        highest = every.max()
-        total = highest + np.log(np.exp(every - highest).sum())
-        best = found.best(self.n_best)
+        highest = competing.max()
+        total = highest + np.log(np.exp(competing - highest).sum())
         answers = []
-        for first, last, score in zip(*best, strict=True):
+        for first, last, score in zip(*legal.best(self.n_best), strict=True):
             start, end = int(tokens.starts[first]), int(tokens.ends[last])
             answers.append(
                 FoundAnswer(start, end, context[start:end], float(np.exp(score - total)))
@@ -126,14 +125,14 @@ def candidates(
     reach = np.searchsorted(tokens.last_words, tokens.first_words + max_answer)
     reach -= np.arange(len(reach))
     parts = []
-    for number, (begin, own) in enumerate(zip(windows, scores, strict=True)):
-        size = len(own)
+    for number, (begin, window) in enumerate(zip(windows, scores, strict=True)):
+        size = len(window)
         width = min(int(reach[begin : begin + size].max(initial=0)), size)
         if width <= 0:
             continue
-        start = np.where(readable[begin : begin + size], own[:, 0], -np.inf)
+        start = np.where(readable[begin : begin + size], window[:, 0], -np.inf)
         end = np.full(size + width - 1, -np.inf)
-        end[:size] = np.where(readable[begin : begin + size], own[:, 1], -np.inf)
+        end[:size] = np.where(readable[begin : begin + size], window[:, 1], -np.inf)
         table = start[:, None] + np.lib.stride_tricks.sliding_window_view(end, width)  # [m, B]
         first = np.arange(size)[:, None]
         length = np.arange(width)

@@ -34,9 +34,9 @@ def class_weights(
     if setting == "auto" and problem == "multi":
         return tuple(max(num_rows - counts[name], 0.5) / counts[name] for name in labels)
     if setting == "auto":
-        each = sum(counts.values()) / sum(counts[name] > 0 for name in labels)
-        return tuple(each / counts[name] if counts[name] else 1.0 for name in labels)
-    given: dict[str, float] = {}
+        per_class = sum(counts.values()) / sum(counts[name] > 0 for name in labels)
+        return tuple(per_class / counts[name] if counts[name] else 1.0 for name in labels)
+    weights: dict[str, float] = {}
     for item in setting.split(","):
         name, _, value = item.rpartition("=")
         try:
@@ -53,8 +53,8 @@ def class_weights(
                 f"--class-weights: no label {name!r}; legal are {', '.join(labels)}."
                 f"{did_you_mean(name, labels)}"
             )
-        given[name] = weight
-    return tuple(given.get(name, 1.0) for name in labels)
+        weights[name] = weight
+    return tuple(weights.get(name, 1.0) for name in labels)
 
 
 def class_frequencies(
@@ -82,14 +82,14 @@ def loss_targets(
     of class frequencies pi, and tau log(pi / (1 - pi)) of ``independent`` labels. The decision on
     the logits alone then minimizes the mean error of the classes (Menon et al., equation 10).
     """
-    found = {}
+    targets = {}
     if weights is not None:
-        found["class_weight"] = torch.tensor(weights, dtype=torch.float32)
+        targets["class_weight"] = torch.tensor(weights, dtype=torch.float32)
     if frequencies is not None:
         pi, tau = np.array(frequencies), named_strength(config.loss)[1]
         logs = np.log(pi / (1 - pi) if independent else pi)
-        found["shift"] = torch.from_numpy((1.0 if tau is None else tau) * logs).float()
-    return found
+        targets["shift"] = torch.from_numpy((1.0 if tau is None else tau) * logs).float()
+    return targets
 
 
 def class_losses(

@@ -95,8 +95,8 @@ class TextDecoder(Decoder):
             probabilities = scale(probabilities, self.temperature, multi)
         scores = dict(zip(self.labels, map(float, probabilities), strict=True))
         if multi:
-            default, own = self.threshold, self.thresholds
-            chosen = tuple(name for name, p in scores.items() if p >= own.get(name, default))
+            least = {name: self.thresholds.get(name, self.threshold) for name in scores}
+            chosen = tuple(name for name, p in scores.items() if p >= least[name])
             return TextPrediction(id, chosen, None, scores, uncalibrated=before)
         if self.positive is not None and self.positive in self.thresholds:
             index = self.labels.id(self.positive)
@@ -114,12 +114,12 @@ def check_complete(example: TokenExample, number: int) -> None:
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Compute probabilities of logits."""
     with np.errstate(over="ignore"):  # 1 / inf is the right 0
-        found: np.ndarray = 1 / (1 + np.exp(-logits))
-    return found
+        probabilities: np.ndarray = 1 / (1 + np.exp(-logits))
+    return probabilities
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Compute log-probabilities [..., C] of logits [..., C]."""
     shifted = logits - logits.max(-1, keepdims=True)
-    found: np.ndarray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return found
+    logs: np.ndarray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return logs

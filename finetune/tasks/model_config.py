@@ -91,16 +91,16 @@ def task_of_config(folder: Path) -> Task:
     with library_errors(str(folder), folder, path.name):
         config = AutoConfig.for_model(**read_object(path))
     name = architecture(folder)
-    found = next(task for end, task in _TASKS.items() if name.endswith(end))
-    task, changed, fields = _derived(found, config)
-    made, settings = task_class(task), CONFIGS[task](model=str(folder), **changed)
+    family = next(task for end, task in _TASKS.items() if name.endswith(end))
+    task_name, changes, fields = _derived(family, config)
+    task, settings = task_class(task_name), CONFIGS[task_name](model=str(folder), **changes)
     tokenizer = SubwordTokenizer.saved(folder, words=settings.description.words)
     encoder = load_config(str(folder))
     limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
-    state = made.state_class(
+    state = task.state_class(
         config=settings,
         labels=labels_of(config) if settings.description.labels else LabelSet(()),
         max_length=tokenizer.max_length(limit, None),
         **fields,
     )
-    return made(state, tokenizer)
+    return task(state, tokenizer)

@@ -17,36 +17,36 @@ from finetune.tasks.base import Task
 from finetune.types import Batch
 
 
-class MultitaskHead(nn.Module):
-    """The heads of several tasks by name, which share the weights of the first one's encoder.
+class MultitaskModel(nn.Module):
+    """The models of several tasks by name, which share the weights of the first one's encoder.
 
     Poolers belong to the heads.
     """
 
-    def __init__(self, heads: Mapping[str, Head]) -> None:
+    def __init__(self, models: Mapping[str, Head]) -> None:
         super().__init__()
-        self.heads = dict(heads)
-        self.members = nn.ModuleList(heads.values())  # names of tasks may have dots
+        self.models = dict(models)
+        self.members = nn.ModuleList(models.values())  # names of tasks may have dots
         shared: dict[str, nn.Parameter] = {}
-        for head in heads.values():
-            for path, module in head.encoder.model.named_modules():
+        for model in models.values():
+            for path, module in model.encoder.model.named_modules():
                 for key, weight in list(module.named_parameters(recurse=False)):
                     name = f"{path}.{key}"
-                    if not head.is_head(head.encoder_prefix + name):
+                    if not model.is_head(model.encoder_prefix + name):
                         setattr(module, key, shared.setdefault(name, weight))
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder of the first head, whose weights are those of all."""
-        return next(iter(self.heads.values())).encoder
+        """The encoder of the first model, whose weights are those of all."""
+        return next(iter(self.models.values())).encoder
 
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
-        self.heads[batch.task].check_batch(batch)
+        self.models[batch.task].check_batch(batch)
 
     def forward(self, batch: Batch) -> Any:
         """Compute the output of the model of a batch's task."""
-        return self.heads[batch.task](batch)
+        return self.models[batch.task](batch)
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Multitask:
     name = "multitask"
     batch_loss = loss_counts = None
 
-    def model(self, folder: Path | None = None) -> MultitaskHead:
+    def model(self, folder: Path | None = None) -> MultitaskModel:
         """Make new models on one encoder, or load those of the folders ``folder/NAME``."""
-        heads = {}
+        models = {}
         for name, task in self.tasks.items():
             set_seed(task.state.config.seed)
-            heads[name] = task.model(None if folder is None else folder / name)
-        return MultitaskHead(heads)
+            models[name] = task.model(None if folder is None else folder / name)
+        return MultitaskModel(models)
 
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the loss of a batch's task, as ``Task.loss``."""
@@ -75,8 +75,8 @@ class Multitask:
         return ()
 
 
-def tasks_and_heads(task: Task | Multitask, head: Any) -> dict[str, tuple[Task, Any]]:
+def tasks_and_models(task: Task | Multitask, model: Any) -> dict[str, tuple[Task, Any]]:
     """List each task of a run with its model by name; a single task has the name ``""``."""
     if isinstance(task, Multitask):
-        return {name: (each, head.heads[name]) for name, each in task.tasks.items()}
-    return {"": (task, head)}
+        return {name: (single, model.models[name]) for name, single in task.tasks.items()}
+    return {"": (task, model)}

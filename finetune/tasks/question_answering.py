@@ -171,8 +171,8 @@ class QuestionAnsweringTask(Task):
         answered = np.array([bool(example.answers) for example in examples])
         if not answered.any():
             return notes
-        found = np.add.reduceat(targets["start"].values > 0, encoded.offsets[:-1]) > 0
-        if lost := int((answered & ~found).sum()):
+        in_window = np.add.reduceat(targets["start"].values > 0, encoded.offsets[:-1]) > 0
+        if lost := int((answered & ~in_window).sum()):
             notes.append(
                 f"{quantity(lost, 'answer is', 'answers are')} in no window, or without a place in "
                 "the context: the model cannot learn them"

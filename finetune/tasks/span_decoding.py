@@ -85,8 +85,10 @@ class SpanDecoder(Decoder):
         arrays = (rows, classes, best.astype(np.float64))
         split = (np.split(array, np.searchsorted(rows, ends[:-1])) for array in arrays)
         return [
-            ScoredCandidates(number, own - (end - size), *others)
-            for number, end, size, own, *others in zip(num_words, ends, sizes, *split, strict=True)
+            ScoredCandidates(number, indices - (end - size), *columns)
+            for number, end, size, indices, *columns in zip(
+                num_words, ends, sizes, *split, strict=True
+            )
         ]
 
     def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> SpanPrediction:
@@ -108,8 +110,8 @@ class SpanDecoder(Decoder):
         for index, (start, end) in enumerate(bounds):
             _, indices, classes, scores = outputs[index].values
             if len(bounds) > 1:
-                own = predicted_candidates(bounds, index, self.max_width)[indices]
-                indices, classes, scores = indices[own], classes[own], scores[own]
+                predicted = predicted_candidates(bounds, index, self.max_width)[indices]
+                indices, classes, scores = indices[predicted], classes[predicted], scores[predicted]
             spans = candidate_spans(end - start, self.max_width)[indices] + start
             for (first, last), number, score in zip(
                 spans.tolist(), classes.tolist(), scores.tolist(), strict=True

@@ -205,8 +205,8 @@ class SpanNerTask(WordTask):
                 numbers[reason] += len(before) - len(after)
         reasons = "; ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
         fraction = f"{numbers.total():,} of {quantity(total, 'gold span')}"
-        found = f"{fraction} out of reach, counted as missed: {reasons}"
-        return [*notes, found] if reasons else notes
+        note = f"{fraction} out of reach, counted as missed: {reasons}"
+        return [*notes, note] if reasons else notes
 
     def _targets(
         self, rows: Mapping[str, Ragged], sequences: FlatSequences
@@ -304,9 +304,9 @@ class SpanNerTask(WordTask):
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction], **facts: Any
     ) -> dict[str, float]:
-        found = super()._score(gold, predicted)
+        scores = super()._score(gold, predicted)
         if self.state.thresholds:
             before = [self.state.decide(prediction, {}).spans for prediction in predicted]
             uncalibrated = scores_of("spans", [example.spans for example in gold], before)
-            found["span_f1_uncalibrated"] = uncalibrated["span_f1_strict"]
-        return found
+            scores["span_f1_uncalibrated"] = uncalibrated["span_f1_strict"]
+        return scores

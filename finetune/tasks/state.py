@@ -124,8 +124,8 @@ class TaskState(Decoder):
 
     def unfitted(self) -> Self:
         """Remove the values that an earlier training run has fitted."""
-        own = self.extra_fields()
-        return replace(self, **{name: value for name, value in FITTED.items() if name in own})
+        fields = self.extra_fields()
+        return replace(self, **{name: value for name, value in FITTED.items() if name in fields})
 
 
 def extra_fields(state: type[TaskState]) -> list[dataclasses.Field[Any]]:

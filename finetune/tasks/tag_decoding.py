@@ -76,7 +76,7 @@ class TagDecoder(Decoder):
         emissions = logits - logits.max(-1, keepdims=True)  # for precision in float32
         parts = (emissions, *_best_tags(emissions, transitions, num_words))
         split = (np.split(part, cuts) for part in parts)
-        return [Chain(own, transitions, *best) for own, *best in zip(*split, strict=True)]
+        return [Chain(scores, transitions, *best) for scores, *best in zip(*split, strict=True)]
 
     def finish(
         self,
@@ -199,24 +199,24 @@ def marginals(scores: np.ndarray, transitions: Transitions, num_words: Sequence[
     before = _messages(scores, start, pairs, _positions(num_words))
     after = _messages(scores, end, pairs.T, _positions(num_words, from_end=True))
     logs = before + scores + after
-    found = np.exp(logs - logs.max(-1, keepdims=True))
-    probabilities: np.ndarray = found / found.sum(-1, keepdims=True)
+    scaled = np.exp(logs - logs.max(-1, keepdims=True))
+    probabilities: np.ndarray = scaled / scaled.sum(-1, keepdims=True)
     return probabilities
 
 
 def _messages(
     scores: np.ndarray, first: np.ndarray, pairs: np.ndarray, positions: list[np.ndarray]
 ) -> np.ndarray:
-    found = np.zeros_like(scores)
+    messages = np.zeros_like(scores)
     for rows in positions[:1]:
-        found[rows] = first
+        messages[rows] = first
     for earlier, rows in pairwise(positions):
-        states = (found[earlier] + scores[earlier])[: len(rows), :, None] + pairs  # [n, C, C]
+        states = (messages[earlier] + scores[earlier])[: len(rows), :, None] + pairs  # [n, C, C]
         top = states.max(1, keepdims=True)
         top[np.isneginf(top)] = 0
         with np.errstate(divide="ignore"):
-            found[rows] = np.log(np.exp(states - top).sum(1)) + top[:, 0]
-    return found
+            messages[rows] = np.log(np.exp(states - top).sum(1)) + top[:, 0]
+    return messages
 
 
 def _positions(num_words: Sequence[int], *, from_end: bool = False) -> list[np.ndarray]:

@@ -30,7 +30,7 @@ from finetune.runtime.launch import on_main_process
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
-from finetune.tasks.multitask import Multitask, tasks_and_heads
+from finetune.tasks.multitask import Multitask, tasks_and_models
 from finetune.training.callbacks import Callback
 from finetune.training.checkpoint import (
     TrainerState,
@@ -167,7 +167,7 @@ def train(  # noqa: C901 (the whole course is in one place)
         # the model
         set_seed(config.seed)
         model = task.model(last) if resuming else model or task.model()
-        for name, (_, of_task) in tasks_and_heads(task, model).items():
+        for name, (_, of_task) in tasks_and_models(task, model).items():
             saved = last / name if resuming else None
             restored.enter_context(_prepared(scorers[name], of_task, saved))
         restored.enter_context(same_modes(model))
@@ -216,7 +216,7 @@ def train(  # noqa: C901 (the whole course is in one place)
 
         def save() -> None:
             with folder.replacing(last) as fresh:
-                models = tasks_and_heads(task, model)
+                models = tasks_and_models(task, model)
                 save_checkpoint(fresh, models, loss.projections, masters, optimizer, state)
 
         # the steps

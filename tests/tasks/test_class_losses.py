@@ -144,25 +144,6 @@ SHARES = torch.rand(9, 3, dtype=torch.double, generator=torch.Generator().manual
 SHARES /= SHARES.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-@pytest.mark.parametrize("weights", [None, WEIGHTS])
-def test_loss_of_votes_is_torchs_cross_entropy_of_probabilities(
-    weights: tuple[float, ...] | None, smoothing: float
-) -> None:
-    config = ClassifyConfig(label_smoothing=smoothing)
-    losses, sums = vote_losses(config, LOGITS, SHARES, loss_targets(config, weights))
-    if weights is None or not smoothing:  # torch smooths weights, too
-        expected = functional.cross_entropy(
-            LOGITS,
-            SHARES,
-            None if weights is None else torch.tensor(weights).double(),
-            reduction="none",
-            label_smoothing=smoothing,
-        )
-        torch.testing.assert_close(losses, expected)
-    torch.testing.assert_close(sums, SHARES @ torch.tensor(weights or (1.0,) * 3).double())
-
-
 @pytest.mark.parametrize("loss", ["ce", "focal:0.5", "focal", "logit-adjusted"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_loss_of_votes_is_the_mean_over_votes(loss: str, smoothing: float) -> None:

@@ -51,23 +51,6 @@ def test_viterbi_equals_enumeration(scheme: str | None, data) -> None:
         assert sum(row[i] for row, i in zip(rows, found, strict=True)) == best
 
 
-@pytest.mark.parametrize(
-    ("scheme", "scores", "expected"),
-    [
-        ("BIO", {"I-A": 5, "B-A": 2, "O": 1}, "B-A"),
-        ("BIOES", {"B-A": 9, "I-A": 8, "E-A": 7, "O": 1, "S-A": 0}, "O"),
-        ("BIOES", {"B-A": 9, "S-A": 2, "O": 1}, "S-A"),
-        ("IO", {"I-A": 5}, "I-A"),
-        ("IOB1", {"B-A": 5, "I-A": 4}, "I-A"),
-        (None, {"VERB": 5}, "VERB"),
-    ],
-)
-def test_one_word_must_both_begin_and_end(scheme, scores, expected) -> None:
-    names = TAGS[scheme]
-    row = np.array([[scores.get(name, -9.0) for name in names]])
-    assert names[viterbi(row, log_transitions(names, scheme))[0]] == expected
-
-
 def test_no_words_and_long_sentences() -> None:
     names = TAGS["BIOES"]
     transitions = log_transitions(names, "BIOES")
@@ -144,18 +127,3 @@ def test_words_of_one_piece_keep_their_scores(how: str) -> None:
 def test_no_words(how: str) -> None:
     none = word_scores(np.zeros((0, 3)), np.zeros(0, dtype=int), CONTINUATIONS, how)
     assert none.shape == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("tag", "scheme", "expected"),
-    [
-        ("B-A", "BIO", "I-A"),
-        ("S-A", "BIOES", "I-A"),
-        ("E-A", "BIOES", "I-A"),
-        ("I-A", "IO", "I-A"),
-        ("O", "BIO", "O"),
-        ("B-A", None, "B-A"),
-    ],
-)
-def test_a_word_continues_as_inside(tag: str, scheme: str | None, expected: str) -> None:
-    assert continuation_tag(tag, scheme) == expected

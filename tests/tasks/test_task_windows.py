@@ -123,22 +123,6 @@ def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) 
         assert tuple(targets) == sentence.tags
 
 
-def test_windows_read_the_right_pieces(runs: Runs) -> None:
-    """A word's pieces stand where its window says, whichever window owns it."""
-    task, _ = runs.task("bio", max_length=24, overlap=8)
-    sentence = odd_sentences()[4]
-    (windows,) = task.encode([sentence])
-    pieces = task.tokenizer.word_subwords([sentence.words])[0]
-    assert len(windows) > 10
-    for window in windows:
-        for offset in range(window.num_words):
-            start, end = window.word_starts[offset : offset + 2]
-            assert window.input_ids[start:end] == pieces[window.first_word + offset]
-    inner = windows[1:-1]
-    assert all(window.word_starts[0] > 1 for window in inner), "context before the first own word"
-    assert all(w.word_starts[-1] < len(w.input_ids) - 1 for w in inner), "and after the last"
-
-
 def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
     run = runs.run("bio")
     example = run.data.splits["validation"][1]
