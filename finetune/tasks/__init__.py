@@ -229,9 +229,9 @@ def model_folder(folder: str | Path) -> Path:
         return folder
     if model_class := architecture(folder):
         raise UserError(
-            f"{name}: {model_class} is an encoder without a trained head: it predicts no labels and "
-            f"fills no masks. Train a head (finetune classify --model {name} --data …), or give a "
-            "masked language model, such as roberta-base."
+            f"{name}: {model_class} is an encoder without a trained head: it predicts no labels "
+            f"and fills no masks. Train a head (finetune classify --model {name} --data …), or "
+            "give a masked language model, such as roberta-base."
         )
     for run in sorted(folder.glob("*/best/" + TASK_FILE)):
         inner = run.parent.parent
