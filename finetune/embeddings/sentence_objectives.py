@@ -147,17 +147,15 @@ class Objective:
         return self.loss(sides, model)
 
 
-class SimCSE(Objective):
+class _SimCSE(Objective):
     """A copy with other dropout (Gao et al., 2021)."""
 
     select = staticmethod(distinct_texts)
 
     def other(self, view: TokenSequence, key: str) -> TokenSequence:
-        """Make the second view of a text; ``key`` is its random seed."""
         return view
 
     def sequences_of_epoch(self, sequences: FlatSequences, seed: int, epoch: int) -> FlatSequences:
-        """Make two views of each text."""
         views = []
         for view in sequences:
             views += [view, self.other(replace(view, window=1), f"{seed}/{epoch}/{view.example}")]
@@ -167,27 +165,22 @@ class SimCSE(Objective):
         return []
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
-        """Rank the copy of each text above other texts."""
         first, _, negative = sides.identities
         ids = first, first, negative
         return ranking_loss(sides.u, sides.v, sides.negatives, ids, self.temperature)
 
 
-class Mirror(SimCSE):
+class _Mirror(_SimCSE):
     """A copy with a masked span (Liu et al., 2021, Mirror-BERT)."""
 
     needs_mask = True
     temperature = 0.04
 
     def added_ids(self) -> Sequence[int]:
-        """The mask token."""
         return [self.tokenizer.tokenizer.mask_token_id]
 
     def other(self, view: TokenSequence, key: str) -> TokenSequence:
-        """Replace a random span of subwords by one mask token; the text keeps a subword at least.
-
-        Mirror-BERT replaces five characters, which touch about two subwords.
-        """
+        # Mirror-BERT replaces five characters, which touch about two subwords; a subword stays
         first, last = len(self.before), len(view.input_ids) - len(self.after)
         width = min(self.state.config.mask_span, last - first - 1)
         if width < 1:
@@ -198,11 +191,10 @@ class Mirror(SimCSE):
         return replace(view, input_ids=ids, segment_ids=segments)
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
-        """Contrast each view with all others."""
         return two_view_loss((sides.u, sides.v), sides.identities[0], self.temperature)
 
 
-class Prompt(SimCSE):
+class _Prompt(_SimCSE):
     """Two templates, whose mask tokens are the vectors (Jiang et al., 2022, PromptBERT)."""
 
     needs_mask = True
@@ -224,16 +216,13 @@ class Prompt(SimCSE):
         return [at, at + 1]
 
     def sequence(self, example: int, number: int, ids: list[int], label: float) -> TokenSequence:
-        """Put a text into the first template."""
         sequence = super().sequence(example, number, ids, label)
         return replace(sequence, word_starts=self._mask_position(0, len(ids)))
 
     def added_ids(self) -> Sequence[int]:
-        """The subwords of both templates."""
         return [id for template in self.templates for part in template for id in part]
 
     def other(self, view: TokenSequence, key: str) -> TokenSequence:
-        """Put the text into the second template."""
         ids = view.input_ids[len(self.before) : len(view.input_ids) - len(self.after)]
         before, after = self.templates[1]
         input_ids = [*before, *ids, *after]
@@ -246,12 +235,12 @@ class Prompt(SimCSE):
         return [alone, self.other(replace(alone, window=1), "")]
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
-        """Rank as SimCSE does, without the vectors of the templates."""
+        # without what the templates add to the vectors
         u, v = (side - alone for side, alone in zip(sides[:2], sides.alone, strict=True))
         return super().loss(sides._replace(u=u, v=v), model)
 
 
-class Ranking(Objective):
+class _Ranking(Objective):
     """Pairs that belong together, perhaps with hard negatives (Henderson et al., 2017)."""
 
     needs = (
@@ -261,11 +250,10 @@ class Ranking(Objective):
     select = staticmethod(positive_pairs)
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
-        """Rank the second text of each pair above the texts of other pairs."""
         return ranking_loss(*sides[:4], self.temperature)
 
 
-class Softmax(Objective):
+class _Softmax(Objective):
     """Pairs with labels: the siamese classifier of Sentence-BERT (Reimers & Gurevych, 2019)."""
 
     needs = "pairs of texts with two labels or more"
@@ -273,18 +261,16 @@ class Softmax(Objective):
     select = staticmethod(labeled_pairs)
 
     def label(self, example: TextExample) -> float:
-        """The class of a pair."""
         labels = self.state.labels  # without those that only test has
         if isinstance(example.label, str):
             return labels.id(example.label) if example.label in labels else IGNORED
         return super().label(example)
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
-        """Compute the cross entropy of the classes."""
         return softmax_loss(sides.u, sides.v, model.classifier_weights(), sides.label)
 
 
-class Cosine(Objective):
+class _Cosine(Objective):
     """Pairs with numbers, which the cosines learn."""
 
     needs = "pairs of texts with a number"
@@ -292,11 +278,10 @@ class Cosine(Objective):
     select = staticmethod(scaled_pairs)
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
-        """Compute the squared error of the cosines."""
         return cosine_loss(sides.u, sides.v, sides.label)
 
 
-class ConditionalLM(Objective):
+class _ConditionalLM(Objective):
     """Masked subwords of a text, given the vector of the text before it (``conditional_lm``)."""
 
     needs = "running text with a sentence in each line, or pairs of adjacent texts"
@@ -306,19 +291,14 @@ class ConditionalLM(Objective):
     batch_loss = None  # type: ignore[assignment]
 
     def added_ids(self) -> Sequence[int]:
-        """All ids: any subword can be drawn as a random one."""
-        return range(len(self.tokenizer.tokenizer))
+        return range(len(self.tokenizer.tokenizer))  # any subword can be drawn as a random one
 
     def load(self, name: str, *, trained: bool, **options: Any) -> Any:
-        """Load a model that the objective trains, or one that it has ``trained``."""
         return ConditionalMaskedLM.from_pretrained(name, new_head=not trained, **options)
 
     def sequences_of_epoch(self, sequences: FlatSequences, seed: int, epoch: int) -> FlatSequences:
-        """Join each pair into one sequence, with masks in its second text.
-
-        The second text is cut so that the vectors of the first one fit behind it, where padding
-        keeps their places.
-        """
+        # a sequence for each pair: the second text is masked, and cut so that the vectors of the
+        # first one fit behind it, where padding keeps their places
         tokenizer = self.tokenizer.tokenizer
         masking = Masking(
             special_subwords(tokenizer), tokenizer.mask_token_id, probability=MASK_PROBABILITY
@@ -404,11 +384,11 @@ def softmax_loss(u: Tensor, v: Tensor, classifier: Tensor, label: Tensor) -> Los
 
 
 OBJECTIVES: Mapping[str, type[Objective]] = {
-    "mirror": Mirror,
-    "simcse": SimCSE,
-    "prompt": Prompt,
-    "cmlm": ConditionalLM,
-    "ranking": Ranking,
-    "softmax": Softmax,
-    "cosine": Cosine,
+    "mirror": _Mirror,
+    "simcse": _SimCSE,
+    "prompt": _Prompt,
+    "cmlm": _ConditionalLM,
+    "ranking": _Ranking,
+    "softmax": _Softmax,
+    "cosine": _Cosine,
 }
