@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -58,129 +58,36 @@ class PairSettings(WordSettings):
     standardize: bool = False
 
 
-@dataclass(frozen=True)
-class Threshold:
+class Threshold(NamedTuple):
     """Pairs with at least this cosine have the label ``above``, the others ``below``."""
 
     value: float
     above: str
     below: str
 
-    @classmethod
-    def fit(cls, cosines: np.ndarray, labels: Sequence[str]) -> Threshold:
-        """Choose the threshold with the highest accuracy on pairs with two labels.
 
-        ``above`` is the label with the higher mean cosine. Of equally good thresholds it is the
-        lowest, in the middle between two cosines.
+def best_threshold(cosines: np.ndarray, labels: Sequence[str]) -> Threshold:
+    """Choose the threshold with the highest accuracy on pairs with two labels.
 
-        Raises:
-            UserError: There are not exactly two labels.
-        """
-        names = sorted({*labels})
-        if len(names) != 2:
-            raise UserError(
-                f"a threshold separates two labels, and the training pairs have {len(names)}: "
-                f"{', '.join(names[:5])}."
-            )
-        is_second = np.array([label == names[1] for label in labels])
-        if cosines[is_second].mean() < cosines[~is_second].mean():
-            names, is_second = names[::-1], ~is_second
-        values = np.unique(cosines)
-        cuts = np.concatenate(
-            [values[:1], (values[:-1] + values[1:]) / 2, np.nextafter(values[-1:], np.inf)]
+    ``above`` is the label with the higher mean cosine. Of equally good thresholds it is the lowest,
+    in the middle between two cosines. Raise UserError if there are not exactly two labels.
+    """
+    names = sorted({*labels})
+    if len(names) != 2:
+        raise UserError(
+            f"a threshold separates two labels, and the training pairs have {len(names)}: "
+            f"{', '.join(names[:5])}."
         )
-        below, above = np.sort(cosines[~is_second]), np.sort(cosines[is_second])
-        num_right = np.searchsorted(below, cuts) + len(above) - np.searchsorted(above, cuts)
-        return cls(float(cuts[np.argmax(num_right)]), names[1], names[0])
-
-
-@dataclass(frozen=True, eq=False)
-class WordInContext:
-    """Predicts whether a word has the same sense in two contexts. Use ``fit`` or ``load``."""
-
-    settings: PairSettings
-    threshold: Threshold
-    standardizer: Standardizer | None
-    embedder: Embedder
-
-    @classmethod
-    def fit(
-        cls,
-        settings: PairSettings,
-        train: Sequence[TextExample],
-        *,
-        reporter: Reporter | None = None,
-        **options: Any,
-    ) -> WordInContext:
-        """Choose the threshold on pairs that all have labels.
-
-        With ``settings.standardize``, all words of their texts give mean and deviation.
-        """
-        labeled = [pair for pair in train if pair.label is not None]
-        if not labeled:
-            raise UserError("no training pair has a label.")
-        embedder = settings.embedder(**options)
-        standardizer = None
-        if settings.standardize:
-            texts = (text for pair in labeled for text in (pair.text, pair.pair or ""))
-            vectors = (embedding.vectors for embedding in embedder.encode(texts))
-            standardizer = Standardizer.fit(vectors, embedder.settings)
-        model = cls(settings, Threshold(0.0, "", ""), standardizer, embedder)
-        cosines = model.cosines(labeled, reporter)
-        return replace(model, threshold=Threshold.fit(cosines, [_label(p) for p in labeled]))
-
-    def cosines(self, pairs: Sequence[TextExample], reporter: Reporter | None = None) -> np.ndarray:
-        """Compute the cosine of the words of each pair; UserError if a pair names no words."""
-        for pair in pairs:
-            if pair.targets is None:
-                raise UserError(
-                    f"{pair.where}: no column names the word of each text: write index and "
-                    "index_pair (words between blanks, from 0), or start, end, start_pair, "
-                    "end_pair."
-                )
-        settings: Any = {"standardizer": self.standardizer, "reporter": reporter}
-        return compare_pairs(self.embedder, pairs, **settings)[-1].values
-
-    def predict(
-        self, pairs: Sequence[TextExample], *, reporter: Reporter | None = None
-    ) -> list[tuple[TextPrediction, float]]:
-        """Predict the label of each pair, with the cosine."""
-        cosines = self.cosines(pairs, reporter).tolist()
-        above, below = self.threshold.above, self.threshold.below
-        labels = [above if cosine >= self.threshold.value else below for cosine in cosines]
-        predictions = (TextPrediction(index, label) for index, label in enumerate(labels))
-        return list(zip(predictions, cosines, strict=True))
-
-    def save(self, folder: Path) -> None:
-        """Write the threshold and the settings of its cosines into a folder."""
-        content: dict[str, Any] = {
-            "threshold": asdict(self.threshold),
-            "settings": asdict(self.settings),
-            "weights": self.embedder.settings["weights"],
-        }
-        if self.standardizer is not None:
-            content["mean"] = self.standardizer.mean.tolist()
-            content["deviation"] = self.standardizer.deviation.tolist()
-        write_text(folder / THRESHOLD_FILE, json.dumps(content) + "\n")
-
-    @classmethod
-    def load(cls, folder: Path, **options: Any) -> WordInContext:
-        """Load a folder that ``save`` wrote; ``options`` are more arguments of ``Embedder``."""
-        path = folder / THRESHOLD_FILE
-        content = read_object(path, {"threshold": dict, "settings": dict, "weights": str})
-        try:
-            threshold = Threshold(**content["threshold"])
-            settings = PairSettings.restored(content["settings"])
-            sides = [np.array(content[name]) for name in ("mean", "deviation") if name in content]
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{path}: damaged ({error}): choose the threshold again.") from error
-        if not conforms(threshold.value, float) or len(sides) != 2 * settings.standardize:
-            raise UserError(f"{path}: damaged: choose the threshold again.")
-        embedder = settings.embedder(**options)
-        if embedder.settings["weights"] != content["weights"]:
-            raise UserError(f"{folder}: {settings.model} has other weights than the threshold's.")
-        standardizer = Standardizer(sides[0], sides[1], 0, embedder.settings) if sides else None
-        return cls(settings, threshold, standardizer, embedder)
+    is_second = np.array([label == names[1] for label in labels])
+    if cosines[is_second].mean() < cosines[~is_second].mean():
+        names, is_second = names[::-1], ~is_second
+    values = np.unique(cosines)
+    cuts = np.concatenate(
+        [values[:1], (values[:-1] + values[1:]) / 2, np.nextafter(values[-1:], np.inf)]
+    )
+    below, above = np.sort(cosines[~is_second]), np.sort(cosines[is_second])
+    num_right = np.searchsorted(below, cuts) + len(above) - np.searchsorted(above, cuts)
+    return Threshold(float(cuts[np.argmax(num_right)]), names[1], names[0])
 
 
 def fit_threshold(command: Similarity) -> None:
@@ -212,18 +119,32 @@ def fit_threshold(command: Similarity) -> None:
         for split in SPLITS
         if split in files
     }
-    reporter = Reporter()
-    model = WordInContext.fit(settings, splits["train"], reporter=reporter, **options)
+    labeled = [pair for pair in splits["train"] if pair.label is not None]
+    if not labeled:
+        raise UserError("no training pair has a label.")
+    reporter, embedder, standardizer = Reporter(), settings.embedder(**options), None
+    if settings.standardize:
+        embeddings = embedder.encode(text for pair in labeled for text in pair.texts())
+        standardizer = Standardizer.fit((e.vectors for e in embeddings), embedder.settings)
+    cosines = _cosines(embedder, labeled, standardizer, reporter)
+    threshold = best_threshold(cosines, [_label(pair) for pair in labeled])
+    content: dict[str, Any] = {
+        "threshold": threshold._asdict(),
+        "settings": asdict(settings),
+        "weights": embedder.settings["weights"],
+    }
+    if standardizer is not None:
+        content["mean"] = standardizer.mean.tolist()
+        content["deviation"] = standardizer.deviation.tolist()
     metrics = {}
     with replace_folder(out) as folder:
         for split, pairs in splits.items():
-            rows, metrics[split] = _rows_and_scores(pairs, model.predict(pairs, reporter=reporter))
+            cosines = _cosines(embedder, pairs, standardizer, reporter)
+            rows, metrics[split] = _rows_and_scores(pairs, cosines, threshold)
             write_records(folder / f"predictions.{split}.jsonl", rows)
-        model.save(folder)
-        config = {"task": "similarity", "data": command.data, **asdict(settings)}
-        write_run(folder, config, metrics)
-    chosen = model.threshold
-    show(f"{chosen.above}: cosine of {chosen.value:.4f} or more")
+        write_text(folder / THRESHOLD_FILE, json.dumps(content) + "\n")
+        write_run(folder, {"task": "similarity", "data": command.data, **asdict(settings)}, metrics)
+    show(f"{threshold.above}: cosine of {threshold.value:.4f} or more")
     table = [
         (split, len(splits[split]), scores.get("accuracy"), scores.get("macro_f1"))
         for split, scores in metrics.items()
@@ -238,8 +159,22 @@ def predict_pairs(command: Predict) -> None:
     quiet_libraries()
     run, file = Path(command.folder), command.file or ""
     pairs = read_similarity(file, **command.reading).pairs
-    model = WordInContext.load(run, max_tokens=command.max_tokens)
-    rows, scores = _rows_and_scores(pairs, model.predict(pairs, reporter=Reporter()))
+    path = run / THRESHOLD_FILE
+    content = read_object(path, {"threshold": dict, "settings": dict, "weights": str})
+    try:
+        threshold = Threshold(**content["threshold"])
+        settings = PairSettings.restored(content["settings"])
+        fitted = [np.array(content[name]) for name in ("mean", "deviation") if name in content]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: damaged ({error}): choose the threshold again.") from error
+    if not conforms(threshold.value, float) or len(fitted) != 2 * settings.standardize:
+        raise UserError(f"{path}: damaged: choose the threshold again.")
+    embedder = settings.embedder(max_tokens=command.max_tokens)
+    if embedder.settings["weights"] != content["weights"]:
+        raise UserError(f"{run}: {settings.model} has other weights than the threshold's.")
+    standardizer = Standardizer(fitted[0], fitted[1], 0, embedder.settings) if fitted else None
+    cosines = _cosines(embedder, pairs, standardizer, Reporter())
+    rows, scores = _rows_and_scores(pairs, cosines, threshold)
     with open_records(command.out, [Path(file), *run.glob("*")]) as write:
         for row in rows:
             write(row)
@@ -247,16 +182,34 @@ def predict_pairs(command: Predict) -> None:
         show(f"accuracy {scores['accuracy']:.4f}", error=True)
 
 
+def _cosines(
+    embedder: Embedder,
+    pairs: Sequence[TextExample],
+    standardizer: Standardizer | None,
+    reporter: Reporter,
+) -> np.ndarray:
+    for pair in pairs:
+        if pair.targets is None:
+            raise UserError(
+                f"{pair.where}: no column names the word of each text: write index and "
+                "index_pair (words between blanks, from 0), or start, end, start_pair, end_pair."
+            )
+    return compare_pairs(embedder, pairs, standardizer=standardizer, reporter=reporter)[-1].values
+
+
 def _rows_and_scores(
-    pairs: Sequence[TextExample], predicted: Sequence[tuple[TextPrediction, float]]
+    pairs: Sequence[TextExample], cosines: np.ndarray, threshold: Threshold
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    rows, gold, labels = [], [], []
-    for pair, (prediction, cosine) in zip(pairs, predicted, strict=True):
-        rows.append(to_row(prediction, pair) | {"cosine": round(cosine, 6)})
-        if pair.label is not None:
-            gold.append(_label(pair))
-            labels.append(prediction.label)
-    return rows, scores_of("label", gold, labels) if gold else {}
+    labels = np.where(cosines >= threshold.value, threshold.above, threshold.below).tolist()
+    rows = [
+        to_row(TextPrediction(index, label), pair) | {"cosine": round(cosine, 6)}
+        for index, (pair, label, cosine) in enumerate(
+            zip(pairs, labels, cosines.tolist(), strict=True)
+        )
+    ]
+    known = [index for index, pair in enumerate(pairs) if pair.label is not None]
+    gold = [_label(pairs[index]) for index in known]
+    return rows, scores_of("label", gold, [labels[index] for index in known]) if gold else {}
 
 
 def _label(pair: TextExample) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.embeddings.words_in_context import Threshold
+from finetune.embeddings.words_in_context import best_threshold
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.command import run
@@ -23,7 +23,7 @@ def test_threshold_is_the_best_one() -> None:
         cosines = rng.integers(-4, 5, size=size) / 4  # with ties
         labels = np.where(rng.random(size) < 0.5 + cosines / 4, "same", "different")
         labels[:2] = "same", "different"
-        found = Threshold.fit(cosines, list(labels))
+        found = best_threshold(cosines, list(labels))
 
         values = [found.value, *cosines, *(cosines + 0.1)]
         accuracies = [
@@ -31,10 +31,10 @@ def test_threshold_is_the_best_one() -> None:
             for value in values
         ]
         assert accuracies[0] == max(accuracies)
-    found = Threshold.fit(np.array([0.1, 0.2, 0.8]), ["F", "F", "T"])
+    found = best_threshold(np.array([0.1, 0.2, 0.8]), ["F", "F", "T"])
     assert (found.value, found.above, found.below) == (0.5, "T", "F")
     with pytest.raises(UserError, match="separates two labels, and the training pairs have 1"):
-        Threshold.fit(np.array([0.1]), ["T"])
+        best_threshold(np.array([0.1]), ["T"])
 
 
 @pytest.mark.parametrize("standardize", [False, True])
