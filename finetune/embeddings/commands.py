@@ -245,7 +245,7 @@ class Map(LayersOption, PageOptions, SeedOption, DataOptions, Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wsd(EncodingOption, Command):
+class Wsd(LayersOption, EncodingOption, Command):
     """Disambiguate word senses by the nearest sense vector of an annotated corpus.
 
     Examples:
@@ -262,9 +262,6 @@ class Wsd(EncodingOption, Command):
     inventory: str | None = None
     """Folder of WordNet's files: index.sense, and data.* for --glosses. Default: the senses of the
     training data."""
-    layers: str = "last"
-    """Layers to average: `last`, `last4`, or numbers separated by commas. 0 is the output of the
-    embeddings, -1 the last layer."""
     pooling: Literal["mean", "first", "max"] = "mean"
     """Pooling over the subwords of a word."""
     prior: float | None = None

@@ -75,11 +75,11 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         **options: Any,
     ) -> Self:
         """Load a model as ``MaskedLanguageModel`` does, with its perceptron if it has one."""
-        head = super().from_pretrained(name, new_head=new_head, **options)
-        head.pooling, head.normalize, head.max_length = pooling, normalize, max_length
+        model = super().from_pretrained(name, new_head=new_head, **options)
+        model.pooling, model.normalize, model.max_length = pooling, normalize, max_length
         path = local_model(str(name), options.get("revision")) / PROJECTION_FILE
-        load_module(head.projection, path, new=new_head)
-        return head
+        load_module(model.projection, path, new=new_head)
+        return model
 
     def forward(self, batch: Batch) -> SentenceOutput | MaskedScores:  # type: ignore[override]
         """Compute the vectors of texts, or the scores of the targets of pairs."""

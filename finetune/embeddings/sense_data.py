@@ -52,13 +52,10 @@ _TARGET = (
 def read_senses(
     spec: str, *, splits: Sequence[str] | None = None, encoding: str = UTF_8
 ) -> Dataset:
-    """Read sentences with targets into TokenExamples.
+    """Read sentences with targets into TokenExamples; ``spec`` is as in ``read_text``.
 
-    Args:
-        spec: As in ``read_text``. Files are JSON Lines or Parquet with ``tokens`` and ``targets``,
-            or the XML of the framework of Raganato et al. 2017 with its file of gold keys.
-        splits: The splits to read; None reads all.
-        encoding: Text encoding of the files.
+    Files are JSON Lines or Parquet with ``tokens`` and ``targets``, or the XML of the framework of
+    Raganato et al. 2017 with its file of gold keys.
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -80,15 +77,12 @@ def read_sense_file(source: str | Path, encoding: str = UTF_8) -> Iterator[Token
 
 
 def marked_sentence(
-    text: str, known: Callable[[str, str], bool], where: str = "--text"
+    text: str, has_senses: Callable[[str, str], bool], where: str = "--text"
 ) -> TokenExample:
     """Parse a sentence whose targets stand between asterisks.
 
-    Each lemma and part of speech that ``known`` accepts gives one ``SenseTarget``. ``*went=go*``
-    gives the lemma.
-
-    Raises:
-        UserError: No word is marked, or a marked word has no known sense.
+    Each lemma and part of speech that ``has_senses`` gives one ``SenseTarget``. ``*went=go*`` gives
+    the lemma. Raise UserError if no word is marked, or a marked word has no senses.
     """
     marked, num_marks = [], 0
     for match in _MARKED.finditer(text):
@@ -107,7 +101,7 @@ def marked_sentence(
     for begin, end, word, lemma in marked:
         inside = [n for n, (a, b) in enumerate(offsets) if a < end and b > begin]
         forms = [(form, pos) for pos in DATA_FILES for form in base_forms(lemma, pos)]
-        forms = [form for form in forms if known(*form)]
+        forms = [form for form in forms if has_senses(*form)]
         if not forms or not inside:
             raise UserError(
                 f"{where}: no sense of {lemma!r} is known: name WordNet's files with --inventory, "
@@ -256,8 +250,8 @@ def _build(
     # As in the scorer of Raganato et al. (2017), any gold sense is correct, and several predicted
     # senses share the credit.
     credit = [
-        len({*known} & {*found}) / len({*found}) if found else 0.0
-        for known, found in zip(gold, predicted, strict=True)
+        len({*right} & {*senses}) / len({*senses}) if senses else 0.0
+        for right, senses in zip(gold, predicted, strict=True)
     ]
     answered = (tuple(senses) or None for senses in predicted)
     items = Items.of(range(len(gold)), gold, answered, credit=np.array(credit))

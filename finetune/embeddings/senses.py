@@ -102,10 +102,10 @@ def sense_scores(predictions: Iterable[SensePrediction]) -> dict[str, float]:
 
     They are defined as in the scorer of Raganato, Camacho-Collados & Navigli 2017.
     """
-    known = [prediction for prediction in predictions if prediction.target.senses]
-    predicted = [() if prediction.sense is None else (prediction.sense,) for prediction in known]
-    gold = [prediction.target.senses for prediction in known]
-    return scores_of("senses", gold, predicted) if known else {}
+    scored = [prediction for prediction in predictions if prediction.target.senses]
+    predicted = [() if prediction.sense is None else (prediction.sense,) for prediction in scored]
+    gold = [prediction.target.senses for prediction in scored]
+    return scores_of("senses", gold, predicted) if scored else {}
 
 
 @dataclass(eq=False)

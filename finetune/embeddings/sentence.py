@@ -77,7 +77,7 @@ class SentenceState(TaskState):
 
 
 def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> DataError:
-    kind = "texts" if rows[0].pair is None else "pairs"
+    inputs = "texts" if rows[0].pair is None else "pairs"
     labels = [row.label for row in rows if row.label is not None]
     labeling = "without labels"
     if labels:
@@ -85,7 +85,7 @@ def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> 
         labeling = "with numbers" if isinstance(labels[0], float) else f"labeled {names}"
     return DataError(
         f"{rows[0].where}: --objective {objective} needs {OBJECTIVES[objective].needs}; {split} "
-        f"has {kind} {labeling}: choose another objective, or name the columns with --columns."
+        f"has {inputs} {labeling}: choose another objective, or name the columns with --columns."
     )
 
 
@@ -291,11 +291,8 @@ def ranking_scores(
 ) -> dict[str, float]:
     """Score the rank of the answer to each text among the answers to all texts.
 
-    Args:
-        queries: The vectors [N, H] of the texts.
-        candidates: The vectors [N, H] of their answers, in the same order.
-        texts: The texts. Other answers to the same text are no competitors of an answer.
-        answers: The answers. Equal ones count once.
+    ``queries`` and ``candidates`` are the vectors [N, H] of texts and their answers. Other answers
+    to the same text are no competitors of an answer, and equal answers count once.
 
     Returns:
         ``ranking_accuracy``, the fraction of texts whose answer has the highest cosine, and

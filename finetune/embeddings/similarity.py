@@ -69,14 +69,9 @@ def read_similarity(
 ) -> SimilarityData:
     """Read one split of a data set of pairs.
 
-    Args:
-        spec: A file, a folder, ``test=FILE`` or a hub data set, as for training.
-        split: The split; unset is the only one, else test.
-        columns: Columns by role (``ROLES``) if they have no usual names.
-        encoding: Text encoding of the files.
-
-    Raises:
-        DataError: If the data cannot be read; the message names file and line.
+    ``spec`` is a file, a folder, ``test=FILE`` or a hub data set, as for training. The split is by
+    default the only one, else test. ``columns`` are the columns by role (``ROLES``) if they have no
+    usual names. Raise DataError with file and line if the data cannot be read.
     """
     columns = check_columns(columns, ROLES)
     options = ReadOptions(columns, texts.HEADER_NAMES)

@@ -75,12 +75,7 @@ def write_vectors(
 
     A ``.parquet`` file has the columns ``id``, ``unit``, ``start`` and ``end`` (characters) and
     ``vector``. A ``.npy`` file has the array [rows, *shape] and comes with a file of the same name
-    and the suffix ``.rows.jsonl`` that has the other columns.
-
-    Args:
-        path: The file.
-        embeddings: The embeddings, in the order to write.
-        shape: The shape of one vector.
+    and the suffix ``.rows.jsonl`` that has the other columns. ``shape`` is the shape of one vector.
 
     Returns:
         The number of vectors, and the files.

@@ -52,17 +52,14 @@ def project_layers(
     moves only as far as its neighborhood changes.
 
     Args:
-        vectors: Vectors of length 1 [layers, points, H], so that distances rank like cosines.
+        vectors: Vectors of length 1 [layers, n, H], so that distances rank like cosines.
         method: t-SNE (van der Maaten & Hinton 2008) of the first 50 principal components, or the
             first two of these (``pca``).
         seed: Seed of t-SNE.
         done: Called with the number of finished layers.
 
     Returns:
-        Points [layers, points, 2]. Equal vectors have equal points.
-
-    Raises:
-        UserError: There are fewer than 3 points.
+        Points [layers, n, 2]. Equal vectors have equal points.
     """
     if vectors.shape[1] < 3:
         raise UserError(f"a map needs 3 points or more, not {vectors.shape[1]}: give more texts.")
@@ -115,13 +112,7 @@ def procrustes(points: Array, target: Array) -> Array:
 def layer_scores(
     vectors: Array, points: Array, words: Sequence[str], labels: Sequence[str | None]
 ) -> dict[str, float | None]:
-    """Measure how the vectors of a layer separate labels, and how true its map is.
-
-    Args:
-        vectors: Vectors of length 1 [points, H].
-        points: Their map [points, 2].
-        words: The word of each.
-        labels: Its label or None.
+    """Measure how vectors [n, H] of length 1 separate labels, and how true their map [n, 2] is.
 
     Returns:
         ``purity``, the fraction of occurrences whose nearest neighbor (by cosine, among the other

@@ -93,11 +93,7 @@ class LoadedSuite(SuiteRun):
 
 
 def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
-    """Parse the command that runs a suite.
-
-    Args:
-        path: The file or name of the suite.
-        rest: The other arguments: options of the suite, and options of every task.
+    """Parse the command that runs a suite, with options of the suite and of every task.
 
     Raises:
         UserError: The suite, an option, or the settings of a task are wrong.

@@ -97,10 +97,8 @@ class Suite:
 def load_suite(path: str | Path, model: str | None = None) -> Suite:
     """Read and check a suite: a file, or the name of a packaged one, such as ``glue``.
 
-    Args:
-        path: The file or name.
-        model: The encoder. Its last part replaces ``{model}`` in the names of recipes if the suite
-            lists it under ``models``, else the first of ``models`` does.
+    The last part of ``model`` replaces ``{model}`` in the names of recipes if the suite lists it
+    under ``models``, else the first of ``models`` does.
 
     Raises:
         UserError: A key or value is illegal, a recipe is missing or wrong, or tasks start from each

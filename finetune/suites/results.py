@@ -39,10 +39,7 @@ class TaskScore(NamedTuple):
 class SuiteResults:
     """The scores of all finished runs in the folder of a suite.
 
-    Args:
-        suite: The suite.
-        folder: Its folder.
-        failures: The messages of failed tasks, by name.
+    ``failures`` are the messages of failed tasks, by name.
     """
 
     def __init__(self, suite: Suite, folder: Path, failures: Mapping[str, str]) -> None:

@@ -58,11 +58,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 def submit(suite: Suite, folder: Path, out: str, seed: int | None) -> None:
     """Predict the test splits of a suite, and write the archive once all files are complete.
 
-    Args:
-        suite: The suite.
-        folder: The folder of its runs.
-        out: The archive.
-        seed: The seed of the runs; None takes the best on validation of each task.
+    The runs have this seed; None takes the run of each task that is best on validation.
 
     Raises:
         UserError: A run or an example is missing, or a label is not one of the server's.

@@ -93,7 +93,8 @@ def test_texts_without_pairs_are_scored_with_half_of_their_words(place: Path) ->
     assert len(held_out["train"]) == 9 and held_out["validation"][0].pair is not None
 
 
-def test_entailment_is_positive_and_contradiction_negative(place: Path) -> None:
+def test_positive_pairs_and_their_negatives(place: Path, tmp_path: Path) -> None:
+    """Entailment is positive and contradiction negative, or columns name them."""
     task, data = loaded(place, "ranking", "nli.jsonl")
     expected = [
         (text, f"{short} entailment", f"{short} contradiction")
@@ -102,17 +103,14 @@ def test_entailment_is_positive_and_contradiction_negative(place: Path) -> None:
     assert texts_of(data.splits["train"]) == expected
     assert texts_of(data.splits["validation"]) == [(a, b, None) for a, b, _ in expected]
     assert (task.state.metric, len(task.state.labels)) == ("ranking_accuracy", 0)
-
-
-def test_columns_of_search(tmp_path: Path) -> None:
-    rows = [{"query": a, "positive": b, "negative": "x"} for a, b in zip(TEXTS, SHORT, strict=True)]
-    write_jsonl(tmp_path / "search.jsonl", rows)
-    _, data = loaded(tmp_path, "ranking", "search.jsonl")
-    assert texts_of(data.splits["train"])[0] == (TEXTS[0], SHORT[0], "x")
-    others = [{"text": a, "text_pair": b, "hard": "y"} for a, b in zip(TEXTS, SHORT, strict=True)]
-    write_jsonl(tmp_path / "other.jsonl", others)
-    _, data = loaded(tmp_path, "ranking", "other.jsonl", columns=("negative=hard",))
-    assert data.splits["train"][0].negative == "y"
+    for names, columns in (
+        (("query", "positive", "negative"), ()),
+        (("text", "text_pair", "hard"), ("negative=hard",)),
+    ):
+        rows = [dict(zip(names, (a, b, "x"), strict=True)) for a, b, _ in expected]
+        write_jsonl(tmp_path / "search.jsonl", rows)
+        _, data = loaded(tmp_path, "ranking", "search.jsonl", columns=columns)
+        assert texts_of(data.splits["train"])[0] == (*expected[0][:2], "x")
 
 
 def test_adjacent_texts(place: Path, tmp_path: Path) -> None:
@@ -126,13 +124,10 @@ def test_adjacent_texts(place: Path, tmp_path: Path) -> None:
     assert data.splits["validation"][1].label == 1.0
 
 
-def test_numbers_are_scaled_for_training_only(place: Path) -> None:
+def test_numbers_are_scaled_for_training_only_and_splits_may_differ(place: Path) -> None:
     _, data = loaded(place, "cosine", "numbers.jsonl")
     assert [row.label for row in data.splits["train"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert [row.label for row in data.splits["validation"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
-
-
-def test_splits_may_have_other_labels(place: Path) -> None:
     task, data = loaded(place, "softmax", "nli.jsonl", "numbers.jsonl")
     assert list(task.state.labels) == ["entailment", "neutral", "contradiction"]
     assert task.state.metric == "spearman_all"
