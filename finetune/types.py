@@ -181,7 +181,6 @@ class Question(TextExample):
     GOLD: ClassVar[tuple[str, ...]] = ("answers",)
 
     def shared(self) -> str | None:
-        """The context, which other questions may share."""
         return self.pair
 
     @staticmethod
@@ -193,12 +192,10 @@ class Question(TextExample):
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
-        """List the content of a question for a fingerprint."""
         *texts, answers = values
         return ["text", *texts, None, *([] if answers is None else [answers])]
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the question with its gold to JSON values."""
         gold = None if self.answers is None else [answer._asdict() for answer in self.answers]
         return _example_record(self, gold, text_pair=self.pair)
 
@@ -217,18 +214,15 @@ class ChoiceQuestion(TextExample):
         return [*TextExample.texts(self), *self.choices]
 
     def shared(self) -> str | None:
-        """The context, which other questions may share; None without."""
         return self.text if self.text.strip() else None
 
     CONTENT: ClassVar[tuple[str, ...]] = ("text", "pair", "label", "choices")
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
-        """List the content of a question for a fingerprint."""
         return ["text", *values]
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the question with its gold to JSON values."""
         choices = list(self.choices) or None
         return _example_record(self, self.label, text_pair=self.pair, choices=choices)
 
@@ -248,7 +242,6 @@ class TextBlock(TextExample):
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
-        """List the content of a block for a fingerprint."""
         text, document = values
         return ["text", text, None, None, None, document]
 

@@ -453,7 +453,6 @@ class LabelConfig(TrainConfig):
 
     @property
     def replayed(self) -> tuple[str, float] | None:
-        """The run of --replay, and the number of its examples for each new one."""
         if self.replay is None:
             return None
         match = REPLAYED.fullmatch(self.replay)
@@ -461,7 +460,6 @@ class LabelConfig(TrainConfig):
 
     @property
     def sampling_strength(self) -> float | None:
-        """The strength of ``--sampling``: 1 gives all classes the same share of an epoch."""
         if self.sampling == "none":
             return None
         _, strength = named_strength(self.sampling)
@@ -526,7 +524,6 @@ class TextConfig(LabelConfig):
 
     @property
     def schedule(self) -> ScheduleDefaults:
-        """The defaults of --epochs, --steps and --eval-every."""
         if not self.few_shot:
             return ScheduleDefaults()
         steps = 1 if self.tuning == "head" else None  # which changes no weight
@@ -534,12 +531,10 @@ class TextConfig(LabelConfig):
 
     @property
     def few_label_option(self) -> str | None:
-        """The option that trains better on few examples of each label; None if there is none."""
         return "--few-shot" if not self.few_shot and self.pair_encoder == "cross" else None
 
     @property
     def custom_head(self) -> bool:
-        """True if the head is not one of transformers."""
         return self.pair_encoder != "cross" or self.few_shot
 
     def _check_combinations(self) -> None:

@@ -47,6 +47,18 @@ EncodeChunk = Callable[[int], EncodedExamples]
 Gather = Callable[[EncodeChunk, Sequence[int]], EncodedExamples]
 """Calls an ``EncodeChunk`` for all chunks, and joins the results."""
 
+SequencesOfExamples = tuple[list[list[TokenSequence]], int]
+"""The sequences of each example, and how many texts or words were cut."""
+Windows = Sequence[TokenSequence]
+"""The sequences of one example."""
+WindowTargets = Sequence[Mapping[str, Sequence[float]]] | None
+"""The target of each window: numbers by name."""
+Targets = dict[str, torch.Tensor]
+"""The targets of a batch by name."""
+Fitted = tuple[dict[str, Any], str]
+"""Fitted fields of a state, and a note about them."""
+Scores = dict[str, float]
+"""Metrics by name."""
 BatchLoss = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 """Computes the sum of the losses of an optimizer batch, and the number to divide it by.
 
@@ -86,7 +98,7 @@ class Task(ABC):
         """Derive the fields of the state from the training data: ``labels`` and those it adds."""
 
     @abstractmethod
-    def _sequences(self, examples: Sequence[Any]) -> tuple[list[list[TokenSequence]], int]:
+    def _sequences(self, examples: Sequence[Any]) -> SequencesOfExamples:
         """Make the sequences of each example, and count the texts or words that were cut."""
 
     @abstractmethod
@@ -101,9 +113,7 @@ class Task(ABC):
     def decode(self, logits: Any, batch: Batch) -> list[WindowOutput]:
         """Decode the logits of a batch to one output for each window."""
 
-    def _window_targets(
-        self, example: Any, windows: Sequence[TokenSequence]
-    ) -> Sequence[Mapping[str, Sequence[float]]] | None:
+    def _window_targets(self, example: Any, windows: Windows) -> WindowTargets:
         """Make the target of each window of an example.
 
         Targets of an example without gold add nothing to the loss. None keeps the targets that
@@ -194,9 +204,7 @@ class Task(ABC):
         encoded = gather(encoded_chunk, range(0, len(examples), CHUNK))
         return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
         """Make the targets of a batch from its sequences, and from their targets in ``rows``.
 
         Whole numbers become int64, as torch's losses need them.
@@ -213,7 +221,7 @@ class Task(ABC):
         number = sum(int((block == unknown).sum()) for block in blocks)
         return self.tokenizer.unreadable(number, len(ids))
 
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> dict[str, Any]:
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
         return score(TYPES[self.state.kind].tables_of(gold, predicted, **facts))
 
     @property
@@ -230,7 +238,7 @@ class Task(ABC):
         """True if values of the state are fitted on the validation split after training."""
         return self.state.config.is_calibrated
 
-    def fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
+    def fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Fitted:
         """Fit fields of the state to gold and predictions, and write a note about them."""
         raise NotImplementedError
 

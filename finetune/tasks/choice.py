@@ -29,7 +29,16 @@ from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences, check_characters
-from finetune.tasks.base import Task, labeled_model
+from finetune.tasks.base import (
+    Fitted,
+    Scores,
+    SequencesOfExamples,
+    Targets,
+    Task,
+    Windows,
+    WindowTargets,
+    labeled_model,
+)
 from finetune.tasks.decoding import log_softmax
 from finetune.tasks.soft_losses import by_question, soft_choice_loss
 from finetune.tasks.state import TaskState
@@ -67,15 +76,12 @@ class ChoiceState(TaskState):
 
     @property
     def input_keys(self) -> tuple[str, ...]:
-        """The keys of an example in a request to a server."""
         return tuple(role for role in CHOICES.roles if role not in CHOICES.gold_roles)
 
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        """Stream questions with their choices, without their gold."""
         return CHOICES.stream(source, usual_columns=self.usual_columns, **options)
 
     def example(self, index: int, item: Any, where: str = "") -> Example:
-        """Convert a row to an example."""
         where = where or f"input {index}"
         if not isinstance(item, Mapping):
             raise UserError(
@@ -100,7 +106,6 @@ class ChoiceTask(Task):
 
     @classmethod
     def prepare(cls, config: ChoiceConfig, data: Dataset) -> Dataset:
-        """Drop training and validation rows without a label."""
         return labeled(data)
 
     @classmethod
@@ -108,9 +113,7 @@ class ChoiceTask(Task):
         """Name the one label of the model: the score of a choice."""
         return {"labels": LabelSet([SCORE])}
 
-    def _sequences(
-        self, examples: Sequence[ChoiceQuestion]
-    ) -> tuple[list[list[TokenSequence]], int]:
+    def _sequences(self, examples: Sequence[ChoiceQuestion]) -> SequencesOfExamples:
         long_text, max_length = self.state.config.long_text, self.state.max_length
         text_sequences = TextSequences(self.tokenizer, max_length, long_text)
         subwords = self._subwords(examples)
@@ -131,9 +134,7 @@ class ChoiceTask(Task):
             num_cut += longest > 0
         return encoded, num_cut
 
-    def _window_targets(
-        self, example: ChoiceQuestion, windows: Sequence[TokenSequence]
-    ) -> list[dict[str, list[float]]]:
+    def _window_targets(self, example: ChoiceQuestion, windows: Windows) -> WindowTargets:
         return [{"right": [number == example.label]} for number in range(len(windows))]
 
     def _subwords(self, examples: Sequence[ChoiceQuestion]) -> dict[tuple[str, bool], list[int]]:
@@ -151,9 +152,7 @@ class ChoiceTask(Task):
             subwords |= dict(zip(((text, second) for text in known), ids, strict=True))
         return subwords
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
         """Make the targets of whole questions: ``rows`` [Q, C] and ``label`` [Q].
 
         ``rows`` are the sequences of the choices of each of Q questions, -1 where a question has
@@ -167,7 +166,6 @@ class ChoiceTask(Task):
         return {"rows": torch.from_numpy(choices), "label": torch.from_numpy(label)}
 
     def model(self, folder: str | Path | None = None) -> ChoiceScorer:
-        """Make a new model on the configured encoder, or load one from a folder."""
         dropout = self.state.config.classifier_dropout
         return labeled_model(self, ChoiceScorer.from_pretrained, folder, dropout=dropout)
 
@@ -183,7 +181,6 @@ class ChoiceTask(Task):
         return batch.window_outputs(logits[:, 0].cpu().numpy().astype(np.float64))
 
     def finish(self, example: ChoiceQuestion, outputs: Sequence[WindowOutput]) -> ChoicePrediction:
-        """Predict the choice with the highest score."""
         probabilities = np.exp(log_softmax(np.array([output.values for output in outputs])))
         return self._decided(example, probabilities)
 
@@ -196,10 +193,7 @@ class ChoiceTask(Task):
             example.id, best, example.choices[best], tuple(map(float, probabilities)), before
         )
 
-    def fit(
-        self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction]
-    ) -> tuple[dict[str, Any], str]:
-        """Fit a temperature to choices."""
+    def fit(self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction]) -> Fitted:
         known = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.label is not None]
         most = max((len(p.scores) for _, p in known), default=1)
         table = np.zeros((len(known), most))  # further choices have the probability 0
@@ -212,12 +206,9 @@ class ChoiceTask(Task):
     def apply_fitted(
         self, example: ChoiceQuestion, prediction: ChoicePrediction
     ) -> ChoicePrediction:
-        """Apply the fitted values to a prediction."""
         return self._decided(example, np.array(prediction.scores))
 
-    def _score(
-        self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction], **facts: Any
-    ) -> dict[str, float]:
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
         scores = super()._score(gold, predicted)
         if self.state.temperature is not None:
             correct = [p.choice == e.label for p, e in zip(predicted, gold, strict=True)]

@@ -63,7 +63,6 @@ class ExplainedTags(Explained):
 
     @property
     def unit(self) -> str:
-        """The unit of the scores."""
         return "log-probability" if self.state.config.context == "none" else ""
 
     def labels(self, prediction: TokenPrediction) -> Sequence[LabelSpan]:
@@ -99,7 +98,6 @@ class ExplainedSpans(Explained):
 
     @property
     def unit(self) -> str:
-        """The unit of the scores."""
         return "logit" if self.state.config.context == "none" else ""
 
     def labels(self, prediction: SpanPrediction) -> Sequence[LabelSpan]:

@@ -21,7 +21,7 @@ from finetune.data.text_labels import label_names
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
-from finetune.tasks.base import BatchLoss, Task, starting_model
+from finetune.tasks.base import BatchLoss, Targets, Task, starting_model
 from finetune.tasks.explained import Explained
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import (
@@ -69,19 +69,15 @@ class FewShotTask(TextClassificationTask):
 
     @property
     def graph_refusal(self) -> str:
-        """The reason why an exported graph cannot replace the model."""
         return (
             "the classifier of --few-shot is not part of the model of transformers: use "
             "`finetune predict`, or train without it and export that"
         )
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
         return {}  # the loss compares vectors
 
     def model(self, folder: str | Path | None = None) -> SentenceEncoder:
-        """Make a new sentence encoder with a classifier, or load one from a folder."""
         config, state = self.state.config, self.state
         settings: dict[str, Any] = {
             "labels": list(state.labels),
@@ -120,7 +116,6 @@ class FewShotTask(TextClassificationTask):
 
     @property
     def batch_loss(self) -> BatchLoss:
-        """The loss over all texts of an optimizer batch."""
         return self._loss_of_triples
 
     def _loss_of_triples(

@@ -28,7 +28,15 @@ from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Rag
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
-from finetune.tasks.base import Task, labeled_model
+from finetune.tasks.base import (
+    Fitted,
+    SequencesOfExamples,
+    Targets,
+    Task,
+    Windows,
+    WindowTargets,
+    labeled_model,
+)
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.soft_losses import soft_answer_loss
 from finetune.tasks.state import TaskState
@@ -38,7 +46,6 @@ from finetune.types import (
     Example,
     LabelSet,
     Question,
-    TokenSequence,
     UserError,
     WindowOutput,
     quantity,
@@ -80,11 +87,9 @@ class AnswerState(TaskState, AnswerDecoder):
         return [NO_ANSWER] if self.unanswerable else []
 
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        """Stream questions with their contexts, without their answers."""
         return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
-        """Convert a question and its context to an example."""
         pair: Any = as_example(index, item, words=False, pairs=True, where=where)
         return Question(index, pair.text, pair.pair, where=pair.where)
 
@@ -156,10 +161,9 @@ class QuestionAnsweringTask(Task):
 
     @property
     def calibrated(self) -> bool:
-        """True if a threshold of no answer is chosen."""
         return self.state.unanswerable
 
-    def _sequences(self, examples: Sequence[Question]) -> tuple[list[list[TokenSequence]], int]:
+    def _sequences(self, examples: Sequence[Question]) -> SequencesOfExamples:
         state = self.state
         return encode_questions(examples, self.tokenizer, state.max_length, state.overlap)
 
@@ -179,21 +183,16 @@ class QuestionAnsweringTask(Task):
             )
         return notes
 
-    def _window_targets(
-        self, example: Question, windows: Sequence[TokenSequence]
-    ) -> list[dict[str, list[float]]] | None:
+    def _window_targets(self, example: Question, windows: Windows) -> WindowTargets:
         no_gold: dict[str, list[float]] = {name: [-1] for name in POSITIONS}
         return [no_gold] * len(windows) if example.answers is None else None
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
         positions = super()._targets(rows, sequences)
         weight = (positions["start"] >= 0).float()
         return {name: row.clamp(min=0) for name, row in positions.items()} | {"weight": weight}
 
     def model(self, folder: str | Path | None = None) -> QuestionAnswerer:
-        """Make a new model on the configured encoder, or load one from a folder."""
         return labeled_model(self, QuestionAnswerer.from_pretrained, folder)
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -213,14 +212,10 @@ class QuestionAnsweringTask(Task):
         return batch.window_outputs(self.state.windows(logits.cpu().numpy(), rows))
 
     def finish(self, example: Question, outputs: Sequence[WindowOutput]) -> AnswerPrediction:
-        """Choose the best answers of all windows."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
         return self.state.finish(example, outputs, tokens)
 
-    def fit(
-        self, gold: Sequence[Question], predicted: Sequence[AnswerPrediction]
-    ) -> tuple[dict[str, Any], str]:
-        """Choose a threshold of no answer."""
+    def fit(self, gold: Sequence[Question], predicted: Sequence[AnswerPrediction]) -> Fitted:
         pairs = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.answers is not None]
         number = sum(bool(example.answers) for example, _ in pairs)
         if min(number, len(pairs) - number) < FEWEST:
@@ -234,5 +229,4 @@ class QuestionAnsweringTask(Task):
         return {"thresholds": {NO_ANSWER: threshold}}, note
 
     def apply_fitted(self, example: Question, prediction: AnswerPrediction) -> AnswerPrediction:
-        """Apply the fitted values to a prediction."""
         return self.state.decide(prediction.id, prediction.best, prediction.no_answer_score)

@@ -28,7 +28,7 @@ from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
-from finetune.tasks.base import labeled_model
+from finetune.tasks.base import SequencesOfExamples, Targets, Windows, WindowTargets, labeled_model
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -178,7 +178,7 @@ class RelationTask(WordTask):
             )
         return list(_pairs(self.state.config, self.state.related, example.spans))
 
-    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
+    def _sequences(self, examples: Sequence[TokenExample]) -> SequencesOfExamples:
         neighbors = self._neighbors(examples)
         subwords = self.tokenizer.word_subwords([example.words for example in examples])
         result, num_cut = [], 0
@@ -191,9 +191,7 @@ class RelationTask(WordTask):
             result.append(sequences)
         return result, num_cut
 
-    def _window_targets(
-        self, example: TokenExample, windows: Sequence[TokenSequence]
-    ) -> list[dict[str, list[float]]]:
+    def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
         """Make ``label``: 0 without a relation, ``IGNORED`` for a label that training lacks."""
         gold, labels = _gold_labels(example), ["", *self.state.labels]
         pairs = [gold.get(pair, "") for pair in self._pairs(example)]
@@ -231,16 +229,13 @@ class RelationTask(WordTask):
             notes.append(f"{spans} inside a word: no pairs with them are classified")
         return notes
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
         state = self.state
         weights = state.class_weights and (1.0, *state.class_weights)
         targets = super()._targets(rows, sequences)
         return targets | loss_targets(state.config, weights, state.class_frequencies)
 
     def model(self, folder: str | Path | None = None) -> RelationClassifier:
-        """Make a new classifier on the configured encoder, or load one from a folder."""
         return labeled_model(
             self,
             RelationClassifier.from_pretrained,

@@ -32,7 +32,7 @@ from finetune.preprocessing.span_candidates import (
     num_candidates,
     predicted_candidates,
 )
-from finetune.tasks.base import labeled_model
+from finetune.tasks.base import Fitted, Scores, Targets, Windows, WindowTargets, labeled_model
 from finetune.tasks.class_losses import (
     class_losses,
     class_weights,
@@ -50,7 +50,6 @@ from finetune.types import (
     Span,
     SpanPrediction,
     TokenExample,
-    TokenSequence,
     WindowOutput,
     quantity,
 )
@@ -83,7 +82,6 @@ class SpanState(WordState, SpanDecoder):
 
     @property
     def threshold_labels(self) -> Sequence[str]:
-        """All span types."""
         return list(self.labels)
 
 
@@ -105,7 +103,6 @@ class SpanNerTask(WordTask):
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
-        """Drop training and validation sentences without spans."""
         return with_gold(in_documents(config, data), "spans", "sentence", NO_GOLD)
 
     @classmethod
@@ -137,9 +134,7 @@ class SpanNerTask(WordTask):
         note = f"candidates: spans {limit}; decoding {self.state.constraint}"
         return replace(data, notes=[*data.notes, note])
 
-    def _window_targets(
-        self, example: TokenExample, windows: Sequence[TokenSequence]
-    ) -> list[dict[str, Sequence[float]]]:
+    def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
         """Make ``indices`` and ``classes`` of the gold candidates of each window.
 
         Also the indices of the ``others``, which another window predicts, ``num_words`` that the
@@ -208,9 +203,7 @@ class SpanNerTask(WordTask):
         note = f"{fraction} out of reach, counted as missed: {reasons}"
         return [*notes, note] if reasons else notes
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
         """Make ``span``, ``num_words`` predicted, and ``loss_targets``.
 
         ``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels;
@@ -238,7 +231,6 @@ class SpanNerTask(WordTask):
         return spans | loss_targets(state.config, weights)
 
     def model(self, folder: str | Path | None = None) -> SpanClassifier:
-        """Make a new span scorer on the configured encoder, or load one from a folder."""
         state, config = self.state, self.state.config
         head = labeled_model(
             self,
@@ -281,10 +273,7 @@ class SpanNerTask(WordTask):
         """Decode the candidates of each sequence whose score could reach a threshold."""
         return batch.window_outputs(self.state.windows(logits.cpu().numpy(), batch.num_words))
 
-    def fit(
-        self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
-    ) -> tuple[dict[str, Any], str]:
-        """Choose thresholds of span types."""
+    def fit(self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]) -> Fitted:
         state = self.state
         thresholds = choose_thresholds(
             [example.spans or () for example in gold],
@@ -298,12 +287,9 @@ class SpanNerTask(WordTask):
         return {"thresholds": thresholds}, note
 
     def apply_fitted(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
-        """Apply the fitted values to a prediction."""
         return self.state.decide(prediction, self.state.thresholds)
 
-    def _score(
-        self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction], **facts: Any
-    ) -> dict[str, float]:
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
         scores = super()._score(gold, predicted)
         if self.state.thresholds:
             before = [self.state.decide(prediction, {}).spans for prediction in predicted]

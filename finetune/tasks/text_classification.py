@@ -38,7 +38,16 @@ from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
 from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences
-from finetune.tasks.base import Task, labeled_model
+from finetune.tasks.base import (
+    Fitted,
+    Scores,
+    SequencesOfExamples,
+    Targets,
+    Task,
+    Windows,
+    WindowTargets,
+    labeled_model,
+)
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
     class_frequencies,
@@ -57,7 +66,6 @@ from finetune.types import (
     LabelSet,
     TextExample,
     TextPrediction,
-    TokenSequence,
     WindowOutput,
 )
 
@@ -97,12 +105,10 @@ class TextState(TaskState, TextDecoder):
 
     @property
     def kind(self) -> str:
-        """The type of the predictions."""
         return {"single": "label", "multi": "labels", "regression": "number"}[self.problem]
 
     @property
     def long_text(self) -> str:
-        """The treatment of whole texts that are too long."""
         return self.config.long_text
 
     @property
@@ -123,7 +129,6 @@ class TextClassificationTask(Task):
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
-        """Drop rows without a label; convert all labels for the problem."""
         return prepare_texts(config, data)
 
     @classmethod
@@ -165,7 +170,6 @@ class TextClassificationTask(Task):
 
     @property
     def graph_refusal(self) -> str:
-        """The reason why an exported graph cannot replace the model; empty if it can."""
         return CUSTOM_HEAD if self.state.config.custom_head else ""
 
     @cached_property
@@ -175,14 +179,12 @@ class TextClassificationTask(Task):
             self.tokenizer, state.max_length, state.config.long_text, state.overlap
         )
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
+    def _sequences(self, examples: Sequence[TextExample]) -> SequencesOfExamples:
         if self.state.config.pair_encoder != "cross":
             return self._text_sequences.encode_apart(examples)
         return self._text_sequences.encode(examples)
 
-    def _window_targets(
-        self, example: TextExample, windows: Sequence[TokenSequence]
-    ) -> list[dict[str, list[float]]]:
+    def _window_targets(self, example: TextExample, windows: Windows) -> WindowTargets:
         """Make ``label``, the ``weight`` of a window, and the shares of ``votes``."""
         label, labels = example.label, self.state.labels
         if self.state.problem == "regression":
@@ -197,9 +199,7 @@ class TextClassificationTask(Task):
             target["votes"] = [shares.get(name, 0.0) for name in labels]
         return [target] * len(windows)
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
         """Make ``label`` [N] or [N, C], ``weight`` [N], ``votes`` [N, C], and ``loss_targets``."""
         state, targets = self.state, super()._targets(rows, sequences)
         several = state.problem == "multi"
@@ -210,7 +210,6 @@ class TextClassificationTask(Task):
         return targets | loss_targets(state.config, *weights, independent=several)
 
     def model(self, folder: str | Path | None = None) -> Any:
-        """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.state.config
         dropout = config.classifier_dropout
         if not config.custom_head:
@@ -245,10 +244,7 @@ class TextClassificationTask(Task):
         """Compute the probabilities [C] of each sequence (regression: the number)."""
         return batch.window_outputs(self.state.windows(logits.cpu().numpy()))
 
-    def fit(
-        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
-    ) -> tuple[dict[str, Any], str]:
-        """Fit a temperature to labels."""
+    def fit(self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]) -> Fitted:
         known = [index for index, example in enumerate(gold) if example.label is not None]
         temperature, note = fit_on_probabilities(
             self._probabilities([predicted[index] for index in known]),
@@ -258,7 +254,6 @@ class TextClassificationTask(Task):
         return {"temperature": temperature}, note
 
     def apply_fitted(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
-        """Apply the fitted values to a prediction."""
         return self.state.decide(example.id, self._probabilities([prediction])[0])
 
     def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
@@ -273,9 +268,7 @@ class TextClassificationTask(Task):
             return np.array(applies, dtype=bool).reshape(len(gold), len(labels))
         return np.array([labels.id(str(e.label), e.where) for e in gold], dtype=int)
 
-    def _score(
-        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction], **facts: Any
-    ) -> dict[str, float]:
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
         facts = {"labels": self.state.labels, "positive": self.state.positive}
         scores = super()._score(gold, predicted, **facts)
         if self.state.temperature is not None:

@@ -35,7 +35,7 @@ from finetune.models.heads.crf import (
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import FlatSequences, Ragged
-from finetune.tasks.base import labeled_model
+from finetune.tasks.base import Fitted, Scores, Targets, Windows, WindowTargets, labeled_model
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -74,7 +74,6 @@ class TagState(WordState, TagDecoder):
 
     @property
     def kind(self) -> str:
-        """The kind of predictions."""
         return "tags" if self.scheme else "plain tags"
 
     @property
@@ -106,7 +105,6 @@ class TokenClassificationTask(WordTask):
 
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
-        """Drop training and validation sentences without tags; refuse nested spans."""
         for rows in data.splits.values():
             golds = rows.columns("tags", "spans", "where") if rows.lack("tags") else ()
             for tags, spans, where in golds:
@@ -157,9 +155,7 @@ class TokenClassificationTask(WordTask):
         )
         return replace(data, notes=[*data.notes, note])
 
-    def _window_targets(
-        self, example: TokenExample, windows: Sequence[TokenSequence]
-    ) -> list[dict[str, Sequence[float]]]:
+    def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
         tags = self._gold_classes(example) or [IGNORED] * len(example.words)
         return [self._target(window, tags) for window in windows]
 
@@ -188,9 +184,7 @@ class TokenClassificationTask(WordTask):
         source, scheme = self.state.source, self.state.scheme
         return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
 
-    def _targets(
-        self, rows: Mapping[str, Ragged], sequences: FlatSequences
-    ) -> dict[str, torch.Tensor]:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
         """Make ``tag`` of words or subwords, and ``loss_targets``.
 
         For a CRF also ``begins`` and ``ends`` [N], whether a sequence begins or ends its sentence,
@@ -204,7 +198,6 @@ class TokenClassificationTask(WordTask):
         return targets | allowed_tags(targets["tag"], len(state.labels))
 
     def model(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
-        """Make a new tagger on the configured encoder, or load one from a folder."""
         if self.state.config.crf:
             scheme = self.state.scheme
             return labeled_model(self, CrfTagger.from_pretrained, folder, scheme=scheme)
@@ -242,13 +235,9 @@ class TokenClassificationTask(WordTask):
         return batch.window_outputs(rows)
 
     def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> TokenPrediction:
-        """Predict one tag for each word, with the log-probabilities of all."""
         return self.state.finish(example, outputs, log_probabilities=True)
 
-    def fit(
-        self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
-    ) -> tuple[dict[str, Any], str]:
-        """Fit a temperature to tags."""
+    def fit(self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]) -> Fitted:
         temperature, note = fit_on_words(
             [self._gold_classes(example) for example in gold],
             [prediction.log_probabilities for prediction in predicted],
@@ -256,15 +245,12 @@ class TokenClassificationTask(WordTask):
         return {"temperature": temperature}, note
 
     def apply_fitted(self, example: TokenExample, prediction: TokenPrediction) -> TokenPrediction:
-        """Apply the fitted values to a prediction."""
         logs = prediction.log_probabilities
         classes = [self.state.labels.id(tag) for tag in prediction.tags]
         probabilities = probabilities_of(classes, logs, self.state.temperature or 1.0)
         return self.state.decide(example, classes, probabilities, logs)
 
-    def _score(
-        self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction], **facts: Any
-    ) -> dict[str, float]:
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
         schemes = self.state.source, self.state.scheme
         scores = super()._score(gold, predicted, schemes=schemes)
         if self.state.temperature is not None:

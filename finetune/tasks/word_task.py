@@ -13,7 +13,7 @@ from finetune.data.tables import Table
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.texts import Input, as_example
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
-from finetune.tasks.base import Task
+from finetune.tasks.base import SequencesOfExamples, Task
 from finetune.tasks.state import TaskState
 from finetune.types import Example, TokenExample, TokenSequence
 
@@ -26,23 +26,19 @@ class WordState(TaskState):
 
     @property
     def input_keys(self) -> tuple[str, ...]:
-        """The keys of an example in a request to a server, which cannot mark spans."""
         return () if self.config.description.given_spans else ("text", "words")
 
     @property
     def context_words(self) -> int:
-        """Most words of a document that the model reads on each side of a sentence."""
         return max_context_subwords(self.config.context, self.max_length)
 
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        """Stream sentences."""
         relations = self.config.description.given_spans
         return read_token_file(
             source, usual_columns=self.usual_columns, relations=relations, **options
         )
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
-        """Convert words, or a text that is split into words, to an example."""
         return as_example(index, item, words=True, pairs=None, where=where)
 
 
@@ -53,7 +49,6 @@ class WordTask(Task):
 
     @property
     def graph_refusal(self) -> str:
-        """The reason why an exported graph cannot replace the model; empty if it can."""
         if self.state.config.context == "none":
             return ""
         return (
@@ -65,7 +60,7 @@ class WordTask(Task):
     """Whether a window has its core words alone; otherwise windows share the words in which they
     overlap."""
 
-    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[TokenSequence]], int]:
+    def _sequences(self, examples: Sequence[TokenExample]) -> SequencesOfExamples:
         """Make the windows of each example, and count the words that were cut.
 
         An example that fits into one window gets context (``--context``).
