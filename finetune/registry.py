@@ -17,7 +17,7 @@ def imported(path: str) -> Any:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Objects by name, each imported on first use.
+    """Objects by name, each imported where it is looked up.
 
     >>> registry = Registry[type]({"span": "finetune.types:Span"})
     >>> registry["span"].__name__
@@ -29,23 +29,15 @@ class Registry(Mapping[str, T], Generic[T]):
         self.paths = dict(paths)
 
     def __getitem__(self, name: str) -> T:
-        """Import the object."""
         return cast(T, imported(self.paths[name]))
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Import the object, or return ``default`` without such a name; errors of imports stay."""
-        return self[name] if name in self.paths else default
-
     def __contains__(self, name: object) -> bool:
-        """Whether there is such a name; nothing is imported."""
         return name in self.paths
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, and import nothing."""
         return iter(self.paths)
 
     def __len__(self) -> int:
-        """The number of names."""
         return len(self.paths)
 
 

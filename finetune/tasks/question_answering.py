@@ -73,12 +73,10 @@ class AnswerState(TaskState, AnswerDecoder):
 
     @property
     def max_answer(self) -> int:  # type: ignore[override]  # an attribute of what is restored
-        """Longest answer in words."""
         return self.config.max_answer
 
     @property
     def n_best(self) -> int:  # type: ignore[override]
-        """Number of answers in a prediction."""
         return self.config.n_best
 
     @property

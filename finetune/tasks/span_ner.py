@@ -71,12 +71,10 @@ class SpanState(WordState, SpanDecoder):
 
     @property
     def multi_label(self) -> bool:  # type: ignore[override]  # an attribute of what is restored
-        """True if a span can have several types."""
         return self.config.multi_label
 
     @property
     def constraint(self) -> str:  # type: ignore[override]
-        """The constraint on predicted spans: the configured one, else the training data's."""
         configured = self.config.decoding
         return self.decoding if configured == "auto" else configured
 

@@ -113,7 +113,6 @@ class TextState(TaskState, TextDecoder):
 
     @property
     def threshold(self) -> float:  # type: ignore[override]  # an attribute of what is restored
-        """Lowest probability of a predicted label (several labels)."""
         return 0.5
 
 

@@ -78,17 +78,14 @@ class TagState(WordState, TagDecoder):
 
     @property
     def constrained(self) -> bool:  # type: ignore[override]  # an attribute of what is restored
-        """True if illegal tag sequences are ruled out."""
         return self.config.decoding == "constrained"
 
     @property
     def word_score(self) -> str:  # type: ignore[override]
-        """The reduction of the logits of subwords to scores of words."""
         return self.config.word_score
 
     @property
     def all_subwords(self) -> bool:  # type: ignore[override]
-        """True if the head computes logits for all subwords of a word; never for a CRF."""
         config = self.config
         return not config.crf and (config.label_subwords == "all" or config.word_score != "first")
 

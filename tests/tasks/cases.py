@@ -151,16 +151,7 @@ CASES = {
     "multi": Case(
         "classify",
         texts(
-            [
-                ["joy"],
-                ["joy", "hope"],
-                [],
-                ["hope"],
-                ["fear"],
-                ["fear", "hope"],
-                ["joy", "fear"],
-                [],
-            ]
+            [*map(str.split, ("joy", "joy hope", "", "hope", "fear", "fear hope", "joy fear", ""))]
         ),
         {},
     ),
@@ -189,12 +180,7 @@ CASES = {
     "bioes all max constrained": Case(
         "tag",
         BIO,
-        {
-            "scheme": "BIOES",
-            "label_subwords": "all",
-            "word_score": "mean",
-            "decoding": "constrained",
-        },
+        {"scheme": "BIOES", "label_subwords": "all", "word_score": "mean"},
     ),
     "bio windows": Case("tag", BIO, {"max_length": 12, "overlap": 4, "decoding": "constrained"}),
     "bio crf": Case("tag", BIO, {"crf": True}),

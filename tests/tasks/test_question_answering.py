@@ -256,27 +256,10 @@ def test_answers_are_moved_only_if_one_place_is_possible() -> None:
 
 
 ROW = {"question": "who", "context": "Anna saw Anna", "answers": "Anna", "answer_start": 9}
-SQUAD = {
-    "version": "1.1",
-    "data": [
-        {
-            "title": "t",
-            "paragraphs": [
-                {
-                    "context": "Anna saw Oslo",
-                    "qas": [
-                        {
-                            "id": "x",
-                            "question": "who",
-                            "answers": [{"text": "Anna", "answer_start": 0}],
-                        },
-                        {"id": "y", "question": "why", "answers": [], "is_impossible": True},
-                    ],
-                }
-            ],
-        }
-    ],
-}
+WHO = {"id": "x", "question": "who", "answers": [{"text": "Anna", "answer_start": 0}]}
+WHY = {"id": "y", "question": "why", "answers": [], "is_impossible": True}
+PARAGRAPH = {"context": "Anna saw Oslo", "qas": [WHO, WHY]}
+SQUAD = {"version": "1.1", "data": [{"title": "t", "paragraphs": [PARAGRAPH]}]}
 
 
 def test_forms_of_data(tmp_path: Path) -> None:
