@@ -70,10 +70,8 @@ class TextScore:
 
 
 class _Copy(NamedTuple):
-    """A copy of the subwords ``start .. end-1`` of a text, to predict the subword ``target``.
-
-    The subwords ``target .. masked_end-1`` are masked.
-    """
+    """A copy of the subwords ``start .. end-1`` of a text, to predict the subword ``target``; the
+    subwords ``target .. masked_end-1`` are masked."""
 
     text: TextScore
     start: int
@@ -143,8 +141,20 @@ class TextScorer:
     def score(self, texts: Iterable[str]) -> Iterator[TextScore]:
         """Yield the score of each text, in order and in bounded memory."""
         waiting: deque[TextScore] = deque()
-        for chunk in chunks(self._copies(texts, waiting), COPIES):
-            self._predict(chunk)
+        special = self.tokenizer.single.num_special
+        for copies in chunks(self._copies(texts, waiting), COPIES):
+            passes = forward_passes(
+                self.model,
+                np.array([copy.end - copy.start + special for copy in copies], dtype=np.int64),
+                lambda rows, copies=copies: self._batch([copies[row] for row in rows]),
+                lambda scores, _: scores.loss.cpu().numpy(),
+                device=self.device,
+                max_tokens=self.max_tokens,
+            )
+            with contextlib.closing(passes):
+                for rows, losses in passes:
+                    for row, loss in zip(rows, losses, strict=True):
+                        copies[row].text.log_probabilities[copies[row].target] = -loss
             while waiting and not np.isnan(waiting[0].log_probabilities).any():
                 yield waiting.popleft()
         yield from waiting  # blank ones
@@ -160,41 +170,23 @@ class TextScorer:
             bounds = [*starts, len(ids)]
             # of words, and of parts of words longer than a window
             edges = [edge for a, b in pairwise(bounds) for edge in range(a, b, room)] + [len(ids)]
-            parts = windows(list(map(int, np.diff(edges))), room, room // 4) if ids else []
-            self.num_windowed += len(parts) > 1
-            word_end = np.repeat(bounds[1:], np.diff(bounds))
-            for window in parts:
+            text_windows = windows(np.diff(edges).tolist(), room, room // 4) if ids else []
+            self.num_windowed += len(text_windows) > 1
+            word_end = np.repeat(bounds[1:], np.diff(bounds)).tolist()
+            for window in text_windows:
                 start, end, first, last = (edges[index] for index in window)
                 for index in range(first, last):
-                    stop = min(int(word_end[index]), end) if self.method == "word" else index + 1
+                    stop = min(word_end[index], end) if self.method == "word" else index + 1
                     yield _Copy(score, start, end, index, stop)
 
-    def _predict(self, copies: Sequence[_Copy]) -> None:
-        special = self.tokenizer.single.num_special
-        passes = forward_passes(
-            self.model,
-            np.array([copy.end - copy.start + special for copy in copies], dtype=np.int64),
-            lambda rows: self._batch([copies[row] for row in rows]),
-            lambda scores, _: scores.loss.cpu().numpy(),
-            device=self.device,
-            max_tokens=self.max_tokens,
-        )
-        with contextlib.closing(passes):
-            for rows, losses in passes:
-                for row, loss in zip(rows, losses, strict=True):
-                    copies[row].text.log_probabilities[copies[row].target] = -loss
-
     def _batch(self, copies: Sequence[_Copy]) -> Batch:
-        sequences = []
-        for number, copy in enumerate(copies):
-            ids = list(copy.text.ids[copy.start : copy.end])
-            begin, end = copy.target - copy.start, copy.masked_end - copy.start
-            ids[begin:end] = [self.mask] * (end - begin)
+        sequences, positions = [], []
+        for number, (text, start, end, target, masked_end) in enumerate(copies):
+            masks = [self.mask] * (masked_end - target)
+            ids = [*text.ids[start:target], *masks, *text.ids[masked_end:end]]
             sequences.append(TokenSequence(number, *self.tokenizer.build(ids)))
+            positions.append(len(self.tokenizer.single.prefix) + target - start)
         batch = pack(sequences)
-        positions = [
-            len(self.tokenizer.single.prefix) + masked.target - masked.start for masked in copies
-        ]
         targets = {
             "position": batch.cu_seqlens[:-1] + torch.tensor(positions),
             "token": torch.tensor([copy.text.ids[copy.target] for copy in copies]),
@@ -225,8 +217,16 @@ def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:
 
 
 def score_texts(command: Perplexity) -> None:
-    """Score all texts, write their lines and print the measures of the whole."""
-    rows = list(_rows(command))
+    """Score all texts, write their lines and print the measures of all together."""
+    rows: list[TextExample]
+    if command.text and command.pairs:
+        rows = [TextExample(0, command.text[0], command.text[1], where="--text")]
+    elif command.text:
+        rows = [TextExample(index, text) for index, text in enumerate(command.text)]
+    else:
+        columns, pair = column_map(command.columns), command.pairs or None
+        options: dict[str, Any] = {"columns": columns, "pair": pair, "encoding": command.encoding}
+        rows = list(read_text_file(command.file or "", labels=False, **options))
     if not rows:
         raise UserError(f"--file {command.file}: there is no text in it.")
     scorer = TextScorer(command.model, method=command.method, **command.encoder.keywords())
@@ -248,25 +248,23 @@ def score_texts(command: Perplexity) -> None:
     measures = corpus_measures(scores)
     if right := [line["label"] == "first" for line in lines if "label" in line]:
         counts = Counts(np.array([(float(is_right), 1.0) for is_right in right]), mean)
-        options: dict[str, Any] = {"num_resamples": command.resamples, "seed": command.seed}
+        options = {"num_resamples": command.resamples, "seed": command.seed}
         accuracy = estimate([counts], limits=(0.0, 1.0), **options)
         names = ("accuracy", "accuracy_low", "accuracy_high")
         measures |= {"pairs": len(right)} | dict(zip(names, accuracy, strict=True))
-    _print(command, measures, scores if command.text else ())
-
-
-def _rows(command: Perplexity) -> Iterable[TextExample]:
-    if command.text and command.pairs:
-        return [TextExample(0, command.text[0], command.text[1], where="--text")]
+    command.note(f"--method {command.method}")
+    tables: list[Any] = []
     if command.text:
-        return [TextExample(index, text) for index, text in enumerate(command.text)]
-    return read_text_file(
-        command.file or "",
-        columns=column_map(command.columns),
-        pair=command.pairs or None,
-        labels=False,
-        encoding=command.encoding,
-    )
+        by_text = [(score.text, score.log_likelihood, score.perplexity) for score in scores]
+        tables = [("texts", ("text", "log-likelihood", "pseudo-perplexity"), by_text)]
+    values = [(name.replace("_", " "), value) for name, value in measures.items()]
+    title = "measures" if tables else ""
+    print_tables(command.format, *tables, (title, ("measure", "value"), values))
+    if measures["unknown"]:
+        command.note(
+            f"{quantity(int(measures['unknown']), 'subword')} unknown to the model: they get the "
+            "probability of the unknown token, which is too high"
+        )
 
 
 def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:
@@ -282,20 +280,3 @@ def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:
     line |= {"label": label, "gold": "first", "text": row.text, "text_pair": row.pair}
     line["score"] = round(probability, 6)
     return line | {"log_likelihood": likelihoods, "num_subwords": numbers}
-
-
-def _print(command: Perplexity, measures: dict[str, float], shown: Sequence[TextScore]) -> None:
-    command.note(f"--method {command.method}")
-    texts = [(score.text, score.log_likelihood, score.perplexity) for score in shown]
-    tables: list[Any] = [("texts", ("text", "log-likelihood", "pseudo-perplexity"), texts)]
-    rows = [(name.replace("_", " "), value) for name, value in measures.items()]
-    print_tables(
-        command.format,
-        *tables[: len(texts)],
-        ("measures" if texts else "", ("measure", "value"), rows),
-    )
-    if measures["unknown"]:
-        command.note(
-            f"{quantity(int(measures['unknown']), 'subword')} unknown to the model: they get the "
-            "probability of the unknown token, which is too high"
-        )

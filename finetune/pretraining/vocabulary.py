@@ -1,8 +1,8 @@
 """Train subword vocabularies: WordPiece, byte-level BPE and Unigram tokenizers on running text.
 
-The library ``tokenizers`` trains; this module adds the normalizer, pre-tokenizer, special tokens,
-template and decoder of BERT, RoBERTa and XLM-R, samples languages (Jurafsky & Martin, equation
-11.7), and measures how a vocabulary covers a text.
+The library ``tokenizers`` trains; this module adds the normalizer, pre-tokenizer, special tokens
+and decoder of BERT, RoBERTa and XLM-R, samples languages (Jurafsky & Martin, equation 11.7), and
+measures how a vocabulary covers a text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -36,7 +36,7 @@ from finetune.data.mixing import sampling_probabilities
 from finetune.data.running_text import TextSource, text_sources
 from finetune.data.word_splitting import split_words
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.vocabulary_transfer import transfer
+from finetune.pretraining.vocabulary_transfer import is_byte_level, transfer
 from finetune.runtime.files import replace_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
@@ -51,8 +51,8 @@ MEASURED_CHARACTERS = 2_000_000
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The special tokens of a tokenizer in the order of their ids, and their places.
+class SpecialTokenTemplate:
+    """The special tokens of a tokenizer in the order of their ids, and where they stand.
 
     ``single`` and ``pair`` are templates of ``tokenizers``, with segment ids; ``options`` are
     arguments of ``PreTrainedTokenizerFast``.
@@ -60,62 +60,63 @@ class Layout:
 
     tokens: Sequence[str]
     roles: Mapping[str, str]
-    single: Sequence[str]
-    pair: Sequence[str]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    single: str
+    pair: str
+    options: Mapping[str, Any]
 
     @classmethod
-    def of(cls, tokenizer: SubwordTokenizer) -> Layout:
-        """Read the special-token template of a tokenizer, for a new vocabulary of the same model.
+    def of(cls, tokenizer: SubwordTokenizer) -> SpecialTokenTemplate:
+        """Read the template of a tokenizer, for a new vocabulary of the same model.
 
         The padding token keeps its id, which positions of RoBERTa's family are counted from.
         """
-        tok, single, pair = tokenizer.tokenizer, tokenizer.single, tokenizer.pair
-        roles = {role: getattr(tok, f"{role}_token") for role in (*ROLES, "bos", "eos")}
+        backend, single, pair = tokenizer.tokenizer, tokenizer.single, tokenizer.pair
+        names, id_of = backend.convert_ids_to_tokens, backend.convert_tokens_to_ids
+        roles = {role: getattr(backend, f"{role}_token") for role in (*ROLES, "bos", "eos")}
         roles = {role: token for role, token in roles.items() if token is not None}
-        around = [*single.prefix, *pair.middle, *single.suffix]
-        ids = {*around, *map(tok.convert_tokens_to_ids, roles.values())}
-        tokens = list(map(tok.convert_ids_to_tokens, sorted(ids)))
+        ids = {*single.prefix, *pair.middle, *single.suffix, *map(id_of, roles.values())}
+        tokens = names(sorted(ids))
         if (pad := roles.get("pad")) is not None:
             tokens.remove(pad)
-            tokens.insert(tok.convert_tokens_to_ids(pad), pad)
+            tokens.insert(id_of(pad), pad)
+
+        def template(*parts: tuple[Sequence[str], int]) -> str:
+            return " ".join(f"{piece}:{segment}" for pieces, segment in parts for piece in pieces)
+
         before, first, between, second, after = pair.segments
-
-        def placed(ids: Sequence[int], segment: int) -> list[str]:
-            return [f"{token}:{segment}" for token in map(tok.convert_ids_to_tokens, ids)]
-
-        begin = [*placed(single.prefix, before), f"$A:{first}"]
-        middle = [*placed(pair.middle, between), f"$B:{second}"]
+        begin = (names(single.prefix), before), (["$A"], first)
+        middle, end = (names(pair.middle), between), names(single.suffix)
         return cls(
             tokens,
             roles,
-            [*begin, *placed(single.suffix, first)],
-            [*begin, *middle, *placed(single.suffix, after)],
-            {"model_input_names": tok.model_input_names, "model_max_length": tok.model_max_length},
+            template(*begin, (end, first)),
+            template(*begin, middle, (["$B"], second), (end, after)),
+            {key: getattr(backend, key) for key in ("model_input_names", "model_max_length")},
         )
 
 
-_BERT = dict(zip(ROLES, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), strict=True))
-_ROBERTA = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
-_ROBERTA_LAYOUT = Layout(
+_ROBERTA = SpecialTokenTemplate(
     ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
-    _ROBERTA | {"bos": "<s>", "eos": "</s>"},
-    ("<s>", "$A", "</s>"),
-    ("<s>", "$A", "</s>", "</s>", "$B", "</s>"),
+    dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
+    | {"bos": "<s>", "eos": "</s>"},
+    "<s> $A </s>",
+    "<s> $A </s> </s> $B </s>",
     {"model_input_names": ["input_ids", "attention_mask"]},
 )
-LAYOUTS: dict[Kind, Layout] = {
-    "wordpiece": Layout(
-        tuple(_BERT.values()),
-        _BERT,
-        ("[CLS]", "$A", "[SEP]"),
-        ("[CLS]", "$A", "[SEP]", "$B:1", "[SEP]:1"),
-        {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
-    ),
-    "bpe": _ROBERTA_LAYOUT,
-    "unigram": _ROBERTA_LAYOUT,
+_BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_BERT = SpecialTokenTemplate(
+    _BERT_TOKENS,
+    dict(zip(ROLES, _BERT_TOKENS, strict=True)),
+    "[CLS] $A [SEP]",
+    "[CLS] $A [SEP] $B:1 [SEP]:1",
+    {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
+)
+TEMPLATES: dict[Kind, SpecialTokenTemplate] = {
+    "wordpiece": _BERT,
+    "bpe": _ROBERTA,
+    "unigram": _ROBERTA,
 }
-"""The layouts of BERT, RoBERTa and XLM-R."""
+"""The templates of BERT, RoBERTa and XLM-R."""
 
 
 class Sample(NamedTuple):
@@ -130,7 +131,7 @@ class Sample(NamedTuple):
 def measure_sources(
     sources: Sequence[TextSource], alpha: float, reporter: Reporter
 ) -> list[Sample]:
-    """Count the characters of all sources, and return the fraction of each in the sample.
+    """Count the characters of all sources, and compute the fraction of each in the sample.
 
     Raises:
         UserError: A source has no text, or α is outside its range.
@@ -140,12 +141,10 @@ def measure_sources(
     reporter.start("reading text", len(sources), unit="source")
     for number, source in enumerate(sources):
         reporter.update(number, source.name)
-        size = sum(len(line) for line in source.lines())
-        if not size:
-            raise UserError(
-                f"{source.hub or ', '.join(map(str, source.files))}: there is no text in it."
-            )
-        sizes.append(size)
+        sizes.append(sum(map(len, source.lines())))
+        if not sizes[-1]:
+            name = source.hub or ", ".join(map(str, source.files))
+            raise UserError(f"{name}: there is no text in it.")
     reporter.stop()
     sampled = sampling_probabilities(sizes, alpha)
     fractions = [size / sum(sizes) for size in sizes]
@@ -171,8 +170,7 @@ def train_tokenizer(
     size: int,
     *,
     lowercase: bool = False,
-    layout: Layout | None = None,
-    reporter: Reporter | None = None,
+    template: SpecialTokenTemplate | None = None,
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer.
 
@@ -180,44 +178,118 @@ def train_tokenizer(
     probabilities in an order that varies: its scores differ in their last digits.
 
     Args:
-        lines: Returns an iterator over the text; WordPiece reads it twice.
+        lines: Makes an iterator over the text; WordPiece reads it twice.
         kind: ``wordpiece`` as in BERT, byte-level ``bpe`` as in RoBERTa, ``unigram`` as in XLM-R.
         size: Number of subwords, with the special tokens. A small text may give fewer.
         lowercase: Lower-case the text. Accents are kept.
-        layout: The special tokens; by default of the model named under ``kind``.
-        reporter: Shows the progress.
+        template: The special tokens; by default of the model named under ``kind``.
 
     Raises:
         UserError: ``size`` has no room for single characters or bytes, or there is no text.
     """
-    layout = layout or LAYOUTS[kind]
-    if reporter is not None:
-        reporter.log(f"training a vocabulary: {kind}, {size:,} subwords")
+    template = template or TEMPLATES[kind]
+    special = list(template.tokens)
     try:
-        backend = _train(lines, kind, size, lowercase, layout)
+        if kind == "wordpiece":
+            backend = _train_wordpiece(lines, size, lowercase, template)
+        else:
+            backend = _pipeline(kind, lowercase)
+            trainer: trainers.Trainer
+            if kind == "bpe":
+                alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+                if size < len(special) + len(alphabet):
+                    raise _no_room(size, f"{len(special)} special tokens and {len(alphabet)} bytes")
+                trainer = trainers.BpeTrainer(
+                    vocab_size=size,
+                    special_tokens=special,
+                    initial_alphabet=alphabet,
+                    min_frequency=2,
+                    show_progress=False,
+                )
+            else:
+                trainer = trainers.UnigramTrainer(
+                    vocab_size=size,
+                    special_tokens=special,
+                    unk_token=template.roles["unk"],
+                    show_progress=False,
+                )
+            backend.train_from_iterator(lines(), trainer)
     except Exception as error:
         if type(error) is not Exception:  # the library's own errors have no class
             raise
         raise _no_room(size, "the characters of the text") from error
-    if backend.get_vocab_size() <= len(layout.tokens):
+    if backend.get_vocab_size() <= len(special):
         raise UserError("the text has no words to train a vocabulary on.")
-    around = {t for t in layout.tokens if {t, f"{t}:0", f"{t}:1"} & {*layout.pair}}
+    around = {piece.removesuffix(":0").removesuffix(":1") for piece in template.pair.split()}
+    around -= {"$A", "$B"}
     backend.post_processor = processors.TemplateProcessing(
-        single=list(layout.single),
-        pair=list(layout.pair),
-        special_tokens=[(token, backend.token_to_id(token)) for token in sorted(around)],
+        single=template.single,
+        pair=template.pair,
+        special_tokens=[
+            (name, backend.token_to_id(name)) for name in sorted(around - {"$A", "$B"})
+        ],
     )
-    roles = {f"{role}_token": token for role, token in layout.roles.items()}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **layout.options)
+    roles = {f"{role}_token": token for role, token in template.roles.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **template.options)
+
+
+def _pipeline(kind: Kind, lowercase: bool, model: Any = None) -> Tokenizer:
+    lower = [normalizers.Lowercase()] * lowercase
+    if kind == "wordpiece":
+        backend = Tokenizer(model)
+        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+    elif kind == "bpe":
+        backend = Tokenizer(models.BPE())
+        if lower:
+            backend.normalizer = lower[0]
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+    else:
+        backend = Tokenizer(models.Unigram())
+        steps = [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+        backend.normalizer = normalizers.Sequence([*steps, *lower])
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return backend
+
+
+def _train_wordpiece(
+    lines: Callable[[], Iterable[str]], size: int, lowercase: bool, template: SpecialTokenTemplate
+) -> Tokenizer:
+    special, unknown = list(template.tokens), template.roles["unk"]
+
+    def vocabulary(vocab_size: int, first: list[str]) -> dict[str, int]:
+        backend = _pipeline("wordpiece", lowercase, models.WordPiece(unk_token=unknown))
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocab_size,
+            special_tokens=first,
+            limit_alphabet=max(1, (size - len(special)) // 2),  # most are there as x and ##x
+            min_frequency=2,
+            show_progress=False,
+        )
+        backend.train_from_iterator(lines(), trainer)
+        return backend.get_vocab()
+
+    # The ids of the alphabet vary and decide between equal counts: fix them before the merges.
+    first = list(dict.fromkeys((*special, *sorted(vocabulary(0, [])))))
+    if size < len(first):
+        raise _no_room(size, f"{len(special)} special tokens and the characters of the text")
+    model = models.WordPiece(vocabulary(size, first), unk_token=unknown)
+    backend = _pipeline("wordpiece", lowercase, model)
+    backend.add_special_tokens(special)
+    return backend
+
+
+def _no_room(size: int, content: str) -> UserError:
+    return UserError(f"--size {size} has no room for {content}: write a larger one.")
 
 
 def kind_of(tokenizer: SubwordTokenizer) -> Kind:
     """Find the vocabulary type that is most similar to a tokenizer."""
-    settings = json.loads(tokenizer.backend.to_str())
-    if settings["model"]["type"] == "WordPiece":
+    if json.loads(tokenizer.backend.to_str())["model"]["type"] == "WordPiece":
         return "wordpiece"
-    is_bytes = '"ByteLevel"' in json.dumps([settings["pre_tokenizer"], settings["decoder"]])
-    return "bpe" if is_bytes else "unigram"
+    return "bpe" if is_byte_level(tokenizer) else "unigram"
 
 
 def lowercases(tokenizer: SubwordTokenizer) -> bool:
@@ -245,155 +317,76 @@ def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> dict[str, Any]:
     count = np.fromiter(words.values(), np.int64)
     size = np.array([len(ids) for ids in subwords], np.int64)
     unknown = -1 if tokenizer.unknown is None else tokenizer.unknown
-    misses = np.array([ids.count(unknown) for ids in subwords], np.int64)
+    num_unknown = np.array([ids.count(unknown) for ids in subwords], np.int64)
     num_words, num_subwords = int(count.sum()), int(count @ size)
     per_word = 1 / max(1, num_words)
     return {
         "num_words": num_words,
         "fertility": num_subwords * per_word,
         "continued": int(count @ (size > 1)) * per_word,
-        "unknown": int(count @ misses) / max(1, num_subwords),
+        "unknown": int(count @ num_unknown) / max(1, num_subwords),
     }
-
-
-def _train(
-    lines: Callable[[], Iterable[str]], kind: Kind, size: int, lowercase: bool, layout: Layout
-) -> Tokenizer:
-    special = list(layout.tokens)
-    options: dict[str, Any] = {"vocab_size": size, "show_progress": False}
-    if kind == "wordpiece":
-        return _train_wordpiece(lines, size, lowercase, layout)
-    trainer: trainers.Trainer
-    lower = [normalizers.Lowercase()] * lowercase
-    if kind == "bpe":
-        backend = Tokenizer(models.BPE())
-        if lower:
-            backend.normalizer = lower[0]
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        backend.decoder = decoders.ByteLevel()
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        if size < len(special) + len(alphabet):
-            raise _no_room(size, f"{len(special)} special tokens and {len(alphabet)} bytes")
-        options |= {"initial_alphabet": alphabet, "min_frequency": 2}
-        trainer = trainers.BpeTrainer(special_tokens=special, **options)
-    else:
-        backend = Tokenizer(models.Unigram())
-        steps = [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
-        backend.normalizer = normalizers.Sequence([*steps, *lower])
-        backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-        options |= {"unk_token": layout.roles["unk"]}
-        trainer = trainers.UnigramTrainer(special_tokens=special, **options)
-    backend.train_from_iterator(lines(), trainer)
-    return backend
-
-
-def _train_wordpiece(
-    lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
-) -> Tokenizer:
-    limit = max(1, (size - len(layout.tokens)) // 2)  # most characters are there as x and ##x
-
-    def tokenizer(vocabulary: dict[str, int] | None) -> Tokenizer:
-        backend = Tokenizer(models.WordPiece(vocabulary, unk_token=layout.roles["unk"]))
-        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece()
-        return backend
-
-    def vocabulary(size: int, first: Iterable[str]) -> dict[str, int]:
-        backend = tokenizer(None)
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=size,
-            special_tokens=list(first),
-            limit_alphabet=limit,
-            min_frequency=2,
-            show_progress=False,
-        )
-        backend.train_from_iterator(lines(), trainer)
-        return backend.get_vocab()
-
-    # The ids of the alphabet vary and decide between equal counts: fix them before the merges.
-    first = dict.fromkeys((*layout.tokens, *sorted(vocabulary(0, ()))))
-    if size < len(first):
-        raise _no_room(size, f"{len(layout.tokens)} special tokens and the characters of the text")
-    backend = tokenizer(vocabulary(size, first))
-    backend.add_special_tokens(list(layout.tokens))
-    return backend
-
-
-def _no_room(size: int, content: str) -> UserError:
-    return UserError(f"--size {size} has no room for {content}: write a larger one.")
 
 
 def write_vocabulary(command: Vocabulary) -> None:
     """Train a vocabulary, write the folder and print how it covers the text."""
     sources = text_sources(command.texts, text_encoding(command.encoding))
-    options: Any = {"trust_remote_code": command.trust_remote_code}
     old = None
     if command.for_ is not None:
-        old = SubwordTokenizer.from_pretrained(command.for_, words=True, **options)
+        old = SubwordTokenizer.from_pretrained(
+            command.for_, words=True, trust_remote_code=command.trust_remote_code
+        )
     kind = command.kind or (kind_of(old) if old else "bpe")
     lowercase = command.lowercase
     if lowercase is None:
         lowercase = old is not None and lowercases(old)
+    rows = []
     with Reporter() as reporter, replace_folder(Path(command.out)) as folder:
         samples = measure_sources(sources, command.alpha, reporter)
 
         def lines() -> Iterator[str]:
             return sampled_lines(samples, command.seed)
 
+        reporter.log(f"training a vocabulary: {kind}, {command.size:,} subwords")
+        template = SpecialTokenTemplate.of(old) if old else None
         tokenizer = train_tokenizer(
-            lines,
-            kind,
-            command.size,
-            lowercase=lowercase,
-            layout=Layout.of(old) if old else None,
-            reporter=reporter,
+            lines, kind, command.size, lowercase=lowercase, template=template
         )
         tokenizer.save_pretrained(folder)
         new = SubwordTokenizer.saved(folder, words=True)
-        systems = {"": new} if old is None else {"new": new, "old": old}
-        covered = [
-            (name, sample, coverage(system, sample))
-            for sample in samples
-            for name, system in systems.items()
-        ]
-        record: dict[str, Any] = {
+        saved: dict[str, Any] = {
             "kind": kind,
             "size": len(tokenizer),
             "lowercase": lowercase,
             "fingerprint": fingerprint(tokenizer),
             "alpha": command.alpha,
             "seed": command.seed,
-            "sources": {
-                sample.source.name: {
-                    "characters": sample.characters,
-                    "fraction": sample.fraction,
-                    "sampled": sample.sampled,
-                    **each,
-                }
-                for name, sample, each in covered
-                if name != "old"
-            },
+            "sources": {},
         }
+        for sample in samples:
+            measured, facts = coverage(new, sample), sample._asdict()
+            del facts["source"]
+            saved["sources"][sample.source.name] = facts | measured
+            rows.append(_row(sample, "new" if old else "", measured))
+            if old is not None:
+                rows.append(_row(sample, "old", coverage(old, sample)))
         if old is not None:
-            record["embeddings"] = transfer(command, old, new, lines(), folder, reporter)
-        write_text(folder / "vocabulary.json", json.dumps(record, indent=2) + "\n")
+            saved["embeddings"] = transfer(command, old, new, lines(), folder, reporter)
+        write_text(folder / "vocabulary.json", json.dumps(saved, indent=2) + "\n")
     columns = ("source", "vocabulary", "words", "fraction", "sampled")
-    rows = [
-        (
-            *(source.name, name, f"{each['num_words']:,}"),
-            *map("{:.3f}".format, (fraction, sampled)),
-            *(f"{each[rate]:.3f}" for rate in ("fertility", "continued", "unknown")),
-        )
-        for name, (source, _, fraction, sampled), each in covered
-    ]
     print_table((*columns, "subwords/word", "split words", "unknown"), rows)
     asked = "" if len(tokenizer) == command.size else f" (asked for {command.size:,})"
-    show(f"{kind}, {len(tokenizer):,} subwords{asked}, fingerprint {record['fingerprint'][:12]}")
-    if counts := record.get("embeddings"):
+    show(f"{kind}, {len(tokenizer):,} subwords{asked}, fingerprint {saved['fingerprint'][:12]}")
+    if counts := saved.get("embeddings"):
         show(
             f"embeddings ({counts['init']}): {counts['copied']:,} copied, "
             f"{counts['averaged']:,} averaged from similar ones, {counts['other']:,} "
             + ("the mean of all" if command.init == "mean" else "drawn at random")
         )
     show(f"wrote {command.out}")
+
+
+def _row(sample: Sample, vocabulary: str, measured: Mapping[str, Any]) -> tuple[str, ...]:
+    rates = (sample.fraction, sample.sampled, *list(measured.values())[1:])
+    words = f"{measured['num_words']:,}"
+    return (sample.source.name, vocabulary, words, *map("{:.3f}".format, rates))

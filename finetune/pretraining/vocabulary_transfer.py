@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,6 @@ NEIGHBORS, TEMPERATURE = 10, 0.1
 """Old subwords that WECHSEL averages, and the temperature of their weights."""
 PARTIAL = "\ufffd"
 """The character that replaces incomplete bytes."""
-_ROWS = 256
 WINDOW = 5
 """Subwords on each side that count as context; a subword at distance d has the weight 1/d."""
 SMOOTHING = 0.75
@@ -52,14 +51,8 @@ WIDTH = 300
 """Largest number of dimensions of vectors from co-occurrence."""
 MOST_WORDS = 200_000
 """Most words to read from a file of word vectors, which lists frequent words first."""
-_LINES = 10_000
-
-
-class Form(NamedTuple):
-    """A subword without the marks of its tokenizer: whether it begins a word, and its text."""
-
-    begins: bool
-    text: str
+_ROWS, _LINES = 256, 10_000
+"""Subwords to compare, and lines to count, at a time."""
 
 
 def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> Array:
@@ -87,8 +80,7 @@ def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> A
             weights = np.full(len(pair[0]), 1 / distance)
             counts += sparse.coo_array((weights, pair), (size, size)).tocsr()
     counts = (counts + counts.T).tocoo()
-    total = counts.sum()
-    if not total:
+    if not counts.nnz:
         return np.zeros((size, 1), np.float32)
     occurrences = np.asarray(counts.sum(axis=0)).ravel()
     smoothed = occurrences**SMOOTHING
@@ -152,19 +144,15 @@ class WordVectors(NamedTuple):
         Words count by frequency as in WECHSEL (Minixhofer et al. 2022), which these files lack: the
         r-th word counts 1/r (Zipf). Zeros for subwords of no word.
         """
-        size, words = len(tokenizer.tokenizer), [[word] for word in self.words]
-        ids = [sorted({*subwords[0]}) for subwords in tokenizer.raw_word_subwords(words)]
-        column = np.repeat(np.arange(len(ids)), [len(subwords) for subwords in ids])
-        row = np.fromiter((id for subwords in ids for id in subwords), np.int64)
-        weights = sparse.coo_array((1 / (1 + column), (row, column)), (size, len(ids))).tocsr()
+        subwords = tokenizer.raw_word_subwords([[word] for word in self.words])
+        ids = [sorted({*of_word[0]}) for of_word in subwords]
+        column = np.repeat(np.arange(len(ids)), [len(of_word) for of_word in ids])
+        row = np.fromiter((id for of_word in ids for id in of_word), np.int64)
+        shape = len(tokenizer.tokenizer), len(ids)
+        weights = sparse.coo_array((1 / (1 + column), (row, column)), shape).tocsr()
         totals = np.asarray(weights.sum(axis=1)).ravel()
         vectors: Array = (weights @ self.vectors) / np.maximum(totals, 1e-12)[:, None]
         return vectors.astype(np.float32)
-
-
-def _unit_rows(vectors: Array) -> tuple[Array, Array]:
-    lengths = np.linalg.norm(vectors, axis=1)
-    return vectors / np.maximum(lengths, 1e-12)[:, None], lengths > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,30 +193,36 @@ class EmbeddingMap:
         return torch.from_numpy(new_rows).to(old.dtype)
 
 
-def subword_forms(tokenizer: SubwordTokenizer) -> list[Form | None]:
-    """List the form of each subword, by id; None for special tokens.
+def is_byte_level(tokenizer: SubwordTokenizer) -> bool:
+    """Whether the subwords of a tokenizer are bytes, as in byte-level BPE."""
+    settings = json.loads(tokenizer.backend.to_str())
+    return '"ByteLevel"' in json.dumps([settings["pre_tokenizer"], settings["decoder"]])
+
+
+def subword_texts(tokenizer: SubwordTokenizer) -> list[tuple[bool, str] | None]:
+    """List for each subword id whether it begins a word, and its text without the marks of its
+    tokenizer; None for special tokens.
 
     A byte-level subword that is no whole character has ``PARTIAL`` and its bytes as characters.
     """
     settings = json.loads(tokenizer.backend.to_str())
     prefix = settings["model"].get("continuing_subword_prefix") or ""
-    is_bytes = '"ByteLevel"' in json.dumps([settings["pre_tokenizer"], settings["decoder"]])
     special = {entry["id"] for entry in settings["added_tokens"]}
-    decoder = decoders.ByteLevel()
+    is_bytes, decoder = is_byte_level(tokenizer), decoders.ByteLevel()
     vocabulary = tokenizer.backend.get_vocab()
-    forms: list[Form | None] = [None] * (max(vocabulary.values()) + 1)
-    for token, id in vocabulary.items():
+    texts: list[tuple[bool, str] | None] = [None] * (max(vocabulary.values()) + 1)
+    for name, id in vocabulary.items():
         if id in special:
             continue
         if prefix:
-            forms[id] = Form(not token.startswith(prefix), token.removeprefix(prefix))
+            texts[id] = not name.startswith(prefix), name.removeprefix(prefix)
         elif is_bytes:
-            text = decoder.decode([token])
-            text = PARTIAL + token if PARTIAL in text else text
-            forms[id] = Form(text.startswith(" "), text.removeprefix(" "))
+            text = decoder.decode([name])
+            text = PARTIAL + name if PARTIAL in text else text
+            texts[id] = text.startswith(" "), text.removeprefix(" ")
         else:
-            forms[id] = Form(token.startswith("▁"), token.removeprefix("▁"))
-    return forms
+            texts[id] = name.startswith("▁"), name.removeprefix("▁")
+    return texts
 
 
 def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
@@ -243,19 +237,20 @@ def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
         if isinstance(token, str) and before is not None:
             id = new.tokenizer.convert_tokens_to_ids(token)
             pairs[id] = old.tokenizer.convert_tokens_to_ids(before)
-    known: dict[Form, int] = {}
-    for id, form in enumerate(subword_forms(old)):
-        if form is not None:
-            known.setdefault(form, id)
+    old_ids: dict[tuple[bool, str], int] = {}
+    for id, subword in enumerate(subword_texts(old)):
+        if subword is not None:
+            old_ids.setdefault(subword, id)
     normalizer = old.backend.normalizer
-    for id, form in enumerate(subword_forms(new)):
-        if form is None:
+    for id, subword in enumerate(subword_texts(new)):
+        if subword is None:
             continue
-        texts = [form.text]
-        if normalizer is not None and not form.text.startswith(PARTIAL):
-            texts.append(normalizer.normalize_str(form.text).strip(" ▁"))
-        candidates = (Form(b, t) for b in (form.begins, not form.begins) for t in texts if t)
-        old_id = next((known[candidate] for candidate in candidates if candidate in known), None)
+        begins, text = subword
+        texts = [text]
+        if normalizer is not None and not text.startswith(PARTIAL):
+            texts.append(normalizer.normalize_str(text).strip(" ▁"))
+        candidates = ((b, text) for b in (begins, not begins) for text in texts if text)
+        old_id = next((old_ids[pair] for pair in candidates if pair in old_ids), None)
         if old_id is not None:
             pairs[id] = old_id
     return pairs
@@ -279,19 +274,28 @@ def embedding_map(
             (WECHSEL): then only special tokens, and subwords without vectors, are copied.
     """
     shape = len(new.tokenizer), len(old.tokenizer)
-    special = set(new.tokenizer.all_special_ids)
-    pairs = overlap(old, new)
-    of_special = {id: before for id, before in pairs.items() if id in special}
-    if init == "mean":
-        return EmbeddingMap(_copies(of_special, shape), 0.0)
-    if init == "overlap":
-        return EmbeddingMap(_copies(pairs, shape), 1.0)
-    if vectors is None:
-        similar = focus_weights(cooccurrence_vectors(new, lines), pairs, shape[1])
-        return EmbeddingMap(_first(_copies(pairs, shape), similar), 1.0)
-    similar = wechsel_weights(vectors[1].of_subwords(new), vectors[0].of_subwords(old))
+    pairs, special = overlap(old, new), {*new.tokenizer.all_special_ids}
     copies = _copies(pairs, shape)
-    return EmbeddingMap(_first(_copies(of_special, shape), similar, copies), 1.0)
+    special_copies = _copies({id: pairs[id] for id in pairs if id in special}, shape)
+    if init == "mean":
+        return EmbeddingMap(special_copies, 0.0)
+    layers = [copies]
+    if init == "similarity" and vectors is None:
+        layers += [focus_weights(cooccurrence_vectors(new, lines), pairs, shape[1])]
+    elif vectors is not None:
+        similar = wechsel_weights(vectors[1].of_subwords(new), vectors[0].of_subwords(old))
+        layers = [special_copies, similar, copies]
+    weights = layers[0]
+    for layer in layers[1:]:  # each fills the rows that are still empty
+        empty = np.diff(weights.indptr) == 0
+        weights = (weights + sparse.diags_array(empty.astype(float)) @ layer).tocsr()
+        weights.eliminate_zeros()
+    return EmbeddingMap(weights, 1.0)
+
+
+def _copies(pairs: dict[int, int], shape: tuple[int, int]) -> Any:
+    new, old = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2).T
+    return sparse.coo_array((np.ones(len(new)), (new, old)), shape).tocsr()
 
 
 def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
@@ -304,16 +308,12 @@ def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
         pairs: The overlap, new ids to old ids.
         num_old: Size of the old vocabulary.
     """
-    units, known = _unit_rows(vectors)
+    known = vectors.any(axis=1)
     anchors = np.array([id for id in sorted(pairs) if known[id]], dtype=np.int64)
-    rows = np.array([id for id in range(len(vectors)) if known[id] and id not in pairs])
-    blocks, columns = [], np.array([pairs[id] for id in anchors], dtype=np.int64)
-    for start in range(0, len(rows) if len(anchors) else 0, _ROWS):
-        chosen = rows[start : start + _ROWS]
-        weights = sparsemax(units[chosen] @ units[anchors].T)
-        row, column = np.nonzero(weights)
-        blocks.append((weights[row, column], chosen[row], columns[column]))
-    return _matrix(blocks, (len(vectors), num_old))
+    rows = np.array([id for id in np.flatnonzero(known) if id not in pairs], dtype=np.int64)
+    columns = np.array([pairs[id] for id in anchors], dtype=np.int64)
+    shape = len(vectors), num_old
+    return _similarity_weights(vectors[rows], vectors[anchors], rows, columns, shape, sparsemax)
 
 
 def wechsel_weights(new: Array, old: Array) -> Any:
@@ -326,18 +326,35 @@ def wechsel_weights(new: Array, old: Array) -> Any:
         new: Static vectors of the new subwords [V, width]; zeros where unknown.
         old: Those of the old subwords, in the same space [V_old, width].
     """
-    (units, known), (old_units, old_known) = _unit_rows(new), _unit_rows(old)
-    rows, columns = np.flatnonzero(known), np.flatnonzero(old_known)
-    blocks = []
-    for start in range(0, len(rows) if len(columns) else 0, _ROWS):
-        chosen = rows[start : start + _ROWS]
-        cosines = units[chosen] @ old_units[columns].T
-        count = min(NEIGHBORS, len(columns))
+
+    def softmax_of_nearest(cosines: Array) -> Array:
+        count = min(NEIGHBORS, cosines.shape[1])
         nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
         weights = np.exp((np.take_along_axis(cosines, nearest, axis=1) - 1) / TEMPERATURE)
-        weights /= weights.sum(axis=1, keepdims=True)
-        blocks.append((weights.ravel(), np.repeat(chosen, count), columns[nearest.ravel()]))
-    return _matrix(blocks, (len(new), len(old)))
+        spread = np.zeros_like(cosines)
+        np.put_along_axis(spread, nearest, weights / weights.sum(axis=1, keepdims=True), axis=1)
+        return spread
+
+    rows, columns = (np.flatnonzero(vectors.any(axis=1)) for vectors in (new, old))
+    shape = len(new), len(old)
+    return _similarity_weights(new[rows], old[columns], rows, columns, shape, softmax_of_nearest)
+
+
+def _similarity_weights(
+    new: Array,
+    old: Array,
+    rows: Array,
+    columns: Array,
+    shape: tuple[int, int],
+    weigh: Callable[[Array], Array],
+) -> Any:
+    weights = sparse.csr_array(shape)
+    new, old = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (new, old))
+    for start in range(0, len(new) if len(old) else 0, _ROWS):
+        part = sparse.coo_array(weigh(new[start : start + _ROWS] @ old.T))
+        row, column = part.coords
+        weights += sparse.coo_array((part.data, (rows[start + row], columns[column])), shape)
+    return weights
 
 
 def sparsemax(scores: Array) -> Array:
@@ -355,7 +372,7 @@ def with_vocabulary(
     name: str,
     old: SubwordTokenizer,
     new: SubwordTokenizer,
-    made: EmbeddingMap,
+    embeddings: EmbeddingMap,
     *,
     seed: int = 0,
     **options: Any,
@@ -377,59 +394,33 @@ def with_vocabulary(
             f"model {name!r} counts positions from its padding id {config.pad_token_id}, but the "
             f"new vocabulary pads with {pad}."
         )
-    model = _load_with_head(name, config, options)
-    state = model.state_dict()
-    special = set(old.tokenizer.all_special_ids)
-    ordinary = np.array([id for id in range(made.weights.shape[1]) if id not in special])
-    for weight_name in _vocabulary_weights(model):
-        rows = state[weight_name][: made.weights.shape[1]]  # without rows of padded vocabularies
-        state[weight_name] = made.apply(rows, ordinary, seed)
-    config = copy.deepcopy(model.config)
-    config.vocab_size = made.weights.shape[0]
-    for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk"):
-        if getattr(config, f"{role}_token_id", None) is not None:
-            setattr(config, f"{role}_token_id", getattr(new.tokenizer, f"{role}_token_id"))
-    fresh = type(model)(config)
-    fresh.load_state_dict(state)
-    fresh.tie_weights()
-    return fresh.eval()
-
-
-def _load_with_head(name: str, config: Any, options: dict[str, Any]) -> Any:
+    model: Any = None
     if type(config) in AutoModelForMaskedLM._model_mapping or getattr(config, "auto_map", None):
         with contextlib.suppress(MissingHead):
-            return load_weights(AutoModelForMaskedLM, name, config, new_head=False, **options)
-    return load_weights(AutoModel, name, config, **options)
-
-
-def _vocabulary_weights(model: Any) -> list[str]:
+            model = load_weights(AutoModelForMaskedLM, name, config, new_head=False, **options)
+    model = load_weights(AutoModel, name, config, **options) if model is None else model
+    # The weights of the vocabulary are those whose shape depends on its size.
     config = copy.deepcopy(model.config)
     config.vocab_size += 1
     with torch.device("meta"):
         larger = type(model)(config).state_dict()
-    return [name for name, value in model.state_dict().items() if value.shape != larger[name].shape]
-
-
-def _first(*matrices: Any) -> Any:
-    result = matrices[0]
-    for matrix in matrices[1:]:
-        empty = np.diff(result.indptr) == 0
-        result = (result + sparse.diags_array(empty.astype(float)) @ matrix).tocsr()
-        result.eliminate_zeros()
-    return result
-
-
-def _copies(pairs: dict[int, int], shape: tuple[int, int]) -> Any:
-    new, old = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2).T
-    return _matrix([(np.ones(len(new)), new, old)], shape)
-
-
-def _matrix(blocks: list[tuple[Array, Array, Array]], shape: tuple[int, int]) -> Any:
-    empty = (np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
-    values, rows, columns = (np.concatenate(arrays) for arrays in zip(empty, *blocks, strict=True))
-    matrix = sparse.coo_array((values, (rows, columns)), shape).tocsr()
-    matrix.eliminate_zeros()
-    return matrix
+    state = model.state_dict()
+    special = {*old.tokenizer.all_special_ids}
+    num_new, num_old = embeddings.weights.shape
+    ordinary = np.array([id for id in range(num_old) if id not in special])
+    for weight_name, value in state.items():
+        if value.shape != larger[weight_name].shape:
+            rows = value[:num_old]  # without rows of padded vocabularies
+            state[weight_name] = embeddings.apply(rows, ordinary, seed)
+    config = copy.deepcopy(model.config)
+    config.vocab_size = num_new
+    for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk"):
+        if getattr(config, f"{role}_token_id", None) is not None:
+            setattr(config, f"{role}_token_id", getattr(new.tokenizer, f"{role}_token_id"))
+    resized = type(model)(config)
+    resized.load_state_dict(state)
+    resized.tie_weights()
+    return resized.eval()
 
 
 def transfer(
@@ -440,7 +431,7 @@ def transfer(
     folder: Path,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Write the model with the new vocabulary; return the numbers of its embeddings."""
+    """Write the model with the new vocabulary, and count its embeddings by origin."""
     name = str(command.for_)
     reporter.log(f"embeddings of {name}: {command.init}")
     vectors = None

@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 from finetune.data.running_text import TextSource
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.vocabulary import (
-    LAYOUTS,
-    Layout,
+    TEMPLATES,
+    SpecialTokenTemplate,
     coverage,
     fingerprint,
     kind_of,
@@ -53,12 +53,12 @@ def test_saved_tokenizer_is_accepted(kind: str, tmp_path: Path):
     assert len(plain) <= 400
     loaded = SubwordTokenizer.saved(tmp_path, words=True)
     assert kind_of(loaded) == kind and not lowercases(loaded)
-    layout = LAYOUTS[kind]
-    assert [plain.convert_ids_to_tokens(id) for id in range(5)] == list(layout.tokens)
+    template = TEMPLATES[kind]
+    assert [plain.convert_ids_to_tokens(id) for id in range(5)] == list(template.tokens)
     running = SubwordTokenizer.saved(tmp_path)
     pair = plain("Paris", "Berlin")["input_ids"]
     assert pair == running.build(*running.text_subwords(["Paris", "Berlin"]))[0]
-    assert plain.mask_token == layout.roles["mask"]
+    assert plain.mask_token == template.roles["mask"]
     for line in LINES[:5]:
         back = plain.decode(plain(line)["input_ids"], skip_special_tokens=True)
         assert back.replace(" ", "") == line.replace(" ", "")
@@ -98,7 +98,7 @@ def test_lower_case_keeps_accents_and_vowel_signs():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_layout_of_a_model_gives_the_same_template(family: str):
     own = SubwordTokenizer(tokenizer(family))
-    made = trained(kind_of(own), layout=Layout.of(own))
+    made = trained(kind_of(own), template=SpecialTokenTemplate.of(own))
     assert made.tokenizer.pad_token_id == own.tokenizer.pad_token_id
     assert made.uses_segments == own.uses_segments
     for before, after in ((own.single, made.single), (own.pair, made.pair)):

@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from finetune.models.loading import quiet
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.vocabulary import Layout, kind_of, train_tokenizer
+from finetune.pretraining.vocabulary import SpecialTokenTemplate, kind_of, train_tokenizer
 from finetune.pretraining.vocabulary_transfer import (
     WordVectors,
     cooccurrence_vectors,
@@ -19,7 +19,7 @@ from finetune.pretraining.vocabulary_transfer import (
     focus_weights,
     overlap,
     sparsemax,
-    subword_forms,
+    subword_texts,
     wechsel_weights,
     with_vocabulary,
 )
@@ -39,7 +39,9 @@ FAMILIES = ("bert roberta albert distilbert modernbert deberta-v2 mpnet").split(
 
 
 def new_tokenizer(old: SubwordTokenizer, kind: str | None = None, size: int = 420):
-    made = train_tokenizer(lambda: LINES, kind or kind_of(old), size, layout=Layout.of(old))
+    made = train_tokenizer(
+        lambda: LINES, kind or kind_of(old), size, template=SpecialTokenTemplate.of(old)
+    )
     return SubwordTokenizer(made, words=True)
 
 
@@ -55,20 +57,20 @@ def test_overlap_by_text_across_kinds(family: str, kind: str):
         ids = (getattr(each.tokenizer, f"{role}_token_id") for each in (new, old))
         assert pairs[next(ids)] == next(ids)
     assert len(set(new.tokenizer.all_special_ids) & pairs.keys()) == 5
-    old_forms, new_forms = subword_forms(old), subword_forms(new)
+    old_texts, new_texts = subword_texts(old), subword_texts(new)
     assert len(pairs) > 20
     for id, before in pairs.items():
-        a, b = new_forms[id], old_forms[before]
+        a, b = new_texts[id], old_texts[before]
         assert (a is None) == (b is None)
-        assert a is None or a.text in (b.text, b.text.lower()) or a.text.lower() == b.text
+        assert a is None or a[1] in (b[1], b[1].lower()) or a[1].lower() == b[1]
 
 
 def test_bytes_are_no_characters():
     old = SubwordTokenizer(tokenizer("bert"))
     new = new_tokenizer(old, "bpe")
-    forms = subword_forms(new)
+    texts = subword_texts(new)
     _, *ids = new.text_subwords(["ጨ"])[0]  # not in the text: a space and single bytes
-    assert all(forms[id].text.startswith("\ufffd") for id in ids)
+    assert all(texts[id][1].startswith("\ufffd") for id in ids)
     assert not overlap(old, new).keys() & set(ids)
 
 
