@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.annotation.rows import OTHER_COLUMNS, Omissions, WordRow, counted, with_text
+from finetune.annotation.rows import OTHER_COLUMNS, AnnotatedRow, Omissions, counted
 from finetune.data.dataset import DataError
 from finetune.data.files import IGNORED_NAMES, read_characters, read_lines
 from finetune.data.token_records import TokenRecord, covers, read_relations, with_spans
@@ -177,12 +177,11 @@ def _matching_text(raw: str, annotations: Sequence[Annotation]) -> str:
     return next(fitting, text)
 
 
-def write_documents(rows: Sequence[WordRow], folder: Path, omitted: Omissions) -> None:
+def write_documents(rows: Sequence[AnnotatedRow], folder: Path, omitted: Omissions) -> None:
     """Write a document for each row, named by its id."""
     names: set[str] = set()
     width = len(str(len(rows)))
     for number, row in enumerate(rows, 1):
-        row = with_text(row, omitted)
         name, key = f"{number:0{width}}", row.example.key
         if key is not None and re.fullmatch(r"\w[\w.-]*", str(key)):
             name = str(key)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +17,11 @@ from finetune.annotation.reading import read_annotations
 from finetune.annotation.rows import (
     LEFT_OUT,
     OTHER_COLUMNS,
+    AnnotatedRow,
     Annotations,
     Omissions,
-    TextRow,
-    WordRow,
     counted,
-    labeled,
     merged,
-    omit_invisible,
-    omit_relations,
-    omit_votes,
     outermost,
     tokens_of,
     with_text,
@@ -39,7 +33,7 @@ from finetune.data.tokens import split_at_gold
 from finetune.data.word_splitting import split_words
 from finetune.runtime.files import replace_file, replace_folder
 from finetune.runtime.records import write_records
-from finetune.types import TokenExample, UserError, quantity
+from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.annotation.commands import Convert
@@ -84,108 +78,109 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     """
     omitted: Omissions = defaultdict(list)
     rows = annotations.rows
-    if annotations.kind == "tokens" and to not in _WITH_RELATIONS:
-        omit_relations(rows, omitted)
-    if annotations.kind == "tokens" and to in _WITHOUT_WORDS:
-        omit_invisible(rows, omitted)
+    of_words = annotations.kind == "tokens"
+
+    losses: list[tuple[bool, str, str, Callable[[Any], Any]]] = [
+        (
+            not of_words and to in _TOOLS,
+            "with votes of annotators",
+            "the label of the majority is written",
+            lambda example: example.votes,
+        ),
+        (
+            of_words and to not in _WITH_RELATIONS,
+            "with relations between spans",
+            "the relations are not written",
+            lambda example: example.relations,
+        ),
+        (
+            of_words and to in _WITHOUT_WORDS,
+            "with words that begin or end with invisible characters",
+            "a reader of their text leaves these characters out of its words",
+            lambda example: not all(map(_is_visible, example.words)),
+        ),
+    ]
+    for applies, which, what, has_more in losses:
+        if applies and (names := [row.name for row in rows if has_more(row.example)]):
+            omitted[which, what] = names
+    if of_words and to != "conll":
+        is_plain = to not in _TOOLS  # then words may be without a text
+        rows = [
+            row if is_plain and row.example.text is None else with_text(row, omitted)
+            for row in rows
+        ]
     if to == "brat":
         with replace_folder(output) as folder:
             brat.write_documents(rows, folder, omitted)
     elif to in ("conll", "label-studio", "spacy"):
+        if to == "conll":
+            text = "".join(_conll(rows, omitted))
+        elif to == "spacy":
+            pairs = spacy.write_pairs(rows, omitted)
+            lines = (json.dumps(pair, ensure_ascii=False) for pair in pairs)
+            text = "[\n" + ",\n".join(lines) + "\n]\n"
+        else:
+            tasks = list(label_studio.write_tasks(rows))
+            text = json.dumps(tasks, ensure_ascii=False, default=str, indent=1) + "\n"
         with replace_file(output, follow=True) as file:
-            file.write(_text(annotations, to, omitted))
+            file.write(text)
+    elif to == "doccano":
+        write_records(output, [doccano.write_row(row) for row in rows])
+    elif to == "prodigy":
+        spans = (prodigy.write_spans(row, omitted) for row in rows)
+        write_records(output, list(spans if of_words else prodigy.write_choices(rows)))
     else:
-        write_records(output, _json_rows(annotations, to, omitted))
+        has_votes = not of_words and any(row.example.votes for row in rows)
+        plain = [_plain_words(row) if of_words else _plain_text(row, has_votes) for row in rows]
+        write_records(output, plain)
     notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
     left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
     return notes, len(rows) - left_out
 
 
-def _json_rows(annotations: Annotations, to: str, omitted: Omissions) -> list[dict[str, Any]]:
-    rows = annotations.rows
-    convert_row: Any
-    if annotations.kind == "tokens":
-        of_words = {"prodigy": prodigy.write_spans, "doccano": doccano.write_spans}
-        convert_row = of_words.get(to, _plain_words)
-        return [convert_row(row, omitted) for row in rows]
-    if to == "prodigy":
-        convert_row = partial(prodigy.write_choice, prodigy.labels_of(rows))
-    elif to == "doccano":
-        convert_row = doccano.write_label
-    else:
-        convert_row = partial(_plain_text, votes=any(row.example.votes for row in rows))
-    if to in ("prodigy", "doccano"):
-        omit_votes(rows, omitted)
-    return [convert_row(row) for row in rows]
+def _is_visible(word: str) -> bool:
+    offsets = split_words(word)[1]
+    return not word or (bool(offsets) and (offsets[0][0], offsets[-1][1]) == (0, len(word)))
 
 
-def _text(annotations: Annotations, to: str, omitted: Omissions) -> str:
-    rows = annotations.rows
-    if to == "conll":
-        return "".join(_conll(rows, omitted))
-    if to == "spacy":
-        pairs = spacy.write_pairs(rows, omitted)
-        lines = (json.dumps(pair, ensure_ascii=False) for pair in pairs)
-        return "[\n" + ",\n".join(lines) + "\n]\n"
-    if annotations.kind == "text":
-        omit_votes(rows, omitted)
-        tasks = label_studio.write_tasks(rows, label_studio.choice_result)
-    else:
-        with_texts = [with_text(row, omitted) for row in rows]
-        tasks = label_studio.write_tasks(with_texts, label_studio.span_result)
-    return json.dumps(list(tasks), ensure_ascii=False, default=str, indent=1) + "\n"
+def _plain_text(row: AnnotatedRow, has_votes: bool) -> dict[str, Any]:
+    label = row.example.label
+    if has_votes and (row.example.votes or label is not None):
+        label = dict(row.example.votes or ((label, 1),))
+    return merged(row, row.texts | ({} if label is None else {"label": label}))
 
 
-def _plain_text(row: TextRow, votes: bool) -> dict[str, Any]:
-    if votes and (row.example.votes or row.gold is not None):
-        return merged(row, row.texts | {"label": dict(row.example.votes or ((row.gold, 1),))})
-    return merged(row, labeled(row))
-
-
-def _plain_words(row: WordRow, omitted: Omissions) -> dict[str, Any]:
+def _plain_words(row: AnnotatedRow) -> dict[str, Any]:
     example = row.example
     values: dict[str, Any] = {}
     if example.text is None:
         values["tokens"] = list(example.words)
         if example.tags is not None:
             values["tags"] = list(example.tags)
-        spans = example.spans
-        if spans is not None and (_are_more_than_tags(example) or row.relations is not None):
-            values["spans"] = [span._asdict() for span in spans]
+        if example.spans is not None:
+            spans = sorted(example.spans)
+            tags = None if overlapping(spans) else spans_to_tags(spans, len(example.words), "BIO")
+            if row.relations is not None or tags is None or tuple(tags) != example.tags:
+                values["spans"] = [span._asdict() for span in example.spans]
     else:
         values["text"] = example.text
-        if _has_words_of_its_own(row):
+        offsets = tuple(split_words(example.text)[1])
+        if row.relations is not None:
+            offsets = split_offsets(offsets, row.character_spans)
+        if example.offsets is not None and tuple(example.offsets) != offsets:
             values["tokens"] = tokens_of(example)
         if example.spans is not None:
-            row = with_text(row, omitted)
             values["spans"] = [span._asdict() for span in row.character_spans]
     if row.relations is not None:
         values["relations"] = row.relations
     return merged(row, values)
 
 
-def _has_words_of_its_own(row: WordRow) -> bool:
-    example = row.example
-    if example.offsets is None or example.text is None:
-        return False
-    offsets = tuple(split_words(example.text)[1])
-    if row.relations is not None:
-        offsets = split_offsets(offsets, row.character_spans)
-    return tuple(example.offsets) != offsets
-
-
-def _are_more_than_tags(example: TokenExample) -> bool:
-    spans = sorted(example.spans or ())
-    return (
-        overlapping(spans) or tuple(spans_to_tags(spans, len(example.words), "BIO")) != example.tags
-    )
-
-
 _UNWRITABLE = re.compile(r"[\t\n\r]|\A(\ufeff|-DOCSTART|#)|\A\Z")
 _UNWRITABLE_ALONE = re.compile(rf"\s|{_UNWRITABLE.pattern}")
 
 
-def _conll(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[str]:
+def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
     labeled = any(row.example.tags is not None or row.example.spans is not None for row in rows)
     document = None
     for row in rows:

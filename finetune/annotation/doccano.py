@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from finetune.annotation.rows import Omissions, TextRow, WordRow, labeled, merged, with_text
+from finetune.annotation.rows import AnnotatedRow, merged
 from finetune.data.dataset import DataError
+from finetune.types import TextExample
 
 COMMENTS = "Comments"
 """Column of every export of doccano."""
@@ -65,17 +66,14 @@ def _relations(relations: Any, entities: Any, where: str) -> list[dict[str, Any]
         ) from None
 
 
-def write_label(row: TextRow) -> dict[str, Any]:
-    """Convert a text with labels."""
-    return merged(row, labeled(row), {COMMENTS: []})
-
-
-def write_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
-    """Convert words with spans, in UTF-16 code units."""
-    row = with_text(row, omitted)
-    units = utf16_positions(row.example.text or "")
-    values: dict[str, Any] = {"text": row.example.text}
-    if row.example.spans is not None:
+def write_row(row: AnnotatedRow) -> dict[str, Any]:
+    """Convert a text with labels, or words with spans in UTF-16 code units."""
+    example, values = row.example, row.texts
+    if isinstance(example, TextExample):
+        if example.label is not None:
+            values["label"] = example.label
+    elif example.spans is not None:
+        units = utf16_positions(example.text or "")
         values["label"] = [
             [units[start], units[end], label] for start, end, label in row.character_spans
         ]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,29 +28,31 @@ from finetune.evaluation.span_matching import match_spans
 from finetune.evaluation.training_vocabulary import surface
 from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter
-from finetune.types import Span, TextExample, TokenExample, UserError, quantity
+from finetune.types import Span, TextExample, UserError, quantity
 
-_KINDS = {"false positive": "missing span", "miss": "no span"}
-"""Kinds of label errors, by the error of the model if gold were right; other kinds are the same."""
+_SPAN_KINDS = {"false positive": "missing span", "miss": "no span"}
+"""Kinds of label issues, by the error of the model if gold were right; other kinds are the same."""
 
 
 @dataclass(frozen=True, eq=False)
-class Suspect(ErrorCase):
-    """A label that is probably wrong: a mistake of the model, if the label were right.
+class LabelIssue:
+    """A label that is probably wrong, and the label that the models suggest, as texts.
 
-    The mistake has the label in the data and the prediction as texts; its category is ``label``,
-    ``word`` or the kind of span error.
+    ``kind`` is ``label``, ``word`` or the kind of span error.
     """
 
+    example: Any
+    kind: str
+    given: str
+    suggested: str
+    confidence: float
+    """Probability of the suggested label."""
     given_confidence: float
     """Probability of the label in the data."""
+    words: tuple[int, int] | None = None
+    """The words with the label, if it is not of a text."""
     worst: bool = True
-    """Whether it is the first suspect of its sentence."""
-
-    @property
-    def confidence(self) -> float:
-        """Probability of the suggested label."""
-        return float(self.mistake.confidence or 0.0)
+    """Whether it is the first issue of its sentence."""
 
     @property
     def margin(self) -> float:
@@ -60,23 +62,23 @@ class Suspect(ErrorCase):
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values, with words only for labels of words."""
         file, line = file_and_line(self.example.where)
-        record = {
+        values = {
             "file": file,
             "line": line,
-            "given": self.mistake.gold,
-            "suggested": self.mistake.predicted,
+            "given": self.given,
+            "suggested": self.suggested,
             "confidence": round(self.confidence, 6),
             "given_confidence": round(self.given_confidence, 6),
             "margin": round(self.margin, 6),
             "text": self.example.line(),
-            "kind": self.mistake.category,
+            "kind": self.kind,
         }
-        if self.mistake.words is not None:
-            first, end = self.mistake.words
-            record |= {"first_word": first, "end_word": end, "worst": self.worst}
+        if self.words is not None:
+            first, end = self.words
+            values |= {"first_word": first, "end_word": end, "worst": self.worst}
         if self.example.key is not None:
-            record["id"] = self.example.key
-        return record
+            values["id"] = self.example.key
+        return values
 
 
 class CrossFitted(NamedTuple):
@@ -100,34 +102,18 @@ class CrossFitted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Suspects:
-    """All suspects of the training data, the most probable errors first."""
+class LabelIssues:
+    """All label issues of the training data, the most probable errors first."""
 
-    found: list[Suspect]
+    issues: list[LabelIssue]
     number: int
     """Number of labels in the data."""
-    share: float | None = None
-    """Estimated fraction of wrong labels; None for spans and for several labels per text."""
-    taken: list[tuple[str, str, float]] = field(default_factory=list)
-    """Given label, true label and estimated number of such errors, most frequent first."""
-    score: CrossFitted | None = None
     unit: str = "label"
     """The unit of the counts: a label, a word or a span."""
-
-
-def search_label_errors(folds: Path) -> Suspects:
-    """Rank the labels of the training data of a folder of `--folds`.
-
-    Raises UserError if the models are no better than a constant rule.
-    """
-    validated = predict_folds(folds, Reporter())
-    score = cross_fitted_score(validated)
-    if score.value <= score.baseline:
-        raise UserError(
-            f"--label-errors: the models learned nothing, {score}, so their suspects would be "
-            "chance: train the folds with more --epochs, or with another --model."
-        )
-    return replace(find_suspects(validated), score=score)
+    share: float | None = None
+    """Estimated fraction of wrong labels; None for spans and for several labels per text."""
+    errors: list[tuple[str, str, float]] = field(default_factory=list)
+    """Given label, true label and estimated number of such errors, most frequent first."""
 
 
 def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
@@ -137,177 +123,147 @@ def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
     rule predicts the most frequent label. For spans it is F1, and the rule predicts every word as a
     span of the most frequent type.
     """
-    task, examples = validated.task, validated.examples
-    labels = list(task.state.labels)
-    if task.state.kind == "spans":
-        return _score_of_spans(examples, validated.predictions)
-    if task.description.words:
-        gold = np.concatenate([_classes(task.state, example, labels) for example in examples])
-        best = np.concatenate([np.array(rows).argmax(-1) for rows in validated.predictions if rows])
-    else:
-        probabilities = np.array(validated.predictions, dtype=float)
-        if isinstance(examples[0].label, tuple):
-            gold = np.array([[name in example.label for name in labels] for example in examples])
-            frequent = gold.mean(0) > 0.5
-            value, baseline = ((gold == guess).mean() for guess in (probabilities > 0.5, frequent))
-            rule = "always deciding for the majority"
-            return CrossFitted("accuracy", value, baseline, rule, gold.size)
-        gold = np.array([labels.index(str(example.label)) for example in examples])
-        best = probabilities.argmax(-1)
-    counts = np.bincount(gold, minlength=len(labels))
+    examples, labels = validated.examples, list(validated.task.state.labels)
+    if validated.task.state.kind == "spans":
+        gold = [example.spans or () for example in examples]
+        predicted = [[Span(*span[:3]) for span in each["spans"]] for each in validated.predictions]
+        label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
+        words = [[Span(n, n + 1, label) for n in range(len(e.words))] for e in examples]
+        metric = "span_f1_strict"
+        value, baseline = (scores_of("spans", gold, spans)[metric] for spans in (predicted, words))
+        number = sum(map(len, gold))
+        return CrossFitted(metric, value, baseline, f"every word as {label!r}", number)
+    if isinstance(examples[0], TextExample) and isinstance(examples[0].label, tuple):
+        is_gold = np.array([[name in example.label for name in labels] for example in examples])
+        probable = np.array(validated.predictions, dtype=float) > 0.5
+        value, baseline = ((is_gold == x).mean() for x in (probable, is_gold.mean(0) > 0.5))
+        rule = "always deciding for the majority"
+        return CrossFitted("accuracy", value, baseline, rule, is_gold.size)
+    classes, probabilities, _ = _gold_classes(validated)
+    counts = np.bincount(classes, minlength=len(labels))
     rule = f"always predicting {labels[counts.argmax()]!r}"
-    value, baseline = float((best == gold).mean()), counts.max() / len(gold)
-    return CrossFitted("accuracy", value, baseline, rule, len(gold))
+    value = float((probabilities.argmax(-1) == classes).mean())
+    return CrossFitted("accuracy", value, counts.max() / len(classes), rule, len(classes))
 
 
-def _score_of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> CrossFitted:
-    gold = [example.spans or () for example in examples]
-    predicted = [[Span(*span[:3]) for span in prediction["spans"]] for prediction in predictions]
-    value = scores_of("spans", gold, predicted)["span_f1_strict"]
-    label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
-    single = [[Span(n, n + 1, label) for n in range(len(example.words))] for example in examples]
-    by_rule = scores_of("spans", gold, single)["span_f1_strict"]
-    number = sum(map(len, gold))
-    return CrossFitted("span_f1_strict", value, by_rule, f"every word as {label!r}", number)
-
-
-def _classes(record: Any, example: TokenExample, labels: Sequence[str]) -> np.ndarray:
-    tags: Sequence[str] = example.tags or ()
-    if record.scheme is not None:
-        tags = convert_tags(tags, record.source, record.scheme)
-    return np.array([labels.index(tag) for tag in tags], dtype=int)
-
-
-def find_suspects(validated: OutOfFold) -> Suspects:
-    """Rank the labels of cross-validated data."""
-    task, data = validated.task, (validated.examples, validated.predictions)
-    if task.state.kind == "spans":
-        return _of_spans(*data)
-    if task.description.words:
-        return _of_words(task.state, *data, list(task.state.labels))
-    return _of_texts(*data, list(task.state.labels))
-
-
-def _of_texts(
-    examples: Sequence[TextExample], predictions: Sequence[Any], labels: list[str]
-) -> Suspects:
-    probabilities = np.array(predictions, dtype=float)  # [N, C]
-    if not isinstance(examples[0].label, tuple):
-        gold = np.array([labels.index(str(example.label)) for example in examples])
-        suspects = _text_suspects(examples, labels, probabilities, gold)
-        return Suspects(suspects, len(gold), *_noise(probabilities, gold, labels))
-    suspects = []  # each of several labels is a decision between two classes
-    for index, name in enumerate(labels):
-        positive = probabilities[:, index]
-        gold = np.array(
-            [name in cast("tuple[str, ...]", example.label) for example in examples], int
-        )
-        suspects += _text_suspects(
-            examples, (f"not {name}", name), np.stack([1 - positive, positive], 1), gold
-        )
-    return Suspects(sorted(suspects, key=lambda s: -s.margin), probabilities.size)
-
-
-def _text_suspects(
-    examples: Sequence[TextExample],
-    labels: Sequence[str],
-    probabilities: np.ndarray,
-    gold: np.ndarray,
-) -> list[Suspect]:
-    suspects = []
-    for i, j in probable_label_errors(probabilities, gold):
-        mistake = Mistake("label", labels[gold[i]], labels[j], float(probabilities[i, j]))
-        suspects.append(Suspect(examples[i], mistake, float(probabilities[i, gold[i]])))
-    return suspects
-
-
-def _of_words(
-    record: Any, examples: Sequence[TokenExample], predictions: Sequence[Any], labels: list[str]
-) -> Suspects:
-    probabilities = np.concatenate([np.array(rows, dtype=float) for rows in predictions])  # [W, C]
-    classes = [_classes(record, example, labels) for example in examples]
-    flat = np.concatenate(classes)
-    words = [(index, word) for index, each in enumerate(classes) for word in range(len(each))]
-    worst: dict[int, float] = {}
-    rows = []
-    for i, j in probable_label_errors(probabilities, flat):  # in descending order of the margin
-        index, word = words[i]
-        sure, old = float(probabilities[i, j]), float(probabilities[i, flat[i]])
-        mistake = Mistake("word", labels[flat[i]], labels[j], sure, (word, word + 1))
-        suspect = Suspect(examples[index], mistake, old, worst=index not in worst)
-        worst.setdefault(index, suspect.margin)
-        rows.append((index, suspect))
-    rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
-    suspects = [suspect for _, suspect in rows]
-    return Suspects(suspects, len(flat), *_noise(probabilities, flat, labels), unit="word")
-
-
-def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> Suspects:
-    # Without the mean probability of their type, models that predict few spans would rank all
-    # missed gold spans before all predicted spans.
-    gold = [tuple(example.spans or ()) for example in examples]
-    predicted = [
-        {Span(start, end, label): score for start, end, label, score in prediction["spans"]}
-        for prediction in predictions
-    ]
-    gold_scores = [
-        dict(zip(spans, prediction["gold"], strict=True))
-        for spans, prediction in zip(gold, predictions, strict=True)
-    ]
-    by_type: dict[str, list[float]] = {}
-    for scores in gold_scores:
-        for span, score in scores.items():
-            by_type.setdefault(span.label, []).append(score)
-    mean = {label: float(np.mean(values)) for label, values in by_type.items()}
-    wrong = []
-    for index, (known, found_spans) in enumerate(zip(gold_scores, predicted, strict=True)):
-        confidences = {span: 1 - score for span, score in known.items()} | found_spans
-        words = examples[index].words
-        for match in match_spans(gold[index], found_spans):
-            wrong_span = match.predicted or match.gold
-            if match.kind != "correct" and wrong_span is not None:
-                sides = [s and s._asdict() | {"text": surface(words, s)} for s in match]
-                confidence = confidences.get(wrong_span)
-                mistake = Mistake(match.kind, sides[0], sides[1], confidence, wrong_span[:2])
-                wrong.append((index, mistake))
-    rows = []
-    for index, mistake in wrong:
-        gold_span, suggested = mistake.gold, mistake.predicted
-        confidence = float(mistake.confidence or 0.0)
-        if confidence < mean.get((suggested or gold_span)["label"], 1.0):
+def _gold_classes(
+    validated: OutOfFold,
+) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int | None]]]:
+    # The class [N] and probabilities [N, C] of each label of a text or word, its example and word.
+    state, predictions = validated.task.state, validated.predictions
+    labels, names, locations = list(state.labels), list[str](), list[tuple[int, int | None]]()
+    for index, example in enumerate(validated.examples):
+        if not validated.task.description.words:
+            names.append(str(example.label))
+            locations.append((index, None))
             continue
-        given_confidence = 1 - confidence
-        if gold_span is not None:
-            span = Span(gold_span["start"], gold_span["end"], gold_span["label"])
-            given_confidence = gold_scores[index][span]
-        # the probability of no span is usually close to 1
-        usual = [1.0 if s is None else mean.get(s["label"], 1.0) for s in (suggested, gold_span)]
-        excess = (confidence - usual[0]) - (given_confidence - usual[1])
-        old, new = (
-            "nothing" if s is None else f"{s['label']} {s['text']!r}"
-            for s in (gold_span, suggested)
-        )
-        category = _KINDS.get(mistake.category, mistake.category)
-        mistake = mistake._replace(category=category, gold=old, predicted=new)
-        rows.append((excess, index, Suspect(examples[index], mistake, given_confidence)))
-    rows.sort(key=lambda row: -row[0])
-    suspects, seen = [], set()
-    for _, index, suspect in rows:
-        suspects.append(replace(suspect, worst=index not in seen))
-        seen.add(index)
-    return Suspects(suspects, sum(map(len, gold)), unit="span")
+        tags = example.tags or ()
+        if state.scheme is not None:
+            tags = convert_tags(tags, state.source, state.scheme)
+        names += tags
+        locations += [(index, word) for word in range(len(tags))]
+    classes = np.array([labels.index(name) for name in names], dtype=int)
+    rows = [np.array(each, dtype=float).reshape(-1, len(labels)) for each in predictions]
+    return classes, np.concatenate(rows), locations
 
 
-def _noise(
-    probabilities: np.ndarray, gold: np.ndarray, labels: Sequence[str]
-) -> tuple[float, list[tuple[str, str, float]]]:
-    joint = confident_joint(probabilities, gold)
-    taken = [
-        (labels[i], labels[j], float(joint[i, j]) * len(gold))
+def find_label_issues(validated: OutOfFold) -> LabelIssues:
+    """Rank the labels of cross-validated data."""
+    examples, labels = validated.examples, list(validated.task.state.labels)
+    if validated.task.state.kind == "spans":
+        return _span_issues(examples, validated.predictions)
+    if isinstance(examples[0], TextExample) and isinstance(examples[0].label, tuple):
+        probabilities = np.array(validated.predictions, dtype=float)
+        locations: list[tuple[int, int | None]] = [(index, None) for index in range(len(examples))]
+        issues = []  # each of several labels is a decision between two classes
+        for name, positive in zip(labels, probabilities.T, strict=True):
+            gold = np.array([name in example.label for example in examples], dtype=int)
+            both = np.stack([1 - positive, positive], 1)
+            issues += _class_issues(examples, (f"not {name}", name), gold, both, locations)
+        return LabelIssues(sorted(issues, key=lambda s: -s.margin), probabilities.size)
+    classes, probabilities, locations = _gold_classes(validated)
+    joint = confident_joint(probabilities, classes)
+    errors = [
+        (labels[i], labels[j], float(joint[i, j]) * len(classes))
         for i, j in zip(*np.nonzero(joint), strict=True)
         if i != j
     ]
-    return 1 - float(np.trace(joint)), sorted(taken, key=lambda row: -row[2])
+    return LabelIssues(
+        _class_issues(examples, labels, classes, probabilities, locations),
+        len(classes),
+        "word" if validated.task.description.words else "label",
+        1 - float(np.trace(joint)),
+        sorted(errors, key=lambda error: -error[2]),
+    )
+
+
+def _class_issues(
+    examples: Sequence[Any],
+    labels: Sequence[str],
+    classes: np.ndarray,
+    probabilities: np.ndarray,
+    locations: Sequence[tuple[int, int | None]],
+) -> list[LabelIssue]:
+    worst: dict[int, float] = {}
+    rows = []
+    for i, j in probable_label_errors(probabilities, classes):  # in descending order of the margin
+        index, word = locations[i]
+        issue = LabelIssue(
+            examples[index],
+            "label" if word is None else "word",
+            labels[classes[i]],
+            labels[j],
+            float(probabilities[i, j]),
+            float(probabilities[i, classes[i]]),
+            None if word is None else (word, word + 1),
+            worst=index not in worst,
+        )
+        worst.setdefault(index, issue.margin)
+        rows.append((index, issue))
+    rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
+    return [issue for _, issue in rows]
+
+
+def _span_issues(examples: Sequence[Any], predictions: Sequence[Any]) -> LabelIssues:
+    gold_scores = [
+        dict(zip(example.spans or (), prediction["gold"], strict=True))
+        for example, prediction in zip(examples, predictions, strict=True)
+    ]
+    by_type = defaultdict[str, list[float]](list)
+    for scores in gold_scores:
+        for span, score in scores.items():
+            by_type[span.label].append(score)
+    # Without the mean probability of their type, models that predict few spans would rank all
+    # missed gold spans before all predicted spans.
+    mean = {label: float(np.mean(scores)) for label, scores in by_type.items()}
+    rows = []
+    for index, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
+        predicted = {Span(*span[:3]): span[3] for span in prediction["spans"]}
+        scores = gold_scores[index]
+        confidences = {span: 1 - score for span, score in scores.items()} | predicted
+        for match in match_spans(tuple(example.spans or ()), predicted):
+            gold, suggested = match
+            span = suggested or gold
+            confidence = float(confidences[span])
+            if match.kind == "correct" or confidence < mean.get(span.label, 1.0):
+                continue
+            given_confidence = 1 - confidence if gold is None else scores[gold]
+            # the probability of no span is usually close to 1
+            usual = [1.0 if s is None else mean.get(s.label, 1.0) for s in (suggested, gold)]
+            excess = (confidence - usual[0]) - (given_confidence - usual[1])
+            given, instead = (
+                "nothing" if s is None else f"{s.label} {surface(example.words, s)!r}"
+                for s in (gold, suggested)
+            )
+            kind, words = _SPAN_KINDS.get(match.kind, match.kind), (span.start, span.end)
+            issue = LabelIssue(example, kind, given, instead, confidence, given_confidence, words)
+            rows.append((excess, index, issue))
+    rows.sort(key=lambda row: -row[0])
+    issues, seen = [], set()
+    for _, index, issue in rows:
+        issues.append(replace(issue, worst=index not in seen))
+        seen.add(index)
+    return LabelIssues(issues, sum(map(len, gold_scores)), "span")
 
 
 def file_and_line(where: str) -> tuple[str, int | None]:
@@ -321,33 +277,41 @@ def file_and_line(where: str) -> tuple[str, int | None]:
 
 
 def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
-    """Print the most probable label errors, write all to ``out``; return whether there is one."""
-    suspects = search_label_errors(folds)
-    _print_suspects(suspects, examples)
-    if out is not None:
-        rows = (json.dumps(s.to_dict(), ensure_ascii=False) + "\n" for s in suspects.found)
-        write_text(out, "".join(rows), follow=True)
-        show(f"all suspects, the most probable first: {out}")
-    return bool(suspects.found)
+    """Print the most probable label errors of a folder of `--folds`, and write all to ``out``.
 
+    Returns:
+        Whether there is one.
 
-def _print_suspects(suspects: Suspects, examples: int) -> None:
-    number = quantity(len(suspects.found), "suspect")
-    show(f"{number} among the {quantity(suspects.number, suspects.unit)} of the training data")
-    score = suspects.score
-    show(str(score))
-    if score is not None and score.is_weak:
-        show("warning: this is hardly better than chance, and so are the suspects", error=True)
-    if suspects.share is not None:
-        show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
-    for label, true, expected in suspects.taken[:8]:
-        show(f"  labeled {label}, probably {true}: about {expected:,.0f}")
-    for suspect in [suspect for suspect in suspects.found if suspect.worst][:examples]:
-        file, line = file_and_line(suspect.example.where)
-        category, label, suggested = suspect.mistake[:3]
-        kind = "" if category in ("label", "word") else f" ({category})"
-        show(
-            f"{file if line is None else f'{file}:{line}'}  {label} -> {suggested} "
-            f"({suspect.confidence:.3f} against {suspect.given_confidence:.3f}){kind}\n"
-            f"    {suspect.excerpt}"
+    Raises:
+        UserError: The models are no better than a constant rule.
+    """
+    validated = predict_folds(folds, Reporter())
+    score = cross_fitted_score(validated)
+    if score.value <= score.baseline:
+        raise UserError(
+            f"--label-errors: the models learned nothing, {score}, so their label issues would be "
+            "chance: train the folds with more --epochs, or with another --model."
         )
+    found = find_label_issues(validated)
+    number, labels = quantity(len(found.issues), "label issue"), quantity(found.number, found.unit)
+    show(f"{number} among the {labels} of the training data")
+    show(str(score))
+    if score.is_weak:
+        show("warning: this is hardly better than chance, and so are the label issues", error=True)
+    if found.share is not None:
+        show(f"estimated fraction of wrong labels: {100 * found.share:.1f} %")
+    for label, true, expected in found.errors[:8]:
+        show(f"  labeled {label}, probably {true}: about {expected:,.0f}")
+    for issue in [issue for issue in found.issues if issue.worst][:examples]:
+        file, line = file_and_line(issue.example.where)
+        kind = "" if issue.kind in ("label", "word") else f" ({issue.kind})"
+        text = ErrorCase(issue.example, Mistake(issue.kind, None, None, words=issue.words)).excerpt
+        show(
+            f"{file if line is None else f'{file}:{line}'}  {issue.given} -> {issue.suggested} "
+            f"({issue.confidence:.3f} against {issue.given_confidence:.3f}){kind}\n    {text}"
+        )
+    if out is not None:
+        rows = (json.dumps(i.to_dict(), ensure_ascii=False) + "\n" for i in found.issues)
+        write_text(out, "".join(rows), follow=True)
+        show(f"all label issues, the most probable first: {out}")
+    return bool(found.issues)

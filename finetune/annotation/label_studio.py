@@ -9,12 +9,13 @@ characters of a text as Python does.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, TextRow, WordRow, merged
+from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, merged
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
+from finetune.types import TextExample
 
 
 def is_task(row: Mapping[str, Any]) -> bool:
@@ -80,23 +81,20 @@ def _relations(
     return relations
 
 
-def write_tasks(
-    rows: Sequence[AnnotatedRow], result_of: Callable[[Any], list[dict[str, Any]] | None]
-) -> Iterator[dict[str, Any]]:
-    """Yield a task for each text, with the annotations of all its rows.
-
-    ``result_of`` is ``choice_result`` or ``span_result``.
-    """
+def write_tasks(rows: Sequence[AnnotatedRow]) -> Iterator[dict[str, Any]]:
+    """Yield a task for each text, with the annotations of all its rows."""
     tasks: defaultdict[tuple[Any, ...], list[AnnotatedRow]] = defaultdict(list)
     for row in rows:
         alone = id(row) if row.annotator is None else None
-        tasks[alone, row.example.key, *row.texts.values(), row.words].append(row)
+        words = () if isinstance(row.example, TextExample) else row.example.words
+        tasks[alone, row.example.key, *row.texts.values(), words].append(row)
     for group in tasks.values():
         fields = merged(group[0], group[0].texts)
         data = {name: value for name, value in fields.items() if name not in ANNOTATORS}
         task: dict[str, Any] = {"data": data, "annotations": []}
         for row in group:
-            if (result := result_of(row)) is None:
+            result = _choices(row) if isinstance(row.example, TextExample) else _spans(row)
+            if result is None:
                 continue
             if row.predicted:
                 predicted = {"model_version": "finetune", "result": result}
@@ -112,18 +110,17 @@ def _region(number: int, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
     return {**names, "type": kind, "value": dict(value)}
 
 
-def choice_result(row: TextRow) -> list[dict[str, Any]] | None:
-    """The result of a text with labels or a number; None without gold."""
-    if row.kind is None:
+def _choices(row: AnnotatedRow) -> list[dict[str, Any]] | None:
+    label = row.example.label
+    if label is None:
         return None
-    if row.kind == "number":
-        return [_region(0, "number", {"number": row.gold})]
-    chosen = list(row.gold) if row.kind == "labels" else [row.gold]
-    return [_region(0, "choices", {"choices": chosen})]
+    if isinstance(label, float):
+        return [_region(0, "number", {"number": label})]
+    choices = list(label) if isinstance(label, tuple) else [label]
+    return [_region(0, "choices", {"choices": choices})]
 
 
-def span_result(row: WordRow) -> list[dict[str, Any]] | None:
-    """The result of words with spans, and perhaps relations; None without gold."""
+def _spans(row: AnnotatedRow) -> list[dict[str, Any]] | None:
     if row.example.spans is None:
         return None
     text, regions = row.example.text or "", []

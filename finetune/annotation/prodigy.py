@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finetune.annotation.rows import (
-    AnnotatedRow,
-    Omissions,
-    TextRow,
-    WordRow,
-    merged,
-    tokens_of,
-    with_text,
-)
+from finetune.annotation.rows import AnnotatedRow, Omissions, merged, tokens_of
 
 SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of the column ``answer`` with which an annotator excludes a row."""
@@ -35,38 +27,36 @@ def read_choice(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "label": single if style in (None, "single") else chosen}
 
 
-def labels_of(rows: Sequence[TextRow]) -> list[str] | None:
-    """The labels of all rows; None if a row has several."""
-    if any(row.kind == "labels" for row in rows):
-        return None
-    return sorted({str(row.gold) for row in rows if row.gold is not None})
-
-
-def write_choice(labels: list[str] | None, row: TextRow) -> dict[str, Any]:
-    """Convert a text with labels to a task with options; ``labels`` are as in ``labels_of``."""
-    if labels == [] or row.gold is None:
-        return merged(row, row.texts)
-    style = "multiple" if labels is None else "single"
-    chosen = list(row.gold) if labels is None else [row.gold]
-    names = sorted({*chosen}) if labels is None else labels
-    options = [{"id": name, "text": name} for name in names]
-    last = {"options": options, "accept": chosen, "config": {"choice_style": style}}
-    return merged(row, row.texts, last | _answer(row))
+def write_choices(rows: Sequence[AnnotatedRow]) -> Iterator[dict[str, Any]]:
+    """Yield a task for each text, whose options are the labels of all, or its several labels."""
+    several = any(isinstance(row.example.label, tuple) for row in rows)
+    labels = {str(row.example.label) for row in rows if row.example.label is not None}
+    for row in rows:
+        if (label := row.example.label) is None:
+            yield merged(row, row.texts)
+            continue
+        chosen = list(label) if several else [label]
+        names = sorted({*chosen} if several else labels)
+        last: dict[str, Any] = {
+            "options": [{"id": name, "text": name} for name in names],
+            "accept": chosen,
+            "config": {"choice_style": "multiple" if several else "single"},
+        }
+        yield merged(row, row.texts, last | _answer(row))
 
 
 def _answer(row: AnnotatedRow) -> dict[str, str]:
     return {} if row.predicted else {"answer": "accept"}
 
 
-def write_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
+def write_spans(row: AnnotatedRow, omitted: Omissions) -> dict[str, Any]:
     """Convert words with spans to a task with tokens."""
-    row = with_text(row, omitted)
     example = row.example
     offsets = example.offsets or ()
     if example.unreachable:
         what = "written, Prodigy marks whole tokens"
         omitted["with spans inside of words", what].append(row.name)
-    values: dict[str, Any] = {"text": example.text}
+    values = row.texts
     if example.words:
         values["tokens"] = tokens_of(example)
     if example.spans is None:

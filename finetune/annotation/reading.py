@@ -11,8 +11,6 @@ from finetune.annotation.rows import (
     ANNOTATORS,
     AnnotatedRow,
     Annotations,
-    TextRow,
-    WordRow,
     counted,
 )
 from finetune.config.recipes import local_path
@@ -69,8 +67,8 @@ def read_annotations(
     if not isinstance(source, DataFile) and brat.is_document(path := local_path(source)):
         for role, name in (columns or {}).items():
             raise DataError(f"{path}: --columns {role}={name}: documents of brat have no columns.")
-        documents, notes = brat.read_documents(path, encoding)
-        return _of_sentences(documents, notes)
+        sentences, notes = brat.read_documents(path, encoding)
+        return _of_sentences(sentences, notes)
     file = open_data(source, encoding=encoding)
     if file.format == "xml":
         raise DataError(f"{file.name}: senses of words are no labels of texts or spans.")
@@ -98,14 +96,14 @@ def read_annotations(
             "here: give labels of texts, tags of words, or spans."
         )
     if known.keys() & {"words", "tags", "spans"} or _hold_words(records):
-        return _of_tokens(table, records, known)
+        return _of_words(table, records, known)
     return _of_texts(table, records, known)
 
 
 def rows_of_tool(value: Any, where: str) -> Iterator[Record]:
     """Yield the rows of a JSON value of a tool's export; other objects are rows as they are."""
     if spacy.is_pair(value):
-        value = spacy.read_pair(value)
+        value = {"text": value[0], **value[1]}
     if not isinstance(value, dict):
         raise not_an_object(value, where)
     if isinstance(value.get("sentences"), list) and "doc_key" in value:
@@ -127,9 +125,9 @@ def rows_of_tool(value: Any, where: str) -> Iterator[Record]:
         yield Record(values, where)
 
 
-def _of_sentences(records: list[TokenRecord], notes: list[str]) -> Annotations:
-    examples, more = _examples(records)
-    return Annotations("tokens", [WordRow(example, {}) for example in examples], notes + more)
+def _of_sentences(sentences: list[TokenRecord], notes: list[str]) -> Annotations:
+    examples, more = _examples(sentences)
+    return Annotations("tokens", [AnnotatedRow(example, {}) for example in examples], notes + more)
 
 
 def _hold_words(records: Sequence[Record]) -> bool:
@@ -149,56 +147,46 @@ def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -
     kept, notes = (records, []) if named else _without_skipped(records)
     examples = [texts.text_example(index, row, chosen, table) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
-    used = {chosen.text, chosen.pair, chosen.label}
-    rows = _rows(TextRow, converted[""], kept, used)
+    rows = _rows(converted[""], kept, {chosen.text, chosen.pair, chosen.label})
     return Annotations("text", rows, [*table.notes, *notes, *([note] if note else [])])
 
 
 def _without_skipped(records: list[Record]) -> tuple[list[Record], list[str]]:
     kept = [row for row in records if row.values.get("answer") not in prodigy.SKIPPED_ANSWERS]
-    left = [_name(row) for row in records if row.values.get("answer") in prodigy.SKIPPED_ANSWERS]
-    return kept, list(counted(left, "that annotators rejected or ignored", "left out"))
+    names = [_name(row) for row in records if row.values.get("answer") in prodigy.SKIPPED_ANSWERS]
+    return kept, list(counted(names, "that annotators rejected or ignored", "left out"))
 
 
-def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
+def _of_words(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
     columns = {role: name for role, name in columns.items() if role in tokens.ROLES}
     kept, notes = _without_skipped(records)
-    if unsure := [row for row in kept if _has_null(row.values.get("tags"))]:
-        names = [_name(row) for row in unsure]
-        notes += counted(names, "with tags that are withheld", "read without tags")
-        ids = {*map(id, unsure)}
-        kept = [r._replace(values={**r.values, "tags": None}) if id(r) in ids else r for r in kept]
+    abstained = []
+    for number, row in enumerate(kept):
+        tags = row.values.get("tags")
+        if isinstance(tags, list) and None in tags:
+            abstained.append(_name(row))
+            kept[number] = row._replace(values={**row.values, "tags": None})
+    notes += counted(abstained, "with abstained tags", "read without tags")
     chosen = guess_columns(table, columns, kept)
-    if chosen.spans is not None:
-        kept = [_without_spans(row, chosen.spans) for row in kept]
-    text = columns.get("text", "text")
-    spans = []
-    for row in kept:
-        related = row.values.get(chosen.relations or "") is not None
-        spans.append(_with_text(token_record(row, chosen, table.names, related), row, text))
-    examples, more = _examples(spans)
-    rows = _rows(WordRow, examples, kept, {*chosen})
-    return Annotations("tokens", rows, [*table.notes, *notes, *more])
-
-
-def _without_spans(row: Record, column: str) -> Record:
-    if row.values.get(column) is not None:
-        return row
-    values = dict(row.values)
-    if values.get("label") == []:
-        del values["label"]
-        values[column] = []
-    elif values.get("answer") == "accept":
-        values[column] = []
-    return row._replace(values=values)
+    sentences = []
+    for number, row in enumerate(kept):
+        values = dict(row.values)
+        if chosen.spans is not None and values.get(chosen.spans) is None:
+            if values.get("label") == []:
+                del values["label"]
+                values[chosen.spans] = []
+            elif values.get("answer") == "accept":
+                values[chosen.spans] = []
+            kept[number] = row = row._replace(values=values)
+        related = values.get(chosen.relations or "") is not None
+        record = token_record(row, chosen, table.names, related)
+        sentences.append(_with_text(record, row, columns.get("text", "text")))
+    examples, more = _examples(sentences)
+    return Annotations("tokens", _rows(examples, kept, {*chosen}), [*table.notes, *notes, *more])
 
 
 def _name(record: Record | TokenRecord) -> str | int:
     return record.where if record.key is None else record.key
-
-
-def _has_null(tags: Any) -> bool:
-    return isinstance(tags, list) and None in tags
 
 
 def _with_text(record: TokenRecord, row: Record, column: str) -> TokenRecord:
@@ -219,33 +207,29 @@ def _with_text(record: TokenRecord, row: Record, column: str) -> TokenRecord:
 
 
 def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]]:
-    apart = [_name(record) for record in records if record.discontinuous]
-    read = "read from the first start to the last end"
-    notes = list(counted(apart, "with discontinuous spans", read))
-    examples, more = to_bio({"": records})
-    more = [note for note in more if not note.startswith("nested")]
-    return list(examples[""]), notes + more
+    names = [_name(record) for record in records if record.discontinuous]
+    what = "read from the first start to the last end"
+    examples, notes = to_bio({"": records})
+    notes = [note for note in notes if not note.startswith("nested")]
+    return list(examples[""]), [*counted(names, "with discontinuous spans", what), *notes]
 
 
 def _rows(
-    row: type[AnnotatedRow],
-    examples: Sequence[Any],
-    records: Sequence[Record],
-    used: set[str | None],
+    examples: Sequence[Any], records: Sequence[Record], used: set[str | None]
 ) -> list[AnnotatedRow]:
     predicted = any(_is_prediction(record.values) for record in records)
     unread = {*used, *_OF_TOOLS, *(_OF_PREDICTIONS if predicted else ())}
-    if predicted and row is WordRow:
-        unread |= {"words", "tags"}
     rows = []
     for example, record in zip(examples, records, strict=True):
         values = {name: value for name, value in record.values.items() if name not in unread}
-        found = {name: values.pop(name, None) for name in ANNOTATORS}
-        annotators = {name: value for name, value in found.items() if value is not None}
-        if row is WordRow and example.text is not None:
-            values.pop("text", None)
+        annotators = {name: values.pop(name, None) for name in ANNOTATORS}
+        annotators = {name: who for name, who in annotators.items() if who is not None}
+        if isinstance(example, TokenExample):
+            in_example = {"words", "tags"} if predicted else set[str]()
+            in_example |= {"text"} if example.text is not None else set()
+            values = {name: value for name, value in values.items() if name not in in_example}
         annotator = next(iter(annotators.values()), None)
-        rows.append(row(example, values | annotators, annotator, predicted))
+        rows.append(AnnotatedRow(example, values | annotators, annotator, predicted))
     return rows
 
 

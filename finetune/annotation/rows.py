@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from finetune.data.spans import words_to_chars
-from finetune.data.word_splitting import split_words
 from finetune.types import Span, TextExample, TokenExample, abbreviated, quantity
 
 ANNOTATORS = ("_annotator_id", "annotator", "_session_id")
@@ -31,87 +30,30 @@ class AnnotatedRow:
     """
 
     example: Any
+    """A ``TextExample`` or ``TokenExample``."""
     others: Mapping[str, Any]
     annotator: str | int | None = None
     predicted: bool = False
 
-    document: ClassVar[str | None] = None
-    """The name of the document that the words are from."""
-    words: ClassVar[Sequence[str]] = ()
-    """The words, of a row of words."""
-
-    @property
-    def texts(self) -> dict[str, Any]:
-        """The text by its column, and the second one of a pair."""
-        return {"text": self.example.text}
-
     @property
     def name(self) -> str:
         """The id of the row, else its location."""
-        known = self.example.key
-        return str(known) if known is not None else ":".join(self.example.where.split(":")[-1:])
-
-    def as_text(self) -> Self:
-        """Give the words of a row a text: they are joined by blanks if it has none."""
-        return self
-
-
-class TextRow(AnnotatedRow):
-    """A text, or a pair of texts, with a label, several labels or a number."""
-
-    example: TextExample
-
-    @property
-    def kind(self) -> str | None:
-        """The kind of the gold: ``label``, ``labels`` or ``number``; None without gold."""
-        names = {type(None): None, float: "number", tuple: "labels"}
-        return names.get(type(self.example.label), "label")
-
-    @property
-    def gold(self) -> Any:
-        """The label."""
-        return self.example.label
+        key = self.example.key
+        return str(key) if key is not None else self.example.where.split(":")[-1]
 
     @property
     def texts(self) -> dict[str, Any]:
         """The text by its column, and the second one of a pair."""
-        both = {"text": self.example.text, "text_pair": self.example.pair}
-        return {name: text for name, text in both.items() if text is not None}
-
-
-class WordRow(AnnotatedRow):
-    """Words, perhaps of a text, with tags or spans."""
-
-    example: TokenExample
-
-    @property
-    def kind(self) -> str | None:
-        """The kind of the gold: ``spans`` or ``tags``; None without gold."""
-        if self.example.spans is not None:
-            return "spans"
-        return None if self.example.tags is None else "tags"
-
-    @property
-    def gold(self) -> Any:
-        """The spans in characters of the text, else the tags."""
-        return self.example.tags if self.example.spans is None else tuple(self.character_spans)
-
-    @property
-    def words(self) -> Sequence[str]:  # type: ignore[override]
-        """The words."""
-        return self.example.words
-
-    @property
-    def document(self) -> str | None:  # type: ignore[override]
-        """The name of the document that the words are from."""
-        return self.example.document
+        texts = {"text": self.example.text}
+        if isinstance(self.example, TextExample) and self.example.pair is not None:
+            texts["text_pair"] = self.example.pair
+        return texts
 
     @property
     def character_spans(self) -> list[Span]:
         """The spans of a text, in characters."""
-        example = self.example
-        spans = words_to_chars(example.offsets or (), example.spans or ())
-        return sorted([*spans, *example.unreachable])
+        spans = words_to_chars(self.example.offsets or (), self.example.spans or ())
+        return sorted([*spans, *self.example.unreachable])
 
     @property
     def relations(self) -> list[dict[str, Any]] | None:
@@ -121,34 +63,23 @@ class WordRow(AnnotatedRow):
         if example.relations is None:
             return None
         spans: Sequence[Span] = example.spans or ()
+        index = {span: number for number, span in enumerate(spans)}
         if example.text is not None:
             chars = words_to_chars(example.offsets or (), spans)
-            numbers = [self.character_spans.index(span) for span in chars]
-        else:
-            numbers = list(range(len(spans)))
-        index = dict(zip(spans, numbers, strict=True))
+            numbers = map(self.character_spans.index, chars)
+            index = dict(zip(spans, numbers, strict=True))
         return [
-            {"subject": index[one.subject], "object": index[one.object], "label": one.label}
-            for one in example.relations
-            if one.subject in index and one.object in index
+            {"subject": index[subject], "object": index[object], "label": label}
+            for subject, object, label in example.relations
+            if subject in index and object in index
         ]
-
-    def as_text(self) -> Self:
-        """Give the words of a row a text: they are joined by blanks if it has none."""
-        words = self.example.words
-        if self.example.text is not None:
-            return self
-        ends = accumulate(len(word) + 1 for word in words)
-        pairs = zip(words, ends, strict=True)
-        offsets = tuple((end - 1 - len(word), end - 1) for word, end in pairs)
-        return replace(self, example=replace(self.example, text=" ".join(words), offsets=offsets))
 
 
 class Annotations(NamedTuple):
     """The rows of a file, ``text`` (with labels) or ``tokens`` (with tags or spans), and notes."""
 
     kind: Literal["text", "tokens"]
-    rows: list[Any]
+    rows: list[AnnotatedRow]
     notes: list[str]
 
 
@@ -162,10 +93,11 @@ def merged(
     row: AnnotatedRow, values: Mapping[str, Any], last: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
     """Join the id, values, other columns and last values of a row."""
-    known = {} if row.example.key is None else {"id": row.example.key}
-    joined: dict[str, Any] = {**known, **values}
-    if row.document is not None:
-        joined["document"] = row.document
+    example = row.example
+    joined: dict[str, Any] = {} if example.key is None else {"id": example.key}
+    joined |= values
+    if isinstance(example, TokenExample) and example.document is not None:
+        joined["document"] = example.document
     for name, value in row.others.items():
         while name in joined or name in last:
             name = f"input_{name}"
@@ -173,61 +105,32 @@ def merged(
     return {**joined, **last}
 
 
-def labeled(row: TextRow) -> dict[str, Any]:
-    """The texts of a row with its label, if it has one."""
-    return row.texts | ({} if row.gold is None else {"label": row.gold})
-
-
-def omit_votes(rows: Sequence[TextRow], omitted: Omissions) -> None:
-    """Count rows with votes, of which a format holds the majority."""
-    names = [row.name for row in rows if row.example.votes]
-    if names:
-        omitted["with votes of annotators", "the label of the majority is written"] = names
-
-
-def omit_relations(rows: Sequence[WordRow], omitted: Omissions) -> None:
-    """Count rows with relations, which a format cannot hold."""
-    names = [row.name for row in rows if row.example.relations]
-    if names:
-        omitted["with relations between spans", "the relations are not written"] = names
-
-
-def omit_invisible(rows: Sequence[WordRow], omitted: Omissions) -> None:
-    """Count rows with words that begin or end with a character that no reader of a text sees."""
-    names = [row.name for row in rows if not all(map(_is_visible, row.words))]
-    if names:
-        what = "a reader of their text leaves these characters out of its words"
-        omitted["with words that begin or end with invisible characters", what] = names
-
-
-def _is_visible(word: str) -> bool:
-    offsets = split_words(word)[1]
-    return not word or (bool(offsets) and (offsets[0][0], offsets[-1][1]) == (0, len(word)))
-
-
 def tokens_of(example: TokenExample) -> list[dict[str, Any]]:
     """The words of a text with their characters, as Prodigy has them."""
+    pairs = zip(example.words, example.offsets or (), strict=True)
     return [
         {"text": word, "start": start, "end": end, "id": number}
-        for number, (word, (start, end)) in enumerate(
-            zip(example.words, example.offsets or (), strict=True)
-        )
+        for number, (word, (start, end)) in enumerate(pairs)
     ]
 
 
-def with_text(row: WordRow, omitted: Omissions) -> WordRow:
-    """Add a text to a row, and drop and count spans of empty words."""
-    row = row.as_text()
+def with_text(row: AnnotatedRow, omitted: Omissions) -> AnnotatedRow:
+    """Give the words of a row a text, joined by blanks if it has none; drop and count spans of
+    empty words."""
     example = row.example
-    if not example.spans:
-        return row
-    places = words_to_chars(example.offsets or (), example.spans)
-    pairs = zip(example.spans, places, strict=True)
-    kept = tuple(span for span, place in pairs if place.start < place.end)
-    if len(kept) == len(example.spans):
-        return row
-    omitted["with spans of empty words", "these spans are not written"].append(row.name)
-    return replace(row, example=replace(example, spans=kept))
+    if example.text is None:
+        ends = accumulate(len(word) + 1 for word in example.words)
+        pairs = zip(example.words, ends, strict=True)
+        offsets = tuple((end - 1 - len(word), end - 1) for word, end in pairs)
+        example = replace(example, text=" ".join(example.words), offsets=offsets)
+    if example.spans:
+        chars = words_to_chars(example.offsets or (), example.spans)
+        pairs = zip(example.spans, chars, strict=True)
+        kept = tuple(span for span, (start, end, _) in pairs if start < end)
+        if len(kept) < len(example.spans):
+            omitted["with spans of empty words", "these spans are not written"].append(row.name)
+            example = replace(example, spans=kept)
+    return replace(row, example=example)
 
 
 def outermost(spans: Iterable[Span]) -> list[Span]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from finetune.annotation.rows import LEFT_OUT, Omissions, WordRow, outermost, with_text
+from finetune.annotation.rows import LEFT_OUT, AnnotatedRow, Omissions, outermost
 
 
 def is_pair(value: Any) -> bool:
@@ -14,15 +14,9 @@ def is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict)
 
 
-def read_pair(value: Any) -> dict[str, Any]:
-    """Convert a pair to a row."""
-    return {"text": value[0], **value[1]}
-
-
-def write_pairs(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[list[Any]]:
+def write_pairs(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[list[Any]]:
     """Yield the pair of each row with spans; of spans that overlap the outermost."""
     for row in rows:
-        row = with_text(row, omitted)
         if row.example.spans is None:
             omitted["without tags or spans", LEFT_OUT].append(row.name)
             continue

@@ -26,7 +26,7 @@ class Check(OutOption, DataOptions, Command):
 
     Examples:
         finetune check my-data --task nli
-        finetune check runs/folds --label-errors --out suspects.jsonl
+        finetune check runs/folds --label-errors --out label-issues.jsonl
     """
 
     source: Annotated[str | None, argument("DATA, RECIPE or RUNS")] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from finetune.annotation.conversion import check_format, write_annotations
 from finetune.annotation.reading import read_annotations
-from finetune.annotation.rows import OTHER_COLUMNS, Annotations
+from finetune.annotation.rows import OTHER_COLUMNS, Annotations, with_text
 from finetune.data import DataError, read_text, read_tokens
 from finetune.data.spans import chars_to_words
 from finetune.data.word_splitting import split_words
@@ -45,12 +46,13 @@ def written(annotations: Annotations, to: str, folder) -> list:
 def content(annotations: Annotations, others: bool = True) -> list:
     """Ids, texts, labels, character spans, annotators and other columns of all rows."""
     found = []
-    for row in map(lambda row: row.as_text(), annotations.rows):
-        example = row.example
-        if isinstance(example, TextExample):
-            gold = example.pair, example.label
+    for row in annotations.rows:
+        if isinstance(row.example, TextExample):
+            gold = row.example.pair, row.example.label
         else:
-            gold = None if example.spans is None else row.character_spans
+            row = with_text(row, defaultdict(list))
+            gold = None if row.example.spans is None else row.character_spans
+        example = row.example
         more = (row.annotator, dict(row.others)) if others else ()
         found.append((example.key, example.text, gold, *more))
     return found
@@ -422,22 +424,26 @@ def test_spans_of_empty_words_are_left_out(to: str, tmp_path):
     annotations = read_annotations(write_jsonl(tmp_path / "a.jsonl", rows))
     again, notes = converted(annotations, to, tmp_path)
     if to == "jsonl":  # words stay words
-        assert content(again) == content(annotations) and not notes
-        text = [replace(row.as_text()) for row in annotations.rows]
-        again, notes = converted(annotations._replace(rows=text), to, tmp_path)
+        before, after = ([row.example.spans for row in a.rows] for a in (annotations, again))
+        assert before == after and not notes
+        rows = [
+            replace(row, example=replace(with_text(row, defaultdict(list)).example, spans=spans))
+            for row, spans in zip(annotations.rows, before, strict=True)
+        ]
+        again, notes = converted(annotations._replace(rows=rows), to, tmp_path)
     assert notes[0] == "1 row with spans of empty words: these spans are not written (a)"
     spans = [[(span.start, span.label) for span in row.character_spans] for row in again.rows]
     assert spans == [[(0, "PER"), (10, "LOC")], [(0, "PER"), (10, "LOC")]]
 
 
-def test_withheld_tags_leave_a_sentence_without_tags(tmp_path):
+def test_abstained_tags_leave_a_sentence_without_tags(tmp_path):
     rows = [
         {"id": n, "words": ["a", "b"], "tags": tags, "scores": [0.9, 0.4], "withheld": []}
         for n, tags in enumerate([[None, "X"], ["Y", "X"]])
     ]
     found = read_annotations(write_jsonl(tmp_path / "p.jsonl", rows))
-    assert [row.gold for row in found.rows] == [None, ("Y", "X")]
-    assert found.notes == ["1 row with tags that are withheld: read without tags (0)"]
+    assert [row.example.tags for row in found.rows] == [None, ("Y", "X")]
+    assert found.notes == ["1 row with abstained tags: read without tags (0)"]
 
 
 def test_columns_of_questions_beside_labels_are_others(tmp_path):

@@ -1,4 +1,4 @@
-"""Suspects from the predictions of models, by hand."""
+"""Label issues from the predictions of models, by hand."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from types import SimpleNamespace
 import pytest
 
 from finetune.annotation.cross_validation import OutOfFold
-from finetune.annotation.label_errors import CrossFitted, Suspect, file_and_line, find_suspects
+from finetune.annotation.label_errors import (
+    CrossFitted,
+    LabelIssue,
+    file_and_line,
+    find_label_issues,
+)
 from finetune.config.tasks import CONFIGS
 from finetune.types import Span, TextExample, TokenExample
 
 
 def task(name: str, labels: list[str], **more: object) -> SimpleNamespace:
-    record = SimpleNamespace(labels=labels, kind="spans" if name == "ner" else name, **more)
-    return SimpleNamespace(description=CONFIGS[name].description, state=record)
+    state = SimpleNamespace(labels=labels, kind="spans" if name == "ner" else name, **more)
+    return SimpleNamespace(description=CONFIGS[name].description, state=state)
 
 
-def found(task: SimpleNamespace, examples: list, predictions: list) -> list[Suspect]:
-    return find_suspects(OutOfFold(task, examples, predictions)).found  # type: ignore[arg-type]
+def issues_of(task: SimpleNamespace, examples: list, predictions: list) -> list[LabelIssue]:
+    return find_label_issues(OutOfFold(task, examples, predictions)).issues  # type: ignore[arg-type]
 
 
 def test_texts():
@@ -27,11 +32,11 @@ def test_texts():
         for i, label in enumerate(["no", "no", "no", "yes", "yes"])
     ]
     predictions = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]]
-    suspects = find_suspects(OutOfFold(task("nli", ["no", "yes"]), examples, predictions))  # type: ignore[arg-type]
-    assert suspects.number == 5 and suspects.share == pytest.approx(0.2)
-    assert [row[:2] for row in suspects.taken] == [("no", "yes")]
-    assert suspects.taken[0][2] == pytest.approx(1)
-    assert [each.to_dict() for each in suspects.found] == [
+    issues = find_label_issues(OutOfFold(task("nli", ["no", "yes"]), examples, predictions))  # type: ignore[arg-type]
+    assert issues.number == 5 and issues.share == pytest.approx(0.2)
+    assert [row[:2] for row in issues.errors] == [("no", "yes")]
+    assert issues.errors[0][2] == pytest.approx(1)
+    assert [each.to_dict() for each in issues.issues] == [
         {
             "file": "a.jsonl",
             "line": 3,
@@ -50,29 +55,28 @@ def test_each_of_several_labels():
     examples = [TextExample(i, str(i), label=("a",) if i < 3 else ()) for i in range(6)]
     predictions = [[0.9], [0.8], [0.1], [0.1], [0.2], [0.95]]
     rows = [
-        (s.example.text, s.mistake.gold, s.mistake.predicted)
-        for s in found(task("classify", ["a"]), examples, predictions)
+        (s.example.text, s.given, s.suggested)
+        for s in issues_of(task("classify", ["a"]), examples, predictions)
     ]
     assert rows == [("5", "not a", "a"), ("2", "a", "not a")]
 
 
 def test_words_by_sentences():
-    """The sentence with the most doubtful word comes first, with all its suspects."""
+    """The sentence with the most doubtful word comes first, with all its label issues."""
     sure, wrong, doubtful = [0.9, 0.1], [0.02, 0.98], [0.1, 0.9]
     examples = [
         TokenExample(0, ("a", "b", "c"), tags=("X", "X", "X"), where="f:1"),
         TokenExample(1, ("d", "e", "f"), tags=("X", "X", "Y"), where="f:5"),
     ]
     predictions = [[sure, doubtful, sure], [wrong, doubtful, [0.1, 0.9]]]
-    suspects = found(task("tag", ["X", "Y"], scheme=None), examples, predictions)
-    rows = [(s.example.where, s.mistake.words, s.mistake.predicted, s.worst) for s in suspects]
+    issues = issues_of(task("tag", ["X", "Y"], scheme=None), examples, predictions)
+    rows = [(s.example.where, s.words, s.suggested, s.worst) for s in issues]
     assert rows == [
         ("f:5", (0, 1), "Y", True),
         ("f:5", (1, 2), "Y", False),
         ("f:1", (1, 2), "Y", True),
     ]
-    assert suspects[0].excerpt == "[d] e f"
-    assert suspects[0].to_dict()["end_word"] == 1
+    assert issues[0].to_dict()["end_word"] == 1
 
 
 def test_words_in_another_scheme_than_the_model_has():
@@ -80,7 +84,7 @@ def test_words_in_another_scheme_than_the_model_has():
     example = TokenExample(0, ("a", "b"), tags=("B-P", "O"), where="f:1")
     predictions = [[[0.1, 0.0, 0.0, 0.0, 0.9], [0.9, 0.1, 0.0, 0.0, 0.0]]]
     bioes = task("tag", names, scheme="BIOES", source="BIO")
-    assert found(bioes, [example], predictions) == []
+    assert issues_of(bioes, [example], predictions) == []
 
 
 def test_spans_missing_wrong_and_too_many():
@@ -95,15 +99,15 @@ def test_spans_missing_wrong_and_too_many():
             "spans": [[0, 1, "PER", 0.9], [2, 4, "LOC", 0.8], [5, 6, "PER", 0.95]],
             "gold": [0.9, 0.1, 0.02],
         },
-        # as sure as 0.5 and 0.8 are, the means of gold spans of the types: no suspects
+        # as sure as 0.5 and 0.8 are, the means of gold spans of the types: no label issues
         {
             "spans": [[0, 1, "PER", 0.7], [2, 4, "LOC", 0.98], [5, 6, "PER", 0.6]],
             "gold": [0.7, 0.98],
         },
     ]
     rows = [
-        (*s.mistake[:4], s.example.where)
-        for s in found(task("ner", ["LOC", "PER"]), examples, predictions)
+        (s.kind, s.given, s.suggested, s.confidence, s.example.where)
+        for s in issues_of(task("ner", ["LOC", "PER"]), examples, predictions)
     ]
     assert rows == [
         ("missing span", "nothing", "PER 'Bo'", 0.95, "n.jsonl:1"),

@@ -52,7 +52,7 @@ def check(path: Path, out: Path, folds: int = 3, *more: str) -> Outcome:
     return run("check", out.with_suffix(""), "--label-errors", "--examples", "4", "--out", out)
 
 
-def suspects(file: Path) -> list[dict]:
+def label_issues(file: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
@@ -77,9 +77,9 @@ def test_texts(place: Path, tmp_path: Path):
     assert "cross-fitted accuracy 0." in plain.out and "(always predicting " in plain.out
     assert "estimated fraction of wrong labels" in plain.out and "hardly better" not in plain.err
     assert f"{place / 'classify' / 'train.jsonl'}:" in plain.out
-    first = [row["line"] - 1 for row in suspects(out)[:PLANTED]]
+    first = [row["line"] - 1 for row in label_issues(out)[:PLANTED]]
     assert len(set(first) & set(planted)) >= 0.9 * PLANTED
-    by_line = {row["line"] - 1: row for row in suspects(out)}
+    by_line = {row["line"] - 1: row for row in label_issues(out)}
     hit = by_line[next(iter(set(first) & set(planted)))]
     assert hit["given"] == rows[hit["line"] - 1]["label"] != hit["suggested"]
 
@@ -120,9 +120,9 @@ def test_words(place: Path, tmp_path: Path):
     out = tmp_path / "found.jsonl"
     outcome = check(recipe(place, "tag", rows), out)
     assert outcome.code == 0, outcome.err
-    found = suspects(out)
+    found = label_issues(out)
     hits = {(row["line"] - 1, row["first_word"]) for row in found} & set(planted)
-    assert len(hits) >= 0.9 * PLANTED and len(found) <= 2 * PLANTED
+    assert len(hits) >= PLANTED - 2 and len(found) <= 2 * PLANTED
     assert found[0]["worst"]
     assert ("O", "B-N") in {(row["given"], row["suggested"]) for row in found[:3]}
 
@@ -133,7 +133,7 @@ def test_spans(place: Path, tmp_path: Path):
     out = tmp_path / "found.jsonl"
     outcome = check(recipe(place, "ner", rows, "max_width: 2", "head_lr: 2e-3"), out)
     assert outcome.code == 0, outcome.err
-    found = suspects(out)[: PLANTED // 2]
+    found = label_issues(out)[: PLANTED // 2]
     hits = {(row["line"] - 1, row["first_word"]) for row in found} & set(planted)
     assert len(hits) >= PLANTED // 2 - 1
     assert (found[0]["kind"], found[0]["given"]) == ("missing span", "nothing")
@@ -158,7 +158,7 @@ def test_what_cannot_be_searched(place: Path, tmp_path: Path):
         run(*words).refused(message)
 
 
-def test_models_that_learned_nothing_name_no_suspects(place: Path, tmp_path: Path):
+def test_models_that_learned_nothing_name_no_label_issues(place: Path, tmp_path: Path):
     rows = [row | {"label": "neg" if n % 5 else "pos"} for n, row in enumerate(texts()[0])]
     path = recipe(place, "classify", rows)
     text = path.read_text().replace(f"epochs: {EPOCHS['classify']}", "steps: 1")
