@@ -118,24 +118,28 @@ def export_onnx(
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--out {output}: {problem}: name a new folder.")
     validation = validation_examples(task, source, data) if int8 else []
-    head = task.model(source).eval()
-    if part := head.encoder.family.reads_padding:
-        kind = head.encoder.model.config.model_type
+    model = task.model(source).eval()
+    if part := model.encoder.family.reads_padding:
+        kind = model.encoder.model.config.model_type
         raise UserError(
             f"{source}: {kind} models read padding ({part}), so a graph of padded rows would give "
             "other results: use `finetune predict`, or train and export another model."
         )
     with replace_folder(output.resolve()) as fresh:
         save_task(task, fresh)
-        head.config.save_pretrained(fresh)
-        (fresh / SETTINGS).write_text(_settings(task, head), encoding="utf-8")
+        model.config.save_pretrained(fresh)
+        (fresh / SETTINGS).write_text(_settings(task, model), encoding="utf-8")
         for name, text in package_files().items():
             path = fresh / PACKAGE / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        (fresh / "requirements.txt").write_text(requirements(), encoding="utf-8")
+        versions = (
+            f"{name}=={importlib.metadata.version(name)}\n"
+            for name in ("numpy", "onnxruntime", "tokenizers")
+        )
+        (fresh / "requirements.txt").write_text("".join(versions), encoding="utf-8")
         (fresh / "LICENSE").write_text(_license_text(source), encoding="utf-8")
-        exported = _export(task, head, fresh)
+        exported = _export(task, model, fresh)
         lines, size = exported.lines, exported.size
         if int8:
             score = _quantize(task, fresh, validation, max_loss)
@@ -164,13 +168,13 @@ def _require_export(task: Task, source: Path) -> None:
         raise UserError(f"{source}: {reason}.")
 
 
-def _settings(task: Any, head: Any) -> str:
+def _settings(task: Any, model: Any) -> str:
     state, transitions = task.state, None
     decoders = (output.decoder_class for output in OUTPUTS)
     kind = next(kind for kind in decoders if isinstance(state, kind))
     decoder = {name: getattr(state, name) for name in kind.attributes()}
-    if isinstance(head, CrfTagger):
-        scores = head.crf(torch.zeros(0, len(state.labels)))
+    if isinstance(model, CrfTagger):
+        scores = model.crf(torch.zeros(0, len(state.labels)))
         transitions = [folded(part.detach().numpy()) for part in scores[1:]]
     content = {
         "format": 1,
@@ -179,20 +183,14 @@ def _settings(task: Any, head: Any) -> str:
         "max_length": state.max_length,
         "overlap": state.overlap,
         "long_text": state.long_text,
-        "pad_id": head.encoder.pad_id,
+        "pad_id": model.encoder.pad_id,
         "tokenizer": task.tokenizer.fields(),
         "decoder": decoder | {"labels": list(state.labels)},
         "transitions": transitions,
-        "by_width": isinstance(head, SpanClassifier) and head.config.representation != "biaffine",
+        "by_width": isinstance(model, SpanClassifier) and model.config.representation != "biaffine",
         "decisions": state.decisions,
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-
-
-def requirements() -> str:
-    """List the packages that the predictor imports, with the versions that this export used."""
-    names = ("numpy", "onnxruntime", "tokenizers")
-    return "".join(f"{name}=={importlib.metadata.version(name)}\n" for name in names)
 
 
 def _license_text(source: Path) -> str:
@@ -256,29 +254,24 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
             f"{read_data.name}: there is no validation split, on which --int8 measures the loss of "
             "score: name it with --data validation=FILE."
         )
-    _require_known_labels(task, examples)
-    return examples
-
-
-def _require_known_labels(task: Task, examples: list[Any]) -> None:
     # As in training, words and spans may have some labels that the model lacks.
     gold = {label for example in examples for label in example.gold_labels() or ()}
     legal = {"O", *task.state.labels}
-    kinds = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
-    unknown = {label for label in gold if label not in legal and label.split("-")[-1] not in kinds}
+    types = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
+    unknown = {label for label in gold if label not in legal and label.split("-")[-1] not in types}
     if task.state.kind == "answers":
-        wrong = False  # answers are no labels
+        is_wrong = False  # answers are no labels
     elif task.state.kind == "number":
-        wrong = any(not isinstance(example.label, float | None) for example in examples)
+        is_wrong = any(not isinstance(example.label, float | None) for example in examples)
     else:
-        wrong = bool(unknown) if not task.description.words else not gold - unknown - {"O"}
-    if wrong:
+        is_wrong = not gold - unknown - {"O"} if task.description.words else bool(unknown)
+    if is_wrong:
         raise UserError(
             f"{examples[0].where}: the validation data have labels that the model lacks "
-            f"({abbreviated(sorted(unknown or gold))}; it has "
-            f"{abbreviated(task.state.labels)}): "
+            f"({abbreviated(sorted(unknown or gold))}; it has {abbreviated(task.state.labels)}): "
             "name data of the same task with --data."
         )
+    return examples
 
 
 def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> str:
@@ -306,29 +299,37 @@ def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
     return task.score(examples, model.predict_examples(examples))
 
 
-def _export(task: Task, head: Any, fresh: Path) -> Exported:
+def _export(task: Task, model: Any, fresh: Path) -> Exported:
     groups = _batches(task)
-    segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
+    segments = model.encoder.num_segments > 1 and task.tokenizer.uses_segments
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
-    padded = head.encoder.padded_inputs(pack(groups[3]))  # two sequences, [2, L] each
-    traced = {name: padded[name] for name in names}
-    kind = head.encoder.model.config.model_type
+    padded = model.encoder.padded_inputs(pack(groups[3]))  # two sequences, [2, L] each
+    inputs = {name: padded[name] for name in names}
+    kind = model.encoder.model.config.model_type
     module: nn.Module
     axes: tuple[str, ...]
-    if isinstance(head, SpanClassifier):
-        traced["words"] = traced_words(groups[3])
-        module, axes = SpanLogits(head, tuple(traced)), ("batch", "words")
+    if isinstance(model, SpanClassifier):
+        starts = [torch.tensor(sequence.word_starts[:-1]) for sequence in groups[3]]
+        inputs["words"] = nn.utils.rnn.pad_sequence(starts, batch_first=True)
+        module, axes = SpanLogits(model, tuple(inputs)), ("batch", "words")
     else:
-        model = head.tagger.model if isinstance(head, CrfTagger) else head.model
-        module = Logits(model, tuple(traced))
-        of_tokens = task.description.words or isinstance(head, QuestionAnswerer)
+        tagger = model.tagger.model if isinstance(model, CrfTagger) else model.model
+        module = Logits(tagger, tuple(inputs))
+        of_tokens = task.description.words or isinstance(model, QuestionAnswerer)
         axes = ("batch", "sequence") if of_tokens else ("batch",)
     before = {*fresh.iterdir()}
-    with packed_attention(head.encoder.model.config, "eager"):  # others guard against empty rows
-        trace(module, kind, traced, fresh / GRAPH, axes)
-    with export_errors(kind):
-        model = OnnxModel(fresh, threads=torch.get_num_threads())
-        difference, scale = _compare(model, head, groups)
+    with packed_attention(model.encoder.model.config, "eager"):  # others guard against empty rows
+        _trace(module, kind, inputs, fresh / GRAPH, axes)
+    differences, sizes = [], []
+    with _export_errors(kind), torch.no_grad():
+        exported = OnnxModel(fresh, threads=torch.get_num_threads())
+        for group in groups:
+            expected = full_precision(model(pack(group)))
+            if isinstance(model, CrfTagger):
+                expected = expected.emissions
+            differences.append(np.abs(exported.logits(group) - expected.numpy()).max())
+            sizes.append(float(expected.abs().max()))
+    difference, scale = float(np.max(differences)), max(sizes)
     if not difference <= TOLERANCE * max(1.0, scale):  # not a number is refused, too
         raise UserError(
             f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
@@ -341,7 +342,7 @@ def _export(task: Task, head: Any, fresh: Path) -> Exported:
         f"{', '.join(str(len(group)) for group in groups)} sequences, {min(lengths)} to "
         f"{max(lengths)} tokens)"
     )
-    return Exported(tuple(traced), size, difference, scale, (line,))
+    return Exported(tuple(inputs), size, difference, scale, (line,))
 
 
 def _batches(task: Task) -> list[list[TokenSequence]]:
@@ -358,26 +359,6 @@ def _batches(task: Task) -> list[list[TokenSequence]]:
     examples = [state.example(index, item) for index, item in enumerate(inputs)]
     sequences = [windows[0] for windows in replace(task, state=checked).encode(examples)]
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
-
-
-def traced_words(sequences: Sequence[TokenSequence]) -> Tensor:
-    """Compute the index of the first subword of each word [N, W]."""
-    starts = [torch.tensor(sequence.word_starts[:-1]) for sequence in sequences]
-    return nn.utils.rnn.pad_sequence(starts, batch_first=True)
-
-
-def _compare(
-    model: OnnxModel, head: Any, groups: Sequence[list[TokenSequence]]
-) -> tuple[float, float]:
-    differences, sizes = [], []
-    with torch.no_grad():
-        for group in groups:
-            expected = full_precision(head(pack(group)))
-            if isinstance(head, CrfTagger):
-                expected = expected.emissions
-            differences.append(np.abs(model.logits(group) - expected.numpy()).max())
-            sizes.append(float(expected.abs().max()))
-    return float(np.max(differences)), max(sizes)
 
 
 class Logits(nn.Module):
@@ -399,9 +380,9 @@ class Logits(nn.Module):
 class SpanLogits(nn.Module):
     """Adapts a span scorer to the tracer: scores of all candidates of padded sequences."""
 
-    def __init__(self, head: SpanClassifier, names: tuple[str, ...]) -> None:
+    def __init__(self, classifier: SpanClassifier, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.model, self.scorer, self.names = head.model, head.scorer, names
+        self.model, self.scorer, self.names = classifier.model, classifier.scorer, names
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Compute logits [N, W, K, C], or [N, W, W, C] of a biaffine scorer."""
@@ -413,20 +394,15 @@ class SpanLogits(nn.Module):
         return self.scorer.grid(vectors.reshape(words.shape[0], words.shape[1], -1))
 
 
-def trace(
+def _trace(
     module: nn.Module, kind: str, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
 ) -> None:
-    """Write the graph of a module with inputs of tokens [N, L] and of words [N, W].
-
-    ``axes`` name the dimensions of its logits that may have any size.
-
-    The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that are
-    not faster. Tracing can fix decisions by the size of the traced batch: compare on other sizes.
-    """
+    # The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that are
+    # not faster. Tracing can fix decisions by the size of the traced batch: compare on others.
     sizes = {name: "words" if name.startswith("word") else "sequence" for name in inputs}
     dynamic = {name: {0: "batch", 1: size} for name, size in sizes.items()}
     dynamic["logits"] = dict(enumerate(axes))
-    with export_errors(kind), warnings.catch_warnings(), torch.no_grad():
+    with _export_errors(kind), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
         torch.onnx.export(
             module.eval(),
@@ -441,8 +417,7 @@ def trace(
 
 
 @contextlib.contextmanager
-def export_errors(kind: str) -> Iterator[None]:
-    """Convert errors of the exporter or onnxruntime to a UserError that names the model family."""
+def _export_errors(kind: str) -> Iterator[None]:
     try:
         yield
     except (OSError, MemoryError):

@@ -45,128 +45,107 @@ def is_export(folder: str | Path) -> bool:
     return (Path(folder) / SETTINGS).is_file()
 
 
-class TextOutput:
-    """The inputs of a model of labels or numbers, and the predictions from its logits.
+class _TextOutput:
+    """Inputs of a model of labels or numbers, and predictions from its logits; base of the others.
 
-    The other outputs derive from it. ``values`` are the attributes of the decoder.
+    ``fields`` are the attributes of the decoder.
     """
 
     decoder_class: ClassVar[type[Decoder]] = TextDecoder
     reads_words: ClassVar[bool] = False
 
     def __init__(
-        self, values: Mapping[str, Any], tokenizer: Subwords, settings: Mapping[str, Any]
+        self, fields: Mapping[str, Any], tokenizer: Subwords, settings: Mapping[str, Any]
     ) -> None:
-        self.decoder: Any = self.decoder_class.restored(values)
+        self.decoder: Any = self.decoder_class.restored(fields)
         self.tokenizer, self.settings = tokenizer, settings
         self.length, self.overlap = settings["max_length"], settings["overlap"]
 
     @property
     def num_classes(self) -> tuple[int, ...]:
-        """The legal sizes of the last dimension of the logits."""
+        # the legal sizes of the last dimension of the logits
         return (len(self.decoder.labels) or 1,)
 
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
-        """Tokenize each example: one sequence, or several windows."""
         how = self.settings["long_text"]
         return TextSequences(self.tokenizer, self.length, how, self.overlap).encode(examples)[0]
 
-    def blank(self, example: Any) -> Prediction | None:
-        """Make the prediction for an example without sequences; None for others."""
-        prediction: Prediction | None = self.decoder.of_blank(example)
-        return prediction
+    def blank(self, example: Any) -> Any:
+        return self.decoder.of_blank(example)
 
     def rows(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> np.ndarray:
-        """Select the logits of a batch that count."""
+        # the logits of a batch that count, of one sequence after another
         return logits
 
     def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
-        """Compute one value of each sequence from the logits that count."""
-        windows: Sequence[Any] = self.decoder.windows(logits)
-        return windows
+        # a value of each sequence from the logits that count
+        return list(self.decoder.windows(logits))
 
-    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Prediction:
-        """Make the prediction for an example from the values of its sequences."""
-        prediction: Prediction = self.decoder.finish(example, outputs)
-        return prediction
+    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
+        return self.decoder.finish(example, outputs)
 
 
-class _PartsOutput(TextOutput):
+class _PartsOutput(_TextOutput):
     """Base of the outputs whose logits are of parts of each sequence."""
 
-    def blank(self, example: Any) -> Prediction | None:
-        """None: every example has sequences."""
-        return None
+    def blank(self, example: Any) -> Any:
+        return None  # every example has sequences
 
     def index(self, sequence: TokenSequence) -> Any:
-        """The index of the logits of a sequence that count."""
         raise NotImplementedError
 
     def rows(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> np.ndarray:
-        """Select the logits of a batch that count, of one sequence after another."""
         pairs = zip(logits, sequences, strict=True)
         return np.concatenate([rows[self.index(sequence)] for rows, sequence in pairs])
 
 
-class AnswerOutput(_PartsOutput):
+class _AnswerOutput(_PartsOutput):
     """Answers to questions: logits of all tokens."""
 
     decoder_class = AnswerDecoder
 
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
-        """Tokenize each question, with windows of its context."""
         return encode_questions(examples, self.tokenizer, self.length, self.overlap)[0]
 
     def index(self, sequence: TokenSequence) -> Any:
-        """The tokens."""
         return np.arange(len(sequence.input_ids))
 
     def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
-        """Find the best answers of each sequence."""
-        places, first = [], 0  # of the first token, and of the context
+        positions, first = [], 0  # of the first token, and of the context
         for sequence in sequences:
             begin, end = sequence.word_starts
-            places.append((first, first + begin, first + end))
+            positions.append((first, first + begin, first + end))
             first += len(sequence.input_ids)
-        return list(self.decoder.windows(logits, places))
+        return list(self.decoder.windows(logits, positions))
 
-    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Prediction:
-        """Choose the best answer of all sequences."""
-        tokens = tokens_of(self.tokenizer, example.pair or "")
-        prediction: Prediction = self.decoder.finish(example, outputs, tokens)
-        return prediction
+    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
+        return self.decoder.finish(example, outputs, tokens_of(self.tokenizer, example.pair or ""))
 
 
-class TagOutput(_PartsOutput):
+class _TagOutput(_PartsOutput):
     """Tags of words: logits of words, or of all their subwords."""
 
     decoder_class = TagDecoder
     reads_words = True
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        transitions = self.settings["transitions"]
-        self.transitions = None if transitions is None else tuple(map(_unfolded, transitions))
-
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
-        """Tokenize each sentence into windows."""
         return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=True)[0]
 
     def index(self, sequence: TokenSequence) -> Any:
-        """The first subword of each word, or all subwords."""
         starts = sequence.word_starts
         if self.decoder.all_subwords:
             return np.arange(starts[0], starts[-1])
         return np.array(starts[:-1], dtype=int)
 
     def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
-        """Compute the log-probabilities of the words of each sequence, or a chain."""
         num_words = [sequence.num_words for sequence in sequences]
         lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
-        return list(self.decoder.windows(logits, num_words, lengths, self.transitions))
+        transitions = self.settings["transitions"]  # of a CRF
+        unfolded = None if transitions is None else tuple(map(_unfolded, transitions))
+        return list(self.decoder.windows(logits, num_words, lengths, unfolded))
 
 
-class SpanOutput(_PartsOutput):
+class _SpanOutput(_PartsOutput):
     """Spans of words: logits of all candidates."""
 
     decoder_class = SpanDecoder
@@ -174,26 +153,22 @@ class SpanOutput(_PartsOutput):
 
     @property
     def num_classes(self) -> tuple[int, ...]:
-        """The legal sizes of the last dimension of the logits: the labels, perhaps with none."""
-        (number,) = super().num_classes
-        return number, len(self.decoder.labels) + 1
+        number = len(self.decoder.labels)
+        return number or 1, number + 1  # perhaps with none
 
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
-        """Tokenize each sentence into windows."""
         return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=False)[0]
 
     def index(self, sequence: TokenSequence) -> Any:
-        """The first word of each candidate, and its width or last word."""
         spans = candidates(sequence.num_words, self.decoder.max_width)
         first, end = spans[:, 0], spans[:, 1]
         return first, (end - first if self.settings["by_width"] else end) - 1
 
     def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
-        """Compute the probabilities of the candidates of each sequence."""
         return list(self.decoder.windows(logits, [sequence.num_words for sequence in sequences]))
 
 
-OUTPUTS = (TextOutput, TagOutput, SpanOutput, AnswerOutput)
+OUTPUTS = (_TextOutput, _TagOutput, _SpanOutput, _AnswerOutput)
 
 
 class OnnxModel:
@@ -230,7 +205,10 @@ class OnnxModel:
         backend.no_padding()
         with _damage_named(folder / SETTINGS):
             self.tokenizer = Subwords.restored(backend, self.settings["tokenizer"])
-            self.output = self._output(self.settings["decoder"])
+            fields = self.settings["decoder"]
+            names = {kind: {*kind.decoder_class.attributes()} for kind in OUTPUTS}
+            kind = next(kind for kind in OUTPUTS if names[kind] == fields.keys())
+            self.output = kind(fields, self.tokenizer, self.settings)
             self.decoder = self.output.decoder
             self.decisions = Decisions.restored(self.settings.get("decisions", {}))
         options = onnxruntime.SessionOptions()
@@ -272,11 +250,6 @@ class OnnxModel:
         words, pairs = self.reads_words, self.settings["pairs"]
         return as_example(index, item, words=words, pairs=pairs, where=where)
 
-    def _output(self, values: Mapping[str, Any]) -> TextOutput:
-        names = values.keys()
-        kind = next(kind for kind in OUTPUTS if names == {*kind.decoder_class.attributes()})
-        return kind(values, self.tokenizer, self.settings)
-
     def predict(self, inputs: Sequence[Input]) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.
 
@@ -304,17 +277,23 @@ class OnnxModel:
 
     def _predicted(self, examples: Sequence[Example]) -> list[Prediction]:
         encoded = self.encode(examples)
-        sequences = [(row, own) for row, windows in enumerate(encoded) for own in windows]
+        sequences = [(row, window) for row, windows in enumerate(encoded) for window in windows]
         sequences.sort(key=lambda item: len(item[1].input_ids))
-        values_of_examples: list[list[WindowOutput]] = [[] for _ in examples]
-        for group in _grouped(sequences):
-            windows = [window for _, window in group]
+        outputs_of_examples: list[list[WindowOutput]] = [[] for _ in examples]
+        start = 0
+        for end in range(1, len(sequences) + 1):
+            if end < len(sequences):
+                padded = (end + 1 - start) * len(sequences[end][1].input_ids)
+                if padded <= TOKENS:
+                    continue
+            windows = [window for _, window in sequences[start:end]]
             values = self.output.values(self.logits(windows), windows)
-            for (row, window), value in zip(group, values, strict=True):
-                values_of_examples[row].append(WindowOutput(row, window.window, value))
-        for outputs in values_of_examples:
+            for (row, window), value in zip(sequences[start:end], values, strict=True):
+                outputs_of_examples[row].append(WindowOutput(row, window.window, value))
+            start = end
+        for outputs in outputs_of_examples:
             outputs.sort(key=attrgetter("window"))
-        pairs = zip(examples, values_of_examples, strict=True)
+        pairs = zip(examples, outputs_of_examples, strict=True)
         return [self.output.finish(example, outputs) for example, outputs in pairs]
 
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
@@ -373,16 +352,3 @@ def _damage_named(path: Path) -> Iterator[None]:
         raise UserError(
             f"{path}: damaged, or of another version ({detail:.200}): restore it from its source."
         ) from error
-
-
-def _grouped(
-    sequences: list[tuple[int, TokenSequence]],
-) -> Iterator[list[tuple[int, TokenSequence]]]:
-    group: list[tuple[int, TokenSequence]] = []
-    for item in sequences:
-        if group and (len(group) + 1) * len(item[1].input_ids) > TOKENS:
-            yield group
-            group = []
-        group.append(item)
-    if group:
-        yield group
