@@ -150,7 +150,7 @@ def _gold_classes(
     validated: OutOfFold,
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int | None]]]:
     # The class [N] and probabilities [N, C] of each label of a text or word, its example and word.
-    state, predictions = validated.task.state, validated.predictions
+    state: Any = validated.task.state
     labels, names, locations = list(state.labels), list[str](), list[tuple[int, int | None]]()
     for index, example in enumerate(validated.examples):
         if not validated.task.description.words:
@@ -163,7 +163,7 @@ def _gold_classes(
         names += tags
         locations += [(index, word) for word in range(len(tags))]
     classes = np.array([labels.index(name) for name in names], dtype=int)
-    rows = [np.array(each, dtype=float).reshape(-1, len(labels)) for each in predictions]
+    rows = [np.array(each, dtype=float).reshape(-1, len(labels)) for each in validated.predictions]
     return classes, np.concatenate(rows), locations
 
 
@@ -244,6 +244,7 @@ def _span_issues(examples: Sequence[Any], predictions: Sequence[Any]) -> LabelIs
         for match in match_spans(tuple(example.spans or ()), predicted):
             gold, suggested = match
             span = suggested or gold
+            assert span is not None
             confidence = float(confidences[span])
             if match.kind == "correct" or confidence < mean.get(span.label, 1.0):
                 continue

@@ -125,8 +125,8 @@ def with_text(row: AnnotatedRow, omitted: Omissions) -> AnnotatedRow:
         example = replace(example, text=" ".join(example.words), offsets=offsets)
     if example.spans:
         chars = words_to_chars(example.offsets or (), example.spans)
-        pairs = zip(example.spans, chars, strict=True)
-        kept = tuple(span for span, (start, end, _) in pairs if start < end)
+        both = zip(example.spans, chars, strict=True)
+        kept = tuple(span for span, (start, end, _) in both if start < end)
         if len(kept) < len(example.spans):
             omitted["with spans of empty words", "these spans are not written"].append(row.name)
             example = replace(example, spans=kept)

@@ -141,20 +141,8 @@ class TextScorer:
     def score(self, texts: Iterable[str]) -> Iterator[TextScore]:
         """Yield the score of each text, in order and in bounded memory."""
         waiting: deque[TextScore] = deque()
-        special = self.tokenizer.single.num_special
         for copies in chunks(self._copies(texts, waiting), COPIES):
-            passes = forward_passes(
-                self.model,
-                np.array([copy.end - copy.start + special for copy in copies], dtype=np.int64),
-                lambda rows, copies=copies: self._batch([copies[row] for row in rows]),
-                lambda scores, _: scores.loss.cpu().numpy(),
-                device=self.device,
-                max_tokens=self.max_tokens,
-            )
-            with contextlib.closing(passes):
-                for rows, losses in passes:
-                    for row, loss in zip(rows, losses, strict=True):
-                        copies[row].text.log_probabilities[copies[row].target] = -loss
+            self._predict(copies)
             while waiting and not np.isnan(waiting[0].log_probabilities).any():
                 yield waiting.popleft()
         yield from waiting  # blank ones
@@ -178,6 +166,21 @@ class TextScorer:
                 for index in range(first, last):
                     stop = min(word_end[index], end) if self.method == "word" else index + 1
                     yield _Copy(score, start, end, index, stop)
+
+    def _predict(self, copies: Sequence[_Copy]) -> None:
+        special = self.tokenizer.single.num_special
+        passes = forward_passes(
+            self.model,
+            np.array([copy.end - copy.start + special for copy in copies], dtype=np.int64),
+            lambda rows: self._batch([copies[row] for row in rows]),
+            lambda scores, _: scores.loss.cpu().numpy(),
+            device=self.device,
+            max_tokens=self.max_tokens,
+        )
+        with contextlib.closing(passes):
+            for rows, losses in passes:
+                for row, loss in zip(rows, losses, strict=True):
+                    copies[row].text.log_probabilities[copies[row].target] = -loss
 
     def _batch(self, copies: Sequence[_Copy]) -> Batch:
         sequences, positions = [], []

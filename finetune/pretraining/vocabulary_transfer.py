@@ -308,7 +308,7 @@ def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
         pairs: The overlap, new ids to old ids.
         num_old: Size of the old vocabulary.
     """
-    known = vectors.any(axis=1)
+    known: Array = vectors.any(axis=1)
     anchors = np.array([id for id in sorted(pairs) if known[id]], dtype=np.int64)
     rows = np.array([id for id in np.flatnonzero(known) if id not in pairs], dtype=np.int64)
     columns = np.array([pairs[id] for id in anchors], dtype=np.int64)
