@@ -308,9 +308,9 @@ def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
         pairs: The overlap, new ids to old ids.
         num_old: Size of the old vocabulary.
     """
-    known: Array = vectors.any(axis=1)
-    anchors = np.array([id for id in sorted(pairs) if known[id]], dtype=np.int64)
-    rows = np.array([id for id in np.flatnonzero(known) if id not in pairs], dtype=np.int64)
+    known = {*np.flatnonzero(vectors.any(axis=1)).tolist()}
+    anchors = np.array(sorted(known & pairs.keys()), dtype=np.int64)
+    rows = np.array(sorted(known - pairs.keys()), dtype=np.int64)
     columns = np.array([pairs[id] for id in anchors], dtype=np.int64)
     shape = len(vectors), num_old
     return _similarity_weights(vectors[rows], vectors[anchors], rows, columns, shape, sparsemax)
