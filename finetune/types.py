@@ -534,6 +534,7 @@ class TextPrediction(Prediction):
     ``label`` is None for a blank text, which has no prediction, and all its probabilities are NaN.
     ``positive`` is the positive class of models with two labels, whose F1 is ``f1``. The
     probabilities of all labels without the fitted temperature, ``uncalibrated``, are not saved.
+    ``separator`` divides the levels of labels such as ``sport/football``.
     """
 
     label: str | tuple[str, ...] | float | None
@@ -541,6 +542,7 @@ class TextPrediction(Prediction):
     scores: Mapping[str, float] | None = None
     positive: str | None = None
     uncalibrated: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
+    separator: str | None = None
 
     @property
     def class_probabilities(self) -> Mapping[Any, float]:
@@ -562,7 +564,7 @@ class TextPrediction(Prediction):
         values = {"label": label, **_known(score=self.score, scores=self.scores)}
         if self.scores is not None and any(map(math.isnan, self.scores.values())):
             values = {"label": label, "score": None, "scores": dict.fromkeys(self.scores)}
-        return values | _known(positive_label=self.positive)
+        return values | _known(positive_label=self.positive, label_separator=self.separator)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ _OF_PREDICTIONS = (
     "where",
     "positive",
     "positive_label",
+    "label_separator",
     "offsets",
     "follows",
     "follows_score",

@@ -14,6 +14,9 @@ CALIBRATION = ("ece", "ece_uncalibrated")
 VOTES = ("soft_cross_entropy", "jensen_shannon", "agreement", "votes_entropy")
 """The metrics of texts with votes of several annotators."""
 
+HIERARCHY = ("hierarchical_precision", "hierarchical_recall", "hierarchical_f1")
+"""The metrics of labels with levels."""
+
 PROBLEMS: Mapping[str, tuple[str, ...]] = {
     "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *CALIBRATION, *VOTES),
     "multi": (

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import (
     Annotated,
     Any,
@@ -26,7 +27,7 @@ from typing import (
     get_type_hints,
 )
 
-from finetune.config.description import CALIBRATION, PROBLEMS, TaskDescription
+from finetune.config.description import CALIBRATION, HIERARCHY, PROBLEMS, TaskDescription
 from finetune.config.options import (
     COMMON,
     FACTOR,
@@ -575,13 +576,22 @@ class ClassifyConfig(TextConfig):
         title="text classification",
         label_errors=True,
         joint=True,
-        metrics=tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
+        metrics=(*dict.fromkeys(chain.from_iterable(PROBLEMS.values())), *HIERARCHY),
         custom_head=_custom_text_head,
     )
     data: str = "sst2"
     problem: Annotated[Literal["auto", "single", "multi", "regression"], COMMON] = "auto"
     """Predict one label (`single`), any number of labels (`multi`), or a number (`regression`);
     `auto` decides by the training labels."""
+    label_separator: Annotated[
+        str | None,
+        Help("TEXT"),
+        matching("(?s).+", "at least one character"),
+        Affects(scores=True, shared=False),
+    ] = None
+    """Separator of the levels of hierarchical labels, such as `/` in sport/football. Predictions
+    are also scored at each level, and by the ancestors that gold and predicted labels share
+    (`hierarchical_f1`). Training and predictions do not change."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,7 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
     one_sequence = f"--pair-encoder {encoder} reads one sequence of each text"
     one_label = "it compares texts by their one label, and these have several, or numbers"
     refused: list[tuple[bool, str, Sequence[str]]] = [
-        (numbers, not_classes, ("class_weights", "sampling")),
+        (numbers, not_classes, ("class_weights", "sampling", "label_separator")),
         (numbers, "the predictions are numbers, not classes", ("loss", "label_smoothing")),
         (numbers, "the predictions are numbers and have no probabilities", ("calibrate",)),
         (

@@ -39,6 +39,7 @@ TITLES = {
     "position": "By position of the word in the sentence",
     "in training": "By occurrence in the training data",
     "text length": "By length of the text in words",
+    "level": "By level of the labels",
     "votes": "By agreement of the annotators",
     "number of choices": "By number of choices",
     "right choice": "By index of the right choice",

@@ -254,6 +254,7 @@ def _column_rows(file: DataFile) -> list[Row]:
 _TYPES = {
     "id": int | str | None,
     "positive_label": str,
+    "label_separator": str,
     "answer": str | None,
     "withheld": str | int | list[Any] | None,
     "no_answer_score": float | None,

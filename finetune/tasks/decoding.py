@@ -61,6 +61,8 @@ class TextDecoder(Decoder):
     and of the more probable one (``finetune thresholds``)."""
     threshold: float
     """Lowest probability of a predicted label (several labels)."""
+    separator: str | None = None
+    """What divides the levels of labels; None for labels without levels."""
 
     def windows(self, logits: np.ndarray) -> list[np.ndarray]:
         """Compute the probabilities [C] of each sequence (regression: the number)."""
@@ -84,7 +86,9 @@ class TextDecoder(Decoder):
         if any(map(str.strip, texts)):
             return None
         scores = None if self.problem == "regression" else dict.fromkeys(self.labels, np.nan)
-        return TextPrediction(example.id, None, scores=scores, positive=self.positive)
+        return TextPrediction(
+            example.id, None, scores=scores, positive=self.positive, separator=self.separator
+        )
 
     def decide(self, id: int, probabilities: np.ndarray) -> TextPrediction:
         """Make a prediction from the probabilities [C] of the model, averaged over windows."""
@@ -97,12 +101,21 @@ class TextDecoder(Decoder):
         if multi:
             least = {name: self.thresholds.get(name, self.threshold) for name in scores}
             chosen = tuple(name for name, p in scores.items() if p >= least[name])
-            return TextPrediction(id, chosen, None, scores, uncalibrated=before)
+            return TextPrediction(
+                id, chosen, None, scores, uncalibrated=before, separator=self.separator
+            )
         if self.positive is not None and self.positive in self.thresholds:
             index = self.labels.id(self.positive)
             best = index if scores[self.positive] >= self.thresholds[self.positive] else 1 - index
-        best_score = float(probabilities[best])
-        return TextPrediction(id, self.labels[best], best_score, scores, self.positive, before)
+        return TextPrediction(
+            id,
+            self.labels[best],
+            float(probabilities[best]),
+            scores,
+            self.positive,
+            before,
+            separator=self.separator,
+        )
 
 
 def check_complete(example: TokenExample, number: int) -> None:

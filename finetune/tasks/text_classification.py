@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from finetune.config.tasks import TextConfig
+from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.data.labels import voted_names, with_standard_names
 from finetune.data.text_labels import (
@@ -32,6 +32,7 @@ from finetune.data.text_labels import (
     problem_of,
 )
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
+from finetune.evaluation.hierarchy import check_paths
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
@@ -115,6 +116,11 @@ class TextState(TaskState, TextDecoder):
     def threshold(self) -> float:  # type: ignore[override]  # an attribute of what is restored
         return 0.5
 
+    @property
+    def separator(self) -> str | None:  # type: ignore[override]
+        """What divides the levels of labels; None for labels without levels."""
+        return self.config.label_separator if isinstance(self.config, ClassifyConfig) else None
+
 
 class TextClassificationTask(Task):
     """One label, several labels or a number for each text or pair of texts."""
@@ -144,6 +150,8 @@ class TextClassificationTask(Task):
         votes = config.votes == "soft" and any(len(v or ()) > 1 for v in train.column("votes"))
         names = {*counts} | (voted_names([train]) if votes else set())
         labels = LabelSet(cls._label_order(names, data.label_order))
+        if isinstance(config, ClassifyConfig) and config.label_separator:
+            check_paths(labels, config.label_separator)
         positive = config.positive
         if problem == "single" and len(labels) == 2:
             positive = positive_label(labels, counts, positive)

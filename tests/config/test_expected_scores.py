@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from finetune.config.description import PROBLEMS
+from finetune.config.description import HIERARCHY, PROBLEMS
 from finetune.config.expected_scores import (
     SPLITS,
     Expected,
@@ -17,6 +17,7 @@ from finetune.config.expected_scores import (
     read_expected,
 )
 from finetune.config.metric_properties import METRIC_PROPERTIES
+from finetune.evaluation import hierarchy
 from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.prediction_types import TYPES, score, scores_of
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
@@ -47,7 +48,8 @@ def test_the_names_are_those_of_the_metrics():
     multi = {**scores_of("labels", [["a"]], [["a"]], labels=["a"]), **calibration}
     assert {*PROBLEMS["multi"]} == {*multi}
     assert {*PROBLEMS["regression"]} == {*scores_of("number", [1.0, 2.0], [1.0, 2.0])}
-    assert {*metrics_of("classify")} == {*itertools.chain(*PROBLEMS.values())}
+    assert {*metrics_of("classify")} == {*itertools.chain(*PROBLEMS.values()), *HIERARCHY}
+    assert {*HIERARCHY} == {*hierarchy.METRICS}
     tags = scores_of("tags", [["B-X"]], [["O"]], schemes=("BIO", "BIO"))
     tags |= scores_of("tags", [["X"]], [["Y"]])
     assert {*metrics_of("tag")} == {*tags, *calibration}

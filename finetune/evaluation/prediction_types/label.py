@@ -16,6 +16,7 @@ import numpy as np
 from finetune.data.files import DataFile
 from finetune.data.labels import canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
+from finetune.evaluation import hierarchy
 from finetune.evaluation.items import (
     Grouping,
     PredictionType,
@@ -86,8 +87,15 @@ def parse_label(row: Mapping[str, Any], where: str, example: TextExample) -> Tex
         known = values if len(values) == len(scores) else None
     if score is None and isinstance(scores, dict):
         score = scores.get(str(row["label"]))
-    positive, decided = row.get("positive_label"), withheld_in(row)
-    return TextPrediction(example.id, label, probability(score), known, positive, decided=decided)
+    return TextPrediction(
+        example.id,
+        label,
+        probability(score),
+        known,
+        row.get("positive_label"),
+        separator=row.get("label_separator"),
+        decided=withheld_in(row),
+    )
 
 
 OF_LABELS: dict[str, Any] = {
@@ -170,7 +178,7 @@ def unified_numbers(runs: list[Tables]) -> list[Tables]:
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
     by_votes = {"votes": votes.by_agreement(tables)} if votes.has_votes(tables) else {}
-    return {"text length": by_length(tables, "texts")} | by_votes
+    return {"text length": by_length(tables, "texts")} | by_votes | hierarchy.by_level(tables)
 
 
 def _uncertainty(prediction: TextPrediction) -> float | None:
@@ -195,6 +203,7 @@ LABEL = PredictionType(
         "mean_cost": Metric(_cost_counts, mean, lambda tables: bool(tables.costs)),
         "ece": expected_calibration_error(),
         **votes.METRICS,
+        **hierarchy.METRICS,
     },
     default="accuracy",
     build=_build,
@@ -204,6 +213,7 @@ LABEL = PredictionType(
     together=_together,
     uncertainty=_uncertainty,
     groupings=_groupings,
+    further_scores=hierarchy.level_scores,
     analysis_scores=lambda scores, tables: {"micro_f1": scores["accuracy"]},
     categories=taken_for,
     named=(("{}", ""),),

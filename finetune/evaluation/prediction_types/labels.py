@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.evaluation import hierarchy
 from finetune.evaluation.items import Items, PredictionType, Tables, Wording, pair_items
 from finetune.evaluation.metrics import (
     Metric,
@@ -108,11 +109,14 @@ LABELS = PredictionType(
         "subset_accuracy": Metric(_label_set_counts, mean),
         "hamming_loss": Metric(_hamming_counts, hamming_loss, by_class=True),
         "ece": expected_calibration_error(),
+        **hierarchy.METRICS,
     },
     default="micro_f1",
     build=_build,
     uncertainty=_uncertainty,
     tables={"calibration": _every_label},
+    groupings=lambda tables, _: hierarchy.by_level(tables),
+    further_scores=hierarchy.level_scores,
     categories=lambda tables: [
         "false positive" if gold is None else "miss" for gold in tables.items.gold
     ],

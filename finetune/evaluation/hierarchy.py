@@ -1,0 +1,133 @@
+"""Scores of labels that are paths of a hierarchy, such as ``sport/football``.
+
+Hierarchical precision, recall and F1 count a label together with its ancestors, the root left out,
+so that ``sport/tennis`` in place of ``sport/football`` is half right (Kiritchenko, Matwin & Famili
+2005, "Functional Annotation of Genes Using Hierarchical Text Categorization"; Kiritchenko, Matwin,
+Nock & Famili 2006). The predictions name the separator of the levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from finetune.evaluation.items import Grouping, Tables, grouped
+from finetune.evaluation.metrics import RATES, Metric, item_counts, total
+from finetune.types import UserError, abbreviated
+
+
+def check_paths(labels: Collection[str], separator: str) -> None:
+    """Raise UserError unless labels are paths with this separator."""
+    empty = [label for label in labels if not all(map(str.strip, label.split(separator)))]
+    if empty:
+        raise UserError(
+            f"--label-separator {separator}: the label {empty[0]!r} has an empty level: correct "
+            "the label, or choose another separator."
+        )
+    if not any(separator in label for label in labels):
+        raise UserError(
+            f"--label-separator {separator}: no label has levels ({abbreviated(sorted(labels))}): "
+            "leave it out, or name the separator of the labels."
+        )
+
+
+def with_ancestors(labels: str | Collection[str], separator: str) -> set[str]:
+    """Collect labels and their ancestors; a blank text has none.
+
+    >>> sorted(with_ancestors("sport/football", "/"))
+    ['sport', 'sport/football']
+    """
+    names = [labels] if isinstance(labels, str) else labels
+    return {
+        path
+        for name in names
+        if name
+        for path in accumulate(name.split(separator), lambda *parts: separator.join(parts))
+    }
+
+
+def at_level(labels: Any, separator: str, level: int) -> Any:
+    """Cut a label, or each label of a tuple, after a number of levels.
+
+    >>> at_level("sport/football/women", "/", 2)
+    'sport/football'
+    """
+    if isinstance(labels, str):
+        return separator.join(labels.split(separator)[:level])
+    return tuple(dict.fromkeys(at_level(label, separator, level) for label in labels))
+
+
+def separator_of(tables: Tables) -> str | None:
+    """The separator that the predictions name; None for labels without levels."""
+    return next((prediction.separator for prediction in tables.predictions), None)
+
+
+def _ancestor_counts(tables: Tables) -> np.ndarray:
+    separator = separator_of(tables) or ""
+    gold, predicted = (
+        [with_ancestors(labels, separator) for labels in side]
+        for side in (tables.gold, tables.predicted)
+    )
+    pairs = zip(gold, predicted, strict=True)
+    counts = [(len(g & p), len(p), len(g)) for g, p in pairs]
+    return np.array(counts, np.int64).reshape(len(counts), 3)
+
+
+METRICS = {
+    f"hierarchical_{name}": Metric(
+        _ancestor_counts, value, lambda tables: separator_of(tables) is not None
+    )
+    for name, value in RATES.items()
+}
+"""Precision, recall and F1 over labels and their ancestors, micro-averaged."""
+
+
+def _levels(tables: Tables) -> Mapping[int, Tables]:
+    separator = separator_of(tables)
+    if separator is None:
+        return {}
+    names = {*tables.names, *(tables.predictions[0].scores or ())}
+    depth = 1 + max(name.count(separator) for name in names)
+    sides = tables.gold, tables.predicted, tables.labels
+    levels = {}
+    for level in range(1, depth + 1):
+        cut = partial(at_level, separator=separator, level=level)
+        gold, predicted, labels = (list(map(cut, side)) for side in sides)
+        levels[level] = tables.type.of_values(gold, predicted, labels=list(dict.fromkeys(labels)))
+    return levels
+
+
+def level_scores(tables: Tables) -> dict[str, float]:
+    """Compute the main metric and macro F1 of labels that are cut after each level.
+
+    A label with fewer levels stays as it is. ``accuracy_level:1`` is the accuracy of first levels.
+    """
+    names = tables.type.default, "macro_f1"
+    metrics = [(name, tables.type.metrics[name]) for name in names]
+    return {
+        f"{name}_level:{level}": float(metric.value(total(metric.counts, cut, metric.by_class)))
+        for level, cut in _levels(tables).items()
+        for name, metric in metrics
+    }
+
+
+def by_level(tables: Tables) -> dict[str, Grouping]:
+    """Divide decisions by the level of labels: a table, and metrics to compare and test."""
+    levels = _levels(tables)
+    if not levels:
+        return {}
+    name, order = tables.type.default, list(map(str, levels))
+
+    def row(sums: np.ndarray) -> dict[str, Any]:
+        counts = dict(zip(("correct", "predicted", "gold"), sums.tolist(), strict=True))
+        return counts | {name: float(value(sums))}
+
+    value = tables.type.metrics[name].value
+    counts = np.concatenate([item_counts(cut) for cut in levels.values()])
+    example = np.tile(np.arange(len(tables)), len(levels))
+    groups = np.repeat(order, len(tables)).tolist()
+    return {"level": grouped(example, groups, order, counts, row, name, value)}
