@@ -8,7 +8,7 @@ from pathlib import Path
 
 from finetune import ClassifyConfig
 from finetune.api import train_once
-from finetune.training.repeated_runs import train_folds
+from finetune.training.repeated_runs import plan_folds
 
 config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),
@@ -23,8 +23,9 @@ def train(config, data, opened):
     train_once("classify", config, data, command="python examples/little_data.py", folder=opened)
 
 
-results = train_folds("classify", config, 2, folder, train)  # finished runs are kept
-score = results.summary["test"]["accuracy"]
+runs = plan_folds("classify", config, 2, folder)
+runs.train(train)  # finished runs are kept
+score = runs.summary["test"]["accuracy"]
 print(f"accuracy {score['mean']:.3f}, 95 % interval {score['low']:.3f} to {score['high']:.3f}")
 print("by fold:", {name: round(value, 3) for name, value in score["seeds"].items()})
 

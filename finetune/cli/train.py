@@ -29,7 +29,7 @@ from finetune.types import UserError, quantity
 if TYPE_CHECKING:
     from finetune.api import TrainedRun
     from finetune.runtime.progress import Reporter
-    from finetune.training.repeated_runs import RunResults
+    from finetune.training.repeated_runs import Runs
     from finetune.training.run_folder import RunWriter
 
 
@@ -126,48 +126,29 @@ class TaskCommand(RunOptions, TrainingCommand):
         from finetune.reporting.environment import command_line
         from finetune.runtime.launch import is_main_process
         from finetune.runtime.progress import Reporter
-        from finetune.training import repeated_runs
+        from finetune.training.repeated_runs import (
+            plan_folds,
+            plan_seeds,
+            plan_sizes,
+            runs_folder,
+        )
 
         begin, task, config = time.monotonic(), self.task, self.config
         reporter = Reporter(quiet=not is_main_process())
         train_one = partial(train_once, task, command_line, reporter=reporter)
         if folds is not None:
-            folder = repeated_runs.runs_folder(config, task, "folds")
-            results = repeated_runs.train_folds(
-                task,
-                config,
-                folds.number,
-                folder,
-                train_one,
-                repeats=folds.repeats,
-                hold_out=folds.hold_out,
-                on_start=partial(_announce, "fold"),
-            )
+            folder = runs_folder(config, task, "folds")
+            options = {"repeats": folds.repeats, "hold_out": folds.hold_out}
+            runs = plan_folds(task, config, folds.number, folder, **options)
         elif self.sizes is not None:
-            number = self.seeds or RUNS_OF_A_SIZE
-            folder = repeated_runs.runs_folder(config, task, "curve")
-            results = repeated_runs.train_sizes(
-                task,
-                config,
-                self.sizes,
-                number,
-                folder,
-                train_one,
-                on_start=partial(_announce, "size"),
-            )
+            folder = runs_folder(config, task, "curve")
+            runs = plan_sizes(task, config, self.sizes, self.seeds or RUNS_OF_A_SIZE, folder)
         else:
-            name = recipe_run.recipe.name if recipe_run else None
-            folder = repeated_runs.runs_folder(config, task, "seeds", name)
-            results = repeated_runs.train_seeds(
-                task,
-                config,
-                self.seeds or 1,
-                folder,
-                partial(train_one, recipe_run=recipe_run, repeatable=True),
-                recipe_run=recipe_run,
-                on_start=partial(_announce, "seed"),
-            )
-        _print_runs(results, config, folder, begin)
+            folder = runs_folder(config, task, "seeds", recipe_run and recipe_run.recipe.name)
+            runs = plan_seeds(task, config, self.seeds or 1, folder, recipe_run)
+            train_one = partial(train_one, recipe_run=recipe_run, repeatable=True)
+        runs.train(train_one, partial(_announce, runs.kind))
+        _print_runs(runs, config, begin)
 
 
 @contextlib.contextmanager
@@ -273,7 +254,7 @@ def _announce(kind: str, config: TrainConfig, finished: bool) -> None:
         show(f"{kind} {name}: {config.out}{' is finished: kept' if finished else ''}")
 
 
-def _print_runs(results: RunResults, config: TrainConfig, folder: Path, begin: float) -> None:
+def _print_runs(runs: Runs, config: TrainConfig, begin: float) -> None:
     from finetune.evaluation.reproduction import summary_table
     from finetune.reporting.html import REPORT_FILE
     from finetune.reporting.many_runs import curve_of, write_curve
@@ -282,26 +263,28 @@ def _print_runs(results: RunResults, config: TrainConfig, folder: Path, begin: f
 
     if not is_main_process():
         return
-    curve = curve_of(results, config) if results.kind == "size" else None
+    curve = curve_of(runs, config) if runs.kind == "size" else None
     if curve is not None:
         print_table(*curve.table())
-    elif any(results.metrics.values()):
-        columns, rows = summary_table(results.summary)
+    elif any(runs.metrics.values()):
+        columns, rows = summary_table(runs.summary)
         # scores of single types are only in the file
         print_table(columns, [row for row in rows if ":" not in row[1]])
-    if results.kind == "fold":
+    if runs.kind == "fold":
         show("low and high: 95 % interval, corrected resampled t (Nadeau & Bengio, 2003)")
-    for key, reasons in results.degenerate.items():
-        name = f"seed {key}" if results.kind == "seed" else key
+    for key, reasons in runs.degenerate.items():
+        name = f"seed {key}" if runs.kind == "seed" else key
         show(f"{name} is degenerate: {'; '.join(reasons)}")
-    for verdict in results.verdicts():
+    for verdict in runs.verdicts():
         show(verdict.line())
     if curve is not None:
-        return show(f"Everything is in {folder}: {write_curve(folder, curve).name} is the chart.")
-    report_run(folder)
+        return show(
+            f"Everything is in {runs.folder}: {write_curve(runs.folder, curve).name} is the chart."
+        )
+    report_run(runs.folder)
     return show(
-        f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: "
-        f"{results.file} has the scores, {REPORT_FILE} is the report."
+        f"{clock(time.monotonic() - begin)} in all. Everything is in {runs.folder}: "
+        f"{runs.file} has the scores, {REPORT_FILE} is the report."
     )
 
 

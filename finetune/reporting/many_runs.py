@@ -22,7 +22,7 @@ from finetune.runtime.files import write_text
 from finetune.types import UserError
 
 if TYPE_CHECKING:
-    from finetune.training.repeated_runs import RunResults
+    from finetune.training.repeated_runs import Runs
     from finetune.training.search import SearchResult
 
 RECIPE_FILE = "best.yaml"
@@ -136,7 +136,7 @@ def write_curve(folder: Path, curve: LearningCurve) -> Path:
     return _write(folder, "curve", curve._asdict(), page)
 
 
-def curve_of(results: RunResults, config: TrainConfig) -> LearningCurve:
+def curve_of(results: Runs, config: TrainConfig) -> LearningCurve:
     """Return the curve of the scores on test, else on validation."""
     finished = list(results.metrics.items())
     scored = finished[0][1]

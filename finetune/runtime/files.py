@@ -29,6 +29,15 @@ _TEMPORARY = re.compile(r"\.(.+)\.(new|old)")
 class SaveError(UserError):
     """A file or folder could not be written; its previous version is intact."""
 
+    @classmethod
+    def of(cls, path: Path, error: BaseException) -> SaveError:
+        """Make the message for an error of the system."""
+        reason = getattr(error, "strerror", None) or str(error)
+        return cls(
+            f"{path}: could not be written ({reason}). The previous version is intact. Make room, "
+            "then run the command again (training: with --resume)."
+        )
+
 
 class FolderInUse(UserError):
     """Another process holds a folder."""
@@ -39,7 +48,7 @@ def write_text(path: Path, text: str, *, follow: bool = False) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _save_error(path, error) from error
+        raise SaveError.of(path, error) from error
     with replace_file(path, follow=follow) as file:
         file.write(text)
 
@@ -86,7 +95,7 @@ def replace_file(
                     fresh.unlink(missing_ok=True)
             written = (None, str(fresh), str(path.parent))  # and not the files that the block reads
             if isinstance(error, OSError) and (error.filename and str(error.filename)) in written:
-                raise _save_error(path, error) from error
+                raise SaveError.of(path, error) from error
             raise
 
 
@@ -94,14 +103,6 @@ def unfinished_file(path: Path) -> Path:
     """The file that ``replace_file`` writes until ``path`` is complete."""
     path = path.resolve()
     return path.with_name(f".{path.name}.new")
-
-
-@contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Hold a file that is written; FolderInUse if another process holds it."""
-    path = path.resolve()
-    with _locked(path.with_name(f".{path.name}{LOCK}"), path):
-        yield
 
 
 @contextlib.contextmanager
@@ -117,171 +118,50 @@ def replace_folder(
         later: Gets the function that waits for the disk and replaces the folder, to call it once,
             perhaps in another thread. By default it is called at the end of the block.
     """
-    fresh, old = _temporary_paths(folder)
-    with _undone(folder, fresh, old):
-        _finish(folder, fresh, old)
-        fresh.mkdir(parents=True)
-        yield fresh
+    fresh, old = _temporary_folders(folder)
+
+    @contextlib.contextmanager
+    def undone() -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                recover(folder)
+            if is_disk_error(error):
+                raise SaveError.of(folder, error) from error
+            raise
 
     def replace() -> None:
-        with _undone(folder, fresh, old):
+        with undone():
             _sync(fresh)
             if folder.exists():
                 folder.rename(old)
             fresh.rename(folder)
             _sync_folder(folder.parent)
-        _remove(old)
+        shutil.rmtree(old, ignore_errors=True)
 
-    (later or (lambda function: function()))(replace)
-
-
-@contextlib.contextmanager
-def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            _finish(folder, fresh, old)
-        if is_disk_error(error):
-            raise _save_error(folder, error) from error
-        raise
-
-
-def recover(*targets: Path) -> None:
-    """Complete or undo the replacements of files and folders that a crash interrupted."""
-    for target in targets:
-        _finish(target, *_temporary_paths(target))
-
-
-def _finish(target: Path, fresh: Path, old: Path) -> None:
-    if old.exists() and not target.exists():  # `fresh` is complete
-        (fresh if fresh.exists() else old).rename(target)
-    _remove(fresh)
-    _remove(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+    with undone():
+        recover(folder)
+        fresh.mkdir(parents=True)
+        yield fresh
+    if later is None:
+        replace()
     else:
-        path.unlink(missing_ok=True)
+        later(replace)
 
 
-def require_replaceable(path: Path, start: str, option: str = "--out") -> None:
-    """Raise UserError if a file exists that the command did not write.
-
-    Args:
-        path: The file to write.
-        start: The beginning of every file that the command writes, in lower case.
-        option: The option that names the file.
-    """
-    if path.is_file():
-        with path.open("rb") as file:
-            beginning = file.read(len(start)).lower()
-        if beginning not in (b"", start.encode()):
-            raise UserError(f"{option} {path} exists, with other content: name another file.")
+def recover(*folders: Path) -> None:
+    """Complete or undo the replacements of folders that a crash interrupted."""
+    for folder in folders:
+        fresh, old = _temporary_folders(folder)
+        if old.exists() and not folder.exists():  # `fresh` is complete
+            (fresh if fresh.exists() else old).rename(folder)
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
-def is_disk_error(error: BaseException) -> bool:
-    """Whether an error means that the disk is full or cannot be written."""
-    # safetensors and tokenizers pass on errors of the system as text
-    in_library = type(error) is Exception or type(error).__name__ == "SafetensorError"
-    return isinstance(error, OSError) or (in_library and "os error" in str(error).lower())
-
-
-def is_free(folder: Path) -> bool:
-    """Whether a folder is absent, or contains only a lock and temporary files."""
-    return not folder.exists() or not entries(folder)
-
-
-def entries(folder: Path) -> list[str]:
-    """List the names in a folder, without lock and temporary files."""
-    names = sorted(path.name for path in folder.iterdir())
-    return [n for n in names if not n.startswith(LOCK) and not _TEMPORARY.fullmatch(n)]
-
-
-@contextlib.contextmanager
-def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
-    """Create a folder if needed, and hold it for this process, which may hold it several times.
-
-    The system releases the lock however the process ends. On a file system without
-    locks nothing is held.
-
-    Args:
-        folder: The folder.
-        wait: Wait for the process that holds the folder.
-        name: File of the lock; a share of the work in a folder can have its own. It begins as
-            ``LOCK`` does.
-
-    Raises:
-        FolderInUse: Another process holds the folder.
-        SaveError: The folder or the lock cannot be written.
-    """
-    created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _save_error(folder, error) from error
-        with _locked(folder.resolve() / name, folder, wait=wait):
-            yield
-    finally:
-        with contextlib.suppress(OSError):
-            for parent in created:
-                parent.rmdir()  # fails unless it is empty
-
-
-@contextlib.contextmanager
-def _locked(path: Path, target: Path, *, wait: bool = False) -> Iterator[None]:
-    lock = FileLock(path, thread_local=False, is_singleton=True, on_acquired=_write_holder)
-    outermost = not lock.is_locked
-    try:
-        lock.acquire(-1 if wait else 0)
-    except Timeout as error:
-        raise FolderInUse(
-            f"{target} is in use by {_holder(path) or 'another process'}: wait until it ends, or "
-            "choose another --out."
-        ) from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
-            raise _save_error(target, error) from error
-    try:
-        yield
-    finally:
-        if outermost:
-            with contextlib.suppress(OSError):  # some systems remove no file that is open
-                path.unlink()
-        lock.release()
-
-
-def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
-
-
-def _write_holder(descriptor: int) -> None:
-    os.truncate(descriptor, 0)
-    os.write(descriptor, f" {_this_process()}".encode())
-
-
-def _holder(path: Path) -> str:
-    try:
-        with path.open("rb", buffering=0) as file:
-            file.seek(1)
-            return file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""
-
-
-def _save_error(path: Path, error: BaseException) -> SaveError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return SaveError(
-        f"{path}: could not be written ({reason}). The previous version is intact. Make room, then "
-        "run the command again (training: with --resume)."
-    )
-
-
-def _temporary_paths(path: Path) -> tuple[Path, Path]:
-    return path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+def _temporary_folders(folder: Path) -> tuple[Path, Path]:
+    return folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
 
 
 def _sync(folder: Path) -> None:
@@ -307,3 +187,112 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Whether an error means that the disk is full or cannot be written."""
+    # safetensors and tokenizers pass on errors of the system as text
+    in_library = type(error) is Exception or type(error).__name__ == "SafetensorError"
+    return isinstance(error, OSError) or (in_library and "os error" in str(error).lower())
+
+
+def require_replaceable(path: Path, start: str, option: str = "--out") -> None:
+    """Raise UserError if a file exists that the command did not write.
+
+    Args:
+        path: The file to write.
+        start: The beginning of every file that the command writes, in lower case.
+        option: The option that names the file.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            beginning = file.read(len(start)).lower()
+        if beginning not in (b"", start.encode()):
+            raise UserError(f"{option} {path} exists, with other content: name another file.")
+
+
+def is_free(folder: Path) -> bool:
+    """Whether a folder is absent, or contains only a lock and temporary files."""
+    return not folder.exists() or not entries(folder)
+
+
+def entries(folder: Path) -> list[str]:
+    """List the names in a folder, without lock and temporary files."""
+    names = sorted(path.name for path in folder.iterdir())
+    return [n for n in names if not n.startswith(LOCK) and not _TEMPORARY.fullmatch(n)]
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Hold a file that is written; FolderInUse if another process holds it."""
+    path = path.resolve()
+    with _locked(path.with_name(f".{path.name}{LOCK}"), path):
+        yield
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
+    """Create a folder if needed, and hold it for this process, which may hold it several times.
+
+    The system releases the lock however the process ends. On a file system without
+    locks nothing is held.
+
+    Args:
+        folder: The folder.
+        wait: Wait for the process that holds the folder.
+        name: File of the lock; a share of the work in a folder can have its own. It begins as
+            ``LOCK`` does.
+
+    Raises:
+        FolderInUse: Another process holds the folder.
+        SaveError: The folder or the lock cannot be written.
+    """
+    created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SaveError.of(folder, error) from error
+        with _locked(folder.resolve() / name, folder, wait=wait):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            for parent in created:
+                parent.rmdir()  # fails unless it is empty
+
+
+@contextlib.contextmanager
+def _locked(path: Path, target: Path, *, wait: bool = False) -> Iterator[None]:
+    lock = FileLock(path, thread_local=False, is_singleton=True, on_acquired=_write_holder)
+    outermost = not lock.is_locked
+    try:
+        lock.acquire(-1 if wait else 0)
+    except Timeout as error:
+        raise FolderInUse(
+            f"{target} is in use by {_holder(path) or 'another process'}: wait until it ends, or "
+            "choose another --out."
+        ) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
+            raise SaveError.of(target, error) from error
+    try:
+        yield
+    finally:
+        if outermost:
+            with contextlib.suppress(OSError):  # some systems remove no file that is open
+                path.unlink()
+        lock.release()
+
+
+def _write_holder(descriptor: int) -> None:
+    os.truncate(descriptor, 0)
+    os.write(descriptor, f" process {os.getpid()} on {socket.gethostname()}".encode())
+
+
+def _holder(path: Path) -> str:
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(1)
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
+from finetune.runtime.processes import process_index
+from finetune.runtime.progress import Reporter
 from finetune.types import UserError
 
 TIMEOUT = 5.0
@@ -38,37 +40,28 @@ class HubError(UserError):
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository at one commit.
-
-    Attributes:
-        kind: ``model`` or ``dataset``.
-        id: Its id.
-        revision: The branch, tag or commit that was asked for; None for ``main``.
-        commit: The commit.
-        files: Names of its files; if not ``online``, perhaps only those in the cache.
-        online: Whether the hub has answered.
-    """
+    """A repository at one commit."""
 
     kind: Kind
     id: str
     revision: str | None
+    """The branch, tag or commit that was asked for; None for ``main``."""
     commit: str
     files: Collection[str] = field(repr=False)
+    """Names of its files; if not ``online``, perhaps only those in the cache."""
     online: bool
+    """Whether the hub has answered."""
 
     def download(self, names: Collection[str]) -> Path:
-        """Download files of a repository; returns the folder of its commit in the cache.
-
-        Raises:
-            HubError: If the hub refuses the files, or the download is cut.
-        """
+        """Download files of a repository; returns the folder of its commit in the cache."""
         from huggingface_hub import snapshot_download, try_to_load_from_cache
 
         def cached(name: str) -> object:
             return try_to_load_from_cache(self.id, name, revision=self.commit, repo_type=self.kind)
 
         if self.online and not all(map(cached, names)):
-            _say(f"downloading {self.id}, commit {self.commit[:12]}")
+            reporter = Reporter(quiet=process_index() != 0)
+            reporter.log(f"downloading {self.id}, commit {self.commit[:12]}")
         with self.errors(), _bars_on_a_terminal():
             folder = snapshot_download(
                 self.id,
@@ -79,19 +72,15 @@ class Repository:
             )
         return Path(folder)
 
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
+    def errors(self) -> contextlib.AbstractContextManager[None]:
         """Context that raises HubError for the errors of libraries that read the repository."""
-        with _hub_errors(self.kind, self.id, self.revision, reading=self.online):
-            yield
+        return _hub_errors(self.kind, self.id, self.revision, reading=self.online)
 
 
 def find_repository(kind: Kind, id: str, revision: str | None = None) -> Repository:
     """Look up a repository on the hub, or in the cache if the hub does not answer.
 
-    Raises:
-        HubError: If there is no such repository or revision, the hub refuses the token, or the hub
-            does not answer and the cache does not have the repository.
+    Raises HubError if it is in neither, or the hub refuses the token.
     """
     return _find(kind, id, revision or None)
 
@@ -327,11 +316,3 @@ def _bars_on_a_terminal() -> Iterator[None]:
         yield
     finally:
         enable_progress_bars()
-
-
-def _say(text: str) -> None:
-    from finetune.runtime.processes import process_index
-    from finetune.runtime.progress import Reporter
-
-    if process_index() == 0:
-        Reporter().log(text)

@@ -23,7 +23,7 @@ from finetune.suites.definition import RESULTS_FILE, SuiteTask
 from finetune.suites.results import SuiteResults
 from finetune.tasks import load_task
 from finetune.training.optimizer import Schedule
-from finetune.training.repeated_runs import seed_configs, state_of, train_seeds
+from finetune.training.repeated_runs import plan_seeds, seed_configs, state_of
 from finetune.training.run_folder import hold, require_own, require_writable
 from finetune.types import UserError, abbreviated, quantity
 
@@ -156,15 +156,8 @@ def _train(planned: PlannedTask, num_seeds: int) -> None:
             show(f"{planned.task.name} seed {config.seed}{kept}", error=True)
 
     name, recipe_run = planned.task.recipe.task, planned.recipe_run
-    train_seeds(
-        name,
-        planned.config,
-        num_seeds,
-        planned.folder,
-        partial(train_once, name, command_line, recipe_run=recipe_run, repeatable=True),
-        recipe_run=recipe_run,
-        start=planned.start,
-        on_start=announce,
-    )
+    runs = plan_seeds(name, planned.config, num_seeds, planned.folder, recipe_run, planned.start)
+    train_one = partial(train_once, name, command_line, recipe_run=recipe_run, repeatable=True)
+    runs.train(train_one, announce)
     if is_main_process():
         report_run(planned.folder)

@@ -226,7 +226,7 @@ def test_another_process_makes_the_entry(tmp_path: Path) -> None:
         "import contextlib\n"
         "from finetune.runtime import progress\n"
         "from finetune.runtime.cache import making\n"
-        "progress.stage = lambda title: contextlib.nullcontext(print('waits', flush=True))\n"
+        "progress.progress_task = lambda title: contextlib.nullcontext(print('waits', flush=True))\n"
         "with making('examples', 'key') as waited:\n"
         "    print(waited, flush=True)\n"
         "    input()\n"

@@ -146,7 +146,7 @@ def test_the_plan(suite: Path, tmp_path: Path):
 def test_a_failure_loses_no_other_task(
     suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    train = running.train_seeds
+    train = running.plan_seeds
 
     def failing(task: str, config: Any, *rest: Any, **options: Any) -> Any:
         if config.data.endswith("pairs"):
@@ -155,7 +155,7 @@ def test_a_failure_loses_no_other_task(
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(running, "train_seeds", failing)
+        patch.setattr(running, "plan_seeds", failing)
         outcome = run("run", suite, "--smoke", "--out", out)
     outcome.refused("error: 2 of 4 data sets failed (pairs, follow)")
     assert f"pairs failed: {tmp_path}: No space left on device." in outcome.out
@@ -169,7 +169,7 @@ def test_an_interrupt_ends_the_suite(suite: Path, tmp_path: Path, monkeypatch: p
     def interrupted(*arguments: Any, **options: Any) -> None:
         raise Interrupted("stopped at step 2 of 4")
 
-    monkeypatch.setattr(running, "train_seeds", interrupted)
+    monkeypatch.setattr(running, "plan_seeds", interrupted)
     outcome = run("run", suite, "--out", tmp_path / "out")
     assert outcome.code == 130 and outcome.err.count("stopped at step 2 of 4") == 1
     assert f"Continue with: finetune run {suite} --out {tmp_path / 'out'}" in outcome.err
