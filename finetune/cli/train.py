@@ -138,13 +138,15 @@ class TaskCommand(RunOptions, TrainingCommand):
         train_one = partial(train_once, task, command_line, reporter=reporter)
         if folds is not None:
             folder = runs_folder(config, task, "folds")
-            options = {"repeats": folds.repeats, "hold_out": folds.hold_out}
-            runs = plan_folds(task, config, folds.number, folder, **options)
+            runs = plan_folds(
+                task, config, folds.number, folder, repeats=folds.repeats, hold_out=folds.hold_out
+            )
         elif self.sizes is not None:
             folder = runs_folder(config, task, "curve")
             runs = plan_sizes(task, config, self.sizes, self.seeds or RUNS_OF_A_SIZE, folder)
         else:
-            folder = runs_folder(config, task, "seeds", recipe_run and recipe_run.recipe.name)
+            recipe = recipe_run.recipe.name if recipe_run else None
+            folder = runs_folder(config, task, "seeds", recipe)
             runs = plan_seeds(task, config, self.seeds or 1, folder, recipe_run)
             train_one = partial(train_one, recipe_run=recipe_run, repeatable=True)
         runs.train(train_one, partial(_announce, runs.kind))

@@ -95,12 +95,8 @@ class Runs:
             self._require_folder()
             return [state_of(config) for config in self.configs.values()]
 
-        def record(key: Any, diverged: str | None, *, write: bool) -> None:
-            if diverged is None:
-                self._add(key, Path(self.configs[key].out or ""))
-            else:
-                self.degenerate[key] = [diverged]
-            if write:
+        def begin() -> None:
+            if not (self.folder / self.file).is_file():
                 self._write()
 
         def require_model() -> None:
@@ -114,7 +110,7 @@ class Runs:
                 pin_model(RunFolder.open(Path(config.out or "")), config)  # in each process
         accelerator = make_accelerator(self.configs[keys[0]])
         with hold(self.folder):
-            on_main_process(lambda: (self.folder / self.file).is_file() or self._write())
+            on_main_process(begin)
             for key, config in self.configs.items():
                 state, diverged = states[key], None
                 on_start(config, state == "finished")
@@ -127,7 +123,7 @@ class Runs:
                     except Diverged as error:
                         diverged = str(error)
                 write = state != "finished" or key == keys[-1]
-                on_main_process(partial(record, key, diverged, write=write))
+                on_main_process(partial(self._record, key, diverged, write=write))
         on_main_process(require_model)
 
     def _require_start(self, config: TrainConfig) -> None:
@@ -154,6 +150,14 @@ class Runs:
                     f"{folder}: holds {kind}s with {name} = {saved.get(name)!r}, now {value!r}: "
                     "continue with the same data and options, or use another --out."
                 )
+
+    def _record(self, key: Any, diverged: str | None, *, write: bool) -> None:
+        if diverged is None:
+            self._add(key, Path(self.configs[key].out or ""))
+        else:
+            self.degenerate[key] = [diverged]
+        if write:
+            self._write()
 
     def _add(self, key: Any, folder: Path) -> None:
         run = RunFolder.open(folder)
