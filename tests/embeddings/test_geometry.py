@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -107,8 +108,13 @@ def test_command(tmp_path: Path) -> None:
     assert "12 texts" in lines[0] and len(lines) == LAYERS + 4
     html = page.read_text()
     assert "&lt;b&gt;anna" in html and "<b>anna" not in html and "Mixing ratio" in html
-    raw = json.loads(figures.read_text())["raw"]
-    assert f"{raw[0]['expected_cosine']:.4f}" in outcome.out
+    content = json.loads(figures.read_text())
+    assert f"{content['raw'][0]['expected_cosine']:.4f}" in outcome.out
+    (sentence,) = content["attention"]["sentences"]
+    tables = [np.array(sentence[name][n]) for name in ("norms", "weights") for n in (0, -1)]
+    expected = np.concatenate([(table / table.sum(1, keepdims=True)).ravel() for table in tables])
+    cells = [float(share) for share in re.findall(r"--share:([\d.]+)", html)]
+    np.testing.assert_allclose(cells, expected, atol=1e-4)
     arguments = ("geometry", lab.checkpoint("squeezebert"), "--data", texts, "--format", "json")
     attention = json.loads(run(*arguments, "--out", page).ok().out)["attention"]
     assert attention["reason"].startswith("squeezebert models") and not attention["mixing"]

@@ -111,20 +111,15 @@ def test_command(tmp_path: Path):
 
 
 def test_words_without_labels(tmp_path: Path):
-    file = tmp_path / "texts.txt"
-    file.write_text("a die\nto die <b>here</b>\n\nthe die is cast\nno\n")
-    options = ("--word", "die", "--method", "pca", "--out", tmp_path / "b.html")
-    outcome = run("map", lab.checkpoint(), "--file", file, *options).ok()
+    file, output = tmp_path / "texts.txt", tmp_path / "b.HTML"
+    file.write_text("a die\nto die </script><b>here</b>\n\nthe die is cast\nno\n")
+    arguments = ("--word", "die", "--method", "pca", "--out", output)
+    outcome = run("map", lab.checkpoint(), "--file", file, *arguments).ok()
     assert "without a label: 3 of 3" in outcome.err and "purity" not in outcome.out
-    assert "<b>here" not in (tmp_path / "b.html").read_text("utf-8")
-
-
-def test_other_pages_are_kept(tmp_path: Path):
-    output = tmp_path / "mine.html"
+    html = output.read_text("utf-8")
+    assert "</script><b>here" not in html and "&lt;b&gt;here" in html
+    assert html.count('<circle class="point') == 3 * (LAYERS + 1)
     output.write_text("my page")
-    output.rename(output.with_suffix(".HTML"))
-    output = output.with_suffix(".HTML")  # on most systems another file
-    run("map", lab.checkpoint(), "--file", DATA, "--word", "die", "--out", output).refused(
-        "exists, with other content"
-    )
+    refused = run("map", lab.checkpoint(), "--file", file, *arguments)
+    refused.refused("exists, with other content")
     assert output.read_text() == "my page"
