@@ -126,7 +126,7 @@ class WordSenses:
     """The vector [H] of each sense with annotated uses."""
     counts: Mapping[Lemma, Mapping[str, int]]
     """The number of uses of each sense in training, by lemma."""
-    inventory: Inventory | None
+    inventory: Inventory
     embedder: Embedder
 
     @classmethod
@@ -146,8 +146,8 @@ class WordSenses:
         Raises:
             UserError: No target has gold, settings do not fit together, or a file cannot be read.
         """
-        inventory = None if settings.inventory is None else read_inventory(settings.inventory)
-        if settings.gloss_weight and inventory is None:
+        inventory = read_inventory(settings.inventory)
+        if settings.gloss_weight and settings.inventory is None:
             raise UserError("glosses come from an inventory: add --inventory FOLDER.")
         if not any(target.senses for example in train for target in example.targets):
             raise UserError("no target of the training data has gold senses.")
@@ -189,8 +189,7 @@ class WordSenses:
         """List the senses of a lemma: those of the inventory in its order, then those that only the
         training data have, by frequency."""
         lemma = target.lemma, target.pos
-        listed = () if self.inventory is None else self.inventory.senses.get(lemma, ())
-        counts = self.counts.get(lemma, {})
+        listed, counts = self.inventory.senses.get(lemma, ()), self.counts.get(lemma, {})
         return list(dict.fromkeys([*listed, *sorted(counts, key=lambda s: (-counts[s], s))]))
 
     def cosines(
@@ -236,7 +235,7 @@ class WordSenses:
     ) -> list[tuple[SenseTarget, dict[str, float]]]:
         pairs = list(self._target_vectors(examples, reporter, title))
         glosses: dict[str, Array] = {}
-        if self.settings.gloss_weight and self.inventory is not None:
+        if self.settings.gloss_weight:
             senses = {sense: None for target, _ in pairs for sense in self.candidates(target)}
             texts = self.inventory.glosses([s for s in senses if s in self.inventory])
             embeddings = self.embedder.encode(texts.values())
@@ -304,8 +303,7 @@ class WordSenses:
             raise UserError(
                 f"{folder}: {settings.model} has other weights than it was fitted with."
             )
-        listed = None if settings.inventory is None else read_inventory(settings.inventory)
-        return cls(settings, vectors, counts, listed, embedder)
+        return cls(settings, vectors, counts, read_inventory(settings.inventory), embedder)
 
 
 def fit_senses(command: Wsd) -> None:
@@ -383,29 +381,27 @@ def predict_senses(command: Predict) -> None:
 
 
 def _show_senses(senses: WordSenses, text: str) -> None:
-    inventory = senses.inventory
-    listed = senses.counts if inventory is None else {**senses.counts, **inventory.senses}
+    listed = senses.inventory.senses.keys() | senses.counts.keys()
     sentence = marked_sentence(text, lambda *lemma: lemma in listed)
     by_word: dict[tuple[int, str], dict[str, float | None]] = {}
     for target, _, scores in senses.predict([sentence]):
         candidates = by_word.setdefault((target.start, target.key), {})
         candidates |= {sense: scores.get(sense) for sense in senses.candidates(target)}
     for number, ((_, word), candidates) in enumerate(by_word.items()):
-        glosses = {} if inventory is None else inventory.definitions(candidates)
+        glosses = senses.inventory.definitions(candidates)
         show("\n" * (number > 0) + word)
         # senses without vectors follow in the order of the inventory
         order = sorted(candidates.items(), key=lambda item: (item[1] is None, -(item[1] or 0.0)))
         table = [(sense, pos_of(sense), score, glosses.get(sense)) for sense, score in order]
         print_table(("sense", "part of speech", "score", "gloss"), table)
-    if inventory is None:
+    if senses.settings.inventory is None:
         note = "glosses come from WordNet: name the folder of its files, --inventory FOLDER."
         show(note, error=True)
 
 
 def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:
-    if (inventory := senses.inventory) is None:
-        return
-    if unknown := [s for target in targets for s in target.senses if s not in inventory]:
+    unknown = [s for target in targets for s in target.senses if s not in senses.inventory]
+    if unknown and senses.settings.inventory is not None:
         names = abbreviated(sorted({*unknown}), 4)
         show(
             f"{quantity(len(unknown), 'gold sense')} are not in the inventory ({names}): it may be "

@@ -64,17 +64,13 @@ def base_forms(word: str, pos: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The senses of every lemma and part of speech.
-
-    Attributes:
-        folder: The folder of WordNet's files.
-        senses: Sense keys by (lemma, part of speech), the first sense first.
-        offsets: The byte at which the synset of each sense begins in its data file.
-    """
+    """The senses of every lemma and part of speech, from a folder of WordNet's files."""
 
     folder: Path
     senses: Mapping[tuple[str, str], tuple[str, ...]]
+    """Sense keys by (lemma, part of speech), the first sense first."""
     offsets: Mapping[str, int]
+    """The byte at which the synset of each sense begins in its data file."""
 
     def __contains__(self, key: str) -> bool:
         return key in self.offsets
@@ -121,12 +117,14 @@ class Inventory:
         return glosses
 
 
-def read_inventory(folder: str | Path) -> Inventory:
-    """Read ``index.sense`` in a folder of WordNet's database files.
+def read_inventory(folder: str | Path | None) -> Inventory:
+    """Read ``index.sense`` in a folder of WordNet's database files; None gives no senses.
 
     Raises:
         DataError: The file is missing, or one of its lines is malformed.
     """
+    if folder is None:
+        return Inventory(Path(), {}, {})
     folder = local_path(folder)
     path = folder / INDEX
     if not path.is_file():

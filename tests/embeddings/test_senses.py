@@ -82,7 +82,7 @@ def inventory(*keys: str) -> Inventory:
 
 def senses(vectors: dict[str, Any], counts: dict[str, int], **more: Any) -> WordSenses:
     arrays = {sense: np.array(vector, dtype=float) for sense, vector in vectors.items()}
-    listed, embedder = more.pop("inventory", None), Mock(Embedder)
+    listed, embedder = more.pop("inventory", inventory()), Mock(Embedder)
     settings = SenseSettings(model="x", **more)
     return WordSenses(settings, arrays, {("bank", "NOUN"): counts}, listed, embedder)
 
