@@ -6,11 +6,11 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.cli.output import ScoreCell, print_table, print_tables, table_text
+from finetune.cli.output import ScoreCell, table_text
 from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.reproduction import (
     ScoreVerdict,
@@ -19,8 +19,7 @@ from finetune.evaluation.reproduction import (
     standard_deviation,
 )
 from finetune.runtime.files import write_text
-from finetune.suites.commands import LoadedSuite
-from finetune.suites.definition import AVERAGES, RESULT_FILES, RESULTS_FILE, Suite, SuiteTask
+from finetune.suites.definition import AVERAGES, RESULTS_FILE, Suite, SuiteTask
 from finetune.types import abbreviated
 
 COLUMNS = ("data set", "split", "metric", "score", "seeds", "published", "verdict")
@@ -36,96 +35,45 @@ class TaskScore(NamedTuple):
     verdict: ScoreVerdict | None
 
 
-class SuiteResults:
-    """The scores of all finished runs in the folder of a suite.
+def write_results(
+    suite: Suite, folder: Path, failures: Mapping[str, str]
+) -> tuple[list[list[Any]], list[str]]:
+    """Write the scores of all finished runs of a suite as Markdown, LaTeX and JSON.
 
     ``failures`` are the messages of failed tasks, by name.
+
+    Returns:
+        The rows of the table: the tasks with scores, and the average; and the lines below it.
     """
-
-    def __init__(self, suite: Suite, folder: Path, failures: Mapping[str, str]) -> None:
-        self.suite, self.folder, self.failures = suite, folder, failures
-        self.scores: list[TaskScore] = []
-        for task in suite.tasks.values():
-            run = read_run(folder / task.name)
-            free = () if task.start is None or task.published else ("init_from",)
-            reference = task.published or task.recipe
-            verdicts = {
-                (verdict.expected.split, verdict.expected.metric): verdict
-                for verdict in (recipe_verdicts(run, reference, *free) if run.seeds else ())
-            }
-            for score in task.scores:
-                summary = run.metrics.get(score.split, {}).get(score.metric, {})
-                seeds = {
-                    str(seed): float(value)
-                    for seed, value in (summary.get("seeds", {}) if run.seeds else {}).items()
-                    if isinstance(value, int | float) and math.isfinite(value)
-                }
-                self.scores.append(TaskScore(task, *score, seeds, verdicts.get(score)))
-        cited = (score.verdict.expected.cited for score in self.scores if score.verdict is not None)
-        self.sources = list(dict.fromkeys(cited))
-
-    def average(self) -> dict[str, float]:
-        """Compute the average by seed, over the seeds that all tasks have."""
-        counted = [score for score in self.scores if score.task.weight]
-        if self.suite.average not in AVERAGES or not counted:
-            return {}
-        averages = {}
-        for seed in sorted(set.intersection(*({*score.seeds} for score in counted)), key=int):
-            values, weights = defaultdict[Any, list[float]](list), dict[Any, float]()
-            for score in counted:
-                key = score.task.name if self.suite.average == "members" else score[:3]
-                values[key].append(score.seeds[seed])
-                weights[key] = score.task.weight
-            means = map(statistics.fmean, values.values())
-            averages[seed] = statistics.fmean(means, weights.values())
-        return averages
-
-    def rows(self) -> list[list[Any]]:
-        """Make the rows of the table: the tasks with scores, and the average."""
-        rows: list[list[Any]] = []
-        for task, split, metric, seeds, verdict in self.scores:
-            if not seeds:
-                continue
-            published, judged = "", ""
+    scores = _read_scores(suite, folder)
+    averages = _average(suite, scores)
+    cited = (score.verdict.expected.cited for score in scores if score.verdict is not None)
+    sources = {source: number for number, source in enumerate(dict.fromkeys(cited), 1)}
+    rows: list[list[Any]] = []
+    for task, split, metric, seeds, verdict in scores:
+        if seeds:
+            row = [task.name, split, metric, _cell(seeds, metric), len(seeds), "", ""]
             if verdict is not None:
-                number = self.sources.index(verdict.expected.cited) + 1
-                published = f"{_number(verdict.expected.value, metric)} [{number}]"
-                judged = verdict.verdict
-            cell = _cell(seeds, metric)
-            rows.append([task.name, split, metric, cell, len(seeds), published, judged])
-        if average := self.average():
-            rows.append(["average", "", "", _cell(average), len(average), "", ""])
-        return rows
-
-    def notes(self) -> list[str]:
-        """Format the lines below the table."""
-        lines = [f"[{number}] {source}" for number, source in enumerate(self.sources, 1)]
-        if self.suite.average in AVERAGES:
-            missing = {s.task.name: 0 for s in self.scores if s.task.weight and not s.seeds}
-            none = f"none yet, as {abbreviated(missing, 30)} lacks scores"
-            lines.append(f"Average: {none if missing else AVERAGES[self.suite.average]}.")
-        for task in self.suite.tasks.values():
-            left_out = "" if task.weight else "Left out of the average: "
-            lines += [f"{left_out}{task.name}: {task.note}."] if task.note else []
-        return lines + [f"{name} failed: {reason}" for name, reason in self.failures.items()]
-
-    def show(self, command: LoadedSuite) -> None:
-        """Print the table and its notes."""
-        rows = self.rows()
-        if command.format == "table":
-            print_table(COLUMNS, rows, self.suite.title)
-        else:
-            print_tables(command.format, ("", COLUMNS, rows))
-        for line in self.notes():
-            command.note(line)
-        command.note(f"Everything is in {self.folder}: {', '.join(RESULT_FILES)} have the table.")
-
-    def write(self) -> None:
-        """Write the table to the folder as Markdown, LaTeX and JSON."""
-        rows, title, notes = self.rows(), self.suite.title, self.notes()
-        markdown = table_text("markdown", "", COLUMNS, rows)
-        latex = table_text("latex", title, COLUMNS, rows)
-        scores = [
+                expected = verdict.expected
+                row[-2] = f"{_number(expected.value, metric)} [{sources[expected.cited]}]"
+                row[-1] = verdict.verdict
+            rows.append(row)
+    if averages:
+        rows.append(["average", "", "", _cell(averages), len(averages), "", ""])
+    notes = [f"[{number}] {source}" for source, number in sources.items()]
+    if suite.average in AVERAGES:
+        missing = {s.task.name: 0 for s in scores if s.task.weight and not s.seeds}
+        none = f"none yet, as {abbreviated(missing, 30)} lacks scores"
+        notes.append(f"Average: {none if missing else AVERAGES[suite.average]}.")
+    for task in suite.tasks.values():
+        left_out = "" if task.weight else "Left out of the average: "
+        notes += [f"{left_out}{task.name}: {task.note}."] if task.note else []
+    notes += [f"{name} failed: {reason}" for name, reason in failures.items()]
+    markdown = table_text("markdown", "", COLUMNS, rows)
+    latex = table_text("latex", suite.title, COLUMNS, rows)
+    content = {
+        "suite": str(suite.path),
+        "scores": [
             {
                 "member": score.task.name,
                 "split": score.split,
@@ -133,16 +81,53 @@ class SuiteResults:
                 "seeds": score.seeds,
                 "verdict": score.verdict and score.verdict.verdict,
             }
-            for score in self.scores
-        ]
-        content = {"suite": str(self.suite.path), "scores": scores, "average": self.average()}
-        texts = {
-            "suite.md": f"# {title}\n\n{markdown}\n\n" + "".join(f"- {line}\n" for line in notes),
-            "suite.tex": f"{latex}\n" + "".join(f"% {line}\n" for line in notes),
-            RESULTS_FILE: json.dumps(content, indent=2, ensure_ascii=False) + "\n",
+            for score in scores
+        ],
+        "average": averages,
+    }
+    items = "".join(f"- {line}\n" for line in notes)
+    write_text(folder / "suite.md", f"# {suite.title}\n\n{markdown}\n\n{items}")
+    write_text(folder / "suite.tex", f"{latex}\n" + "".join(f"% {line}\n" for line in notes))
+    write_text(folder / RESULTS_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return rows, notes
+
+
+def _read_scores(suite: Suite, folder: Path) -> list[TaskScore]:
+    scores = []
+    for task in suite.tasks.values():
+        run = read_run(folder / task.name)
+        free = () if task.start is None or task.published else ("init_from",)
+        reference = task.published or task.recipe
+        verdicts = {
+            (verdict.expected.split, verdict.expected.metric): verdict
+            for verdict in (recipe_verdicts(run, reference, *free) if run.seeds else ())
         }
-        for name, text in texts.items():
-            write_text(self.folder / name, text)
+        for score in task.scores:
+            summary = run.metrics.get(score.split, {}).get(score.metric, {}) if run.seeds else {}
+            seeds = {
+                str(seed): float(value)
+                for seed, value in summary.get("seeds", {}).items()
+                if isinstance(value, int | float) and math.isfinite(value)
+            }
+            scores.append(TaskScore(task, *score, seeds, verdicts.get(score)))
+    return scores
+
+
+def _average(suite: Suite, scores: Sequence[TaskScore]) -> dict[str, float]:
+    counted = [score for score in scores if score.task.weight]
+    if suite.average not in AVERAGES or not counted:
+        return {}
+    averages = {}
+    for seed in sorted(set.intersection(*({*score.seeds} for score in counted)), key=int):
+        values, weights = defaultdict[Any, list[float]](list), dict[Any, float]()
+        for score in counted:
+            key: Any = score.task.name
+            if suite.average == "scores":
+                key = (key, score.split, score.metric)
+            values[key].append(score.seeds[seed])
+            weights[key] = score.task.weight
+        averages[seed] = statistics.fmean(map(statistics.fmean, values.values()), weights.values())
+    return averages
 
 
 def _number(value: float, metric: str | None = None) -> str:

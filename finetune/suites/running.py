@@ -19,8 +19,8 @@ from finetune.runtime.processes import num_processes
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.suites.commands import LoadedSuite
-from finetune.suites.definition import RESULTS_FILE, SuiteTask
-from finetune.suites.results import SuiteResults
+from finetune.suites.definition import RESULT_FILES, RESULTS_FILE, SuiteTask
+from finetune.suites.results import COLUMNS, write_results
 from finetune.tasks import load_task
 from finetune.training.optimizer import Schedule
 from finetune.training.repeated_runs import plan_seeds, seed_configs, state_of
@@ -73,16 +73,13 @@ def run_suite(command: LoadedSuite) -> None:
     """Train the tasks of a suite, print the table, and write it; UserError if a task failed."""
     plan = plan_tasks(command)
     failures: dict[str, str] = {}
-
-    def results() -> SuiteResults:
-        return SuiteResults(command.loaded, command.folder, failures)
-
+    results = partial(write_results, command.loaded, command.folder, failures)
     on_main_process(lambda: _check_folder(command))
     if command.dry_run:
         return print_tables(command.format, ("", PLAN, plan_rows(plan, command.seeds)))
     with hold(command.folder), resumable(Reporter(quiet=not is_main_process()), command_line):
         on_all_processes(lambda: plan_rows(plan, command.seeds))
-        on_main_process(lambda: results().write())
+        on_main_process(results)
         for planned in plan:
             name = planned.task.name
             if planned.task.start in failures:
@@ -97,9 +94,14 @@ def run_suite(command: LoadedSuite) -> None:
                 show(f"{name}: {line}", error=True)
                 failures[name] = line.removeprefix("error: ")
             if is_main_process():
-                results().write()
+                results()
     if is_main_process():
-        results().show(command)
+        rows, notes = results()
+        title = command.loaded.title if command.format == "table" else ""
+        print_tables(command.format, (title, COLUMNS, rows))
+        names = ", ".join(RESULT_FILES)
+        for line in (*notes, f"Everything is in {command.folder}: {names} have the table."):
+            command.note(line)
         if failures:
             raise UserError(
                 f"{len(failures)} of {quantity(len(plan), 'data set')} failed "
