@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ NUM_LINES = 1000
 """Lines of a corpus that vectors are standardized over."""
 
 
-@dataclass(frozen=True)
-class SimilarityData:
+class SimilarityData(NamedTuple):
     """The pairs of one split; either all have gold, or none.
 
     A pair has two texts, the gold similarity as its label, and as ``targets`` the characters of the
@@ -52,12 +51,6 @@ class SimilarityData:
     split: str
     pairs: Sequence[TextExample]
     notes: Sequence[str] = ()
-
-    @property
-    def gold(self) -> list[float] | None:
-        """The gold similarities; None without gold."""
-        gold = [pair.label for pair in self.pairs if isinstance(pair.label, float)]
-        return gold if len(gold) == len(self.pairs) else None
 
 
 def read_similarity(
@@ -284,8 +277,9 @@ def compare(command: Similarity) -> None:
         show(f"inputs read in several windows: {limit}", error=True)
     if command.out is not None:
         _write(command.out, data.pairs, cosines[-1])
-    if data.gold is not None and len(data.gold) >= LEAST_PAIRS:
-        return _print_scores(command, data, cosines, data.gold)
+    gold = [pair.label for pair in data.pairs if isinstance(pair.label, float)]
+    if LEAST_PAIRS <= len(gold) == len(data.pairs):
+        return _print_scores(command, data, cosines, gold)
     names = ["cosine"] if len(cosines) == 1 else [measured.name for measured in cosines]
     rows = [
         (*(float(measured.values[number]) for measured in cosines), *_compared(pair))

@@ -37,7 +37,7 @@ def read(folder: Path, *rows: dict[str, Any], **options: Any) -> Any:
 
 def test_texts(tmp_path: Path) -> None:
     data = read(tmp_path, *(row(id=f"n{n}") for n in range(20)), row(label=None))
-    assert data.gold == [3.0] * 20
+    assert [pair.label for pair in data.pairs] == [3.0] * 20
     assert data.notes == ("1 pair without gold left out",) and not data.split
     assert data.pairs[1].key == "n1" and data.pairs[0].targets is None
 
@@ -52,7 +52,9 @@ def test_targets_by_characters_and_by_words(tmp_path: Path) -> None:
         data = read(tmp_path, row(**values), columns=columns)
         assert data.pairs[0].targets == ((4, 8), second)
         note = ("labels are names such as 'same': cosines have no correlation",)
-        assert (data.gold, data.notes) == ((None, note) if "label" in values else ([3.0], ()))
+        assert (data.pairs[0].label, data.notes) == (
+            ("same", note) if "label" in values else (3.0, ())
+        )
 
 
 def test_splits(tmp_path: Path) -> None:
