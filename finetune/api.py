@@ -290,14 +290,7 @@ def train_once(
             dataset = replace(dataset, splits=splits, notes=[*dataset.notes, note])
         _describe(task, dataset, reporter)
         result = fit(
-            task,
-            dataset,
-            config,
-            folder,
-            reporter,
-            callbacks=callbacks,
-            metrics=metrics,
-            loss=loss,
+            task, dataset, config, folder, reporter, callbacks=callbacks, metrics=metrics, loss=loss
         )
         if not folder.accelerator.is_main_process:
             return None
@@ -527,14 +520,7 @@ def distill(
         task, dataset = load_student(loaded, config, data)
         _describe(task, dataset, reporter)
         result = fit_student(
-            task,
-            dataset,
-            config,
-            folder,
-            reporter,
-            loaded,
-            distillation or Distillation(),
-            layers,
+            task, dataset, config, folder, reporter, loaded, distillation or Distillation(), layers
         )
         runs = {"student": _finished(task, dataset, config, result, folder, command, report)}
     if plain is not None:

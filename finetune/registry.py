@@ -31,6 +31,10 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         return cast(T, imported(self.paths[name]))
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Import the object, or return ``default`` without such a name; errors of imports stay."""
+        return self[name] if name in self.paths else default
+
     def __contains__(self, name: object) -> bool:
         return name in self.paths
 
@@ -157,8 +161,7 @@ PREDICTION_TYPES = {
         ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
     ),
     "senses": PredictionTypePaths(
-        "finetune.embeddings.sense_data:SENSES",
-        ("f1", "precision", "recall"),
+        "finetune.embeddings.sense_data:SENSES", ("f1", "precision", "recall")
     ),
 }
 """The prediction types of an extension, by the key of a row that has them."""

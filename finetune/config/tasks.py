@@ -232,9 +232,7 @@ class TrainingSettings:
     metric: Annotated[str | None, Affects(scores=True, shared=False)] = None
     """Validation metric that selects the best model; default: the main metric of the task."""
     custom_metrics: Annotated[
-        tuple[str, ...],
-        Help("FILE.py:FUNCTION …"),
-        Affects(scores=True, acts="runs a Python file"),
+        tuple[str, ...], Help("FILE.py:FUNCTION …"), Affects(scores=True, acts="runs a Python file")
     ] = ()
     """Custom metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
     name. The files are executed."""

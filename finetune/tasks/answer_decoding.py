@@ -107,10 +107,7 @@ class AnswerDecoder(Decoder):
 
 
 def candidates(
-    tokens: ContextTokens,
-    windows: Sequence[int],
-    scores: Sequence[np.ndarray],
-    max_answer: int,
+    tokens: ContextTokens, windows: Sequence[int], scores: Sequence[np.ndarray], max_answer: int
 ) -> Candidates:
     """List all answers of up to ``max_answer`` words, each with its score in its best window.
 

@@ -25,12 +25,7 @@ from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequenc
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
 from finetune.tasks.state import TaskState
-from finetune.types import (
-    Batch,
-    Example,
-    TokenSequence,
-    WindowOutput,
-)
+from finetune.types import Batch, Example, TokenSequence, WindowOutput
 
 if TYPE_CHECKING:
     from finetune.tasks.explained import Explained

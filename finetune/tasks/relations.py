@@ -29,12 +29,7 @@ from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Rag
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
 from finetune.tasks.base import SequencesOfExamples, Targets, Windows, WindowTargets, labeled_model
-from finetune.tasks.class_losses import (
-    class_frequencies,
-    class_losses,
-    class_weights,
-    loss_targets,
-)
+from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
 from finetune.tasks.decoding import log_softmax
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (

@@ -33,12 +33,7 @@ from finetune.preprocessing.span_candidates import (
     predicted_candidates,
 )
 from finetune.tasks.base import Fitted, Scores, Targets, Windows, WindowTargets, labeled_model
-from finetune.tasks.class_losses import (
-    class_losses,
-    class_weights,
-    label_losses,
-    loss_targets,
-)
+from finetune.tasks.class_losses import class_losses, class_weights, label_losses, loss_targets
 from finetune.tasks.explained import ExplainedSpans
 from finetune.tasks.soft_losses import soft_span_loss
 from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_thresholds

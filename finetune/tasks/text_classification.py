@@ -62,13 +62,7 @@ from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.explained import Explained
 from finetune.tasks.soft_losses import soft_text_loss
 from finetune.tasks.state import TaskState
-from finetune.types import (
-    Batch,
-    LabelSet,
-    TextExample,
-    TextPrediction,
-    WindowOutput,
-)
+from finetune.types import Batch, LabelSet, TextExample, TextPrediction, WindowOutput
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""

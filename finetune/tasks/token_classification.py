@@ -27,21 +27,12 @@ from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
 from finetune.evaluation.temperature import probabilities_of
-from finetune.models.heads.crf import (
-    CrfScores,
-    CrfTagger,
-    chain_loss,
-)
+from finetune.models.heads.crf import CrfScores, CrfTagger, chain_loss
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.tasks.base import Fitted, Scores, Targets, Windows, WindowTargets, labeled_model
-from finetune.tasks.class_losses import (
-    class_frequencies,
-    class_losses,
-    class_weights,
-    loss_targets,
-)
+from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
 from finetune.tasks.explained import ExplainedTags
 from finetune.tasks.soft_losses import soft_tag_loss
 from finetune.tasks.tag_decoding import TagDecoder

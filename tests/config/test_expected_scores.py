@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 
 from finetune.config.description import HIERARCHY, PROBLEMS
-from finetune.config.expected_scores import (
-    SPLITS,
-    Expected,
-    metrics_of,
-    read_expected,
-)
+from finetune.config.expected_scores import SPLITS, Expected, metrics_of, read_expected
 from finetune.config.metric_properties import METRIC_PROPERTIES
 from finetune.evaluation import hierarchy
 from finetune.evaluation.calibration import calibration_scores

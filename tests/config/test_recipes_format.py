@@ -114,10 +114,7 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
         ("task: nli\nlr: many\n", "r.yaml:2: lr must be a number, not 'many'"),
         ("task: nli\nsteps: 2.5\n", "r.yaml:2: steps must be a whole number, not 2.5"),
         ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
-        (
-            "task: nli\nresume: maybe\n",
-            "r.yaml:2: resume must be true, false or auto, not 'maybe'",
-        ),
+        ("task: nli\nresume: maybe\n", "r.yaml:2: resume must be true, false or auto, not 'maybe'"),
         (
             "task: nli\nprecision: fp8\n",
             "r.yaml:2: precision must be one of auto, bf16, fp16, fp32",

@@ -79,11 +79,7 @@ WRONG = [
     (ClassifyConfig, {"epochs": 1e308}, "--epochs must be above 0 and at most 1e9, not 1e.308"),
     (ClassifyConfig, {"lr": math.nan}, "--lr must be a finite number, not nan"),
     (ClassifyConfig, {"steps": 10**30}, "--steps must be a finite number, not 1000"),
-    (
-        ClassifyConfig,
-        {"precision": "fp8"},
-        "--precision must be one of auto, bf16, fp16, fp32",
-    ),
+    (ClassifyConfig, {"precision": "fp8"}, "--precision must be one of auto, bf16, fp16, fp32"),
     (ClassifyConfig, {"batching": "pack"}, "--batching must be one of auto, packed, padded, not"),
     (NerConfig, {"decoding": "greedy"}, "must be one of auto, flat, nested, overlapping"),
     (ClassifyConfig, {"lr": "1e-3"}, "--lr must be a number, not '1e-3'"),
@@ -103,15 +99,7 @@ WRONG = [
     (TagConfig, {"max_length": 10, "max_tokens": 5}, "--max-length 10 exceeds --max-tokens 5"),
 ] + [
     (NliConfig, {name: 0}, f"{flag(name)} must be above 0, not 0")
-    for name in (
-        "lr",
-        "limit",
-        "steps",
-        "max_length",
-        "head_lr",
-        "eval_every",
-        "save_every",
-    )
+    for name in ("lr", "limit", "steps", "max_length", "head_lr", "eval_every", "save_every")
 ]
 
 

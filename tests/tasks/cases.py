@@ -178,9 +178,7 @@ CASES = {
     "io": Case("tag", BIO, {"scheme": "IO"}),
     "bioes": Case("tag", BIO, {"scheme": "BIOES"}),
     "bioes all max constrained": Case(
-        "tag",
-        BIO,
-        {"scheme": "BIOES", "label_subwords": "all", "word_score": "mean"},
+        "tag", BIO, {"scheme": "BIOES", "label_subwords": "all", "word_score": "mean"}
     ),
     "bio windows": Case("tag", BIO, {"max_length": 12, "overlap": 4, "decoding": "constrained"}),
     "bio crf": Case("tag", BIO, {"crf": True}),

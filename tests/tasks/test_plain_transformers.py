@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    pipeline,
-)
+from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from finetune.inference.loop import predict
 from finetune.models import attention
