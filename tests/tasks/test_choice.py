@@ -21,7 +21,7 @@ from finetune.evaluation.baselines import baselines_of
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import read_predictions
 from finetune.preprocessing.batching import grouped, micro_batches, pack
-from finetune.tasks import load_task, saved_task
+from finetune.tasks import load_task
 from finetune.tasks.choice import texts_of_choices
 from finetune.types import ChoicePrediction, ChoiceQuestion, TokenSequence, UserError
 from tests import laboratory as lab
@@ -260,14 +260,6 @@ def test_check_reads_choices() -> None:
     outcome = run("check", lab.data("choice"), "--task", "choice", "--model", lab.checkpoint())
     assert outcome.code == 0 and "0 errors" in outcome.out and "train 24" in outcome.out
     assert "longest 23" in outcome.out, "subwords of the longest choice, and not of all"
-
-
-def test_warm_start_keeps_the_head(trained: Path) -> None:
-    task, data = load_task(config(model=None, init_from=str(trained)), "choice")
-    assert any("encoder and head from" in note for note in data.notes)
-    weights = task.model().model.classifier.weight
-    before = saved_task(trained).model(trained / "best")  # in float32
-    assert torch.equal(weights, before.model.classifier.weight)
 
 
 def test_baselines() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig
+from finetune.config.tasks import ClassifyConfig
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -14,7 +14,7 @@ from finetune.tasks.class_losses import (
     loss_targets,
     vote_losses,
 )
-from finetune.types import IGNORED, UserError
+from finetune.types import IGNORED
 
 LABELS, COUNTS = ["a", "b", "c"], {"a": 70, "b": 20, "c": 10}
 LOGITS = torch.randn(9, 3, dtype=torch.double, generator=torch.Generator().manual_seed(1))
@@ -108,36 +108,6 @@ def test_labels_without_examples_and_of_all_examples_stay_finite() -> None:
     assert class_frequencies(ClassifyConfig(), ["x"], {"x": 1}, 1) is None
     shift = loss_targets(config, None, (0.875, 0.25), independent=True)["shift"]
     assert shift.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("config", "settings", "message"),
-    [
-        (ClassifyConfig, {"loss": "weighted"}, "--loss must be ce, focal, .* see --class-weights"),
-        (ClassifyConfig, {"loss": "focal:-1"}, "--loss must be ce, focal, focal:GAMMA"),
-        (ClassifyConfig, {"sampling": "balanced:1.5"}, "--sampling must be none, balanced, or"),
-        (ClassifyConfig, {"loss": "logit-adjusted", "sampling": "balanced"}, "--sampling balanced"),
-        (ClassifyConfig, {"loss": "logit-adjusted:2", "class_weights": "auto"}, "--class-weights"),
-        (TagConfig, {"crf": True, "loss": "focal"}, "--loss must be ce with --crf"),
-        (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
-        (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
-        (NerConfig, {"label_smoothing": 0.1}, "does not apply to spans"),
-        (ClassifyConfig, {"label_smoothing": 0.1, "loss": "focal:1"}, "not go with --loss focal:1"),
-        (ClassifyConfig, {"label_smoothing": 1.0}, "--label-smoothing must be 0 or more and below"),
-        (
-            ClassifyConfig,
-            {"label_smoothing": 0.1, "few_shot": True},
-            "does not apply to --few-shot",
-        ),
-        (TagConfig, {"label_smoothing": 0.1, "crf": True}, "must be 0.0 with --crf"),
-        (TagConfig, {"calibrate": "temperature", "crf": True}, "--calibrate must be none with"),
-        (NerConfig, {"max_width": 41, "max_length": 40}, "--max-width 41 exceeds --max-length 40"),
-        (NerConfig, {"max_width": 0}, "--max-width must be above 0"),
-    ],
-)
-def test_settings_without_a_meaning_are_refused(config: type, settings: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        config(**settings)
 
 
 SHARES = torch.rand(9, 3, dtype=torch.double, generator=torch.Generator().manual_seed(3))

@@ -144,17 +144,11 @@ def test_seeds_draw_their_own_examples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": "focal"}, "--loss focal does not apply to --few-shot"),
-        ({"head_lr": 0.1}, "--head-lr 0.1 does not apply"),
-        ({"pair_encoder": "bi"}, "--pair-encoder bi does not apply"),
-        ({"long_text": "window"}, "reads one sequence of each text"),
-        ({"tuning": "head", "epochs": 2}, "--epochs: --few-shot --tuning head fits"),
         ({"problem": "multi"}, "--few-shot: it compares texts by their one label"),
         (
             {"problem": "multi", "few_shot": False, "per_class": 2},
             "--per-class 2 needs texts with one",
         ),
-        ({"per_class": 0}, "--per-class must be above 0"),
         ({"data": "pairs", "limit": 1}, "no training example is labeled"),
     ],
 )

@@ -167,16 +167,6 @@ def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
     assert task.score(dataset.splits["test"], [perfect])["span_recall_conll"] == 0.5
 
 
-def test_validation_is_held_out_and_noted(runs: Runs, tmp_path: Path) -> None:
-    _task, dataset = runs.task("single", data=splits(tmp_path, train=SINGLE * 3))
-    assert list(dataset.splits) == ["train", "validation"]
-    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [18, 6]
-    assert any("held out 6 of 24 examples of train" in note for note in dataset.notes)
-    _task, dataset = runs.task("single", data=splits(tmp_path, train=SINGLE * 3), validation="none")
-    assert {split: len(rows) for split, rows in dataset.splits.items()} == {"train": 24}
-    assert not any("held out" in note for note in dataset.notes)
-
-
 def test_limit_is_noted_and_keeps_the_labels(runs: Runs) -> None:
     task, dataset = runs.task("single", limit=3)
     assert len(dataset.splits["train"]) == 3
