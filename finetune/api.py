@@ -534,7 +534,9 @@ def distill(
             runs["student without teacher"] = run
     metrics = runs["student"].metrics
     split = next((name for name in ("test", *metrics) if name in metrics), "")
-    metric = DEFAULT_METRICS[task.state.kind] if config.custom_metrics else task.state.metric
+    metric = (
+        DEFAULT_METRICS[task.state.prediction_type] if config.custom_metrics else task.state.metric
+    )
     folders = {"teacher": Path(teacher)} | {name: run.folder for name, run in runs.items()}
     models = {}
     if split:

@@ -89,7 +89,7 @@ def _read_folds(folder: Path) -> Mapping[str, Any]:
 def _require_probabilities(task: Task, folder: Path) -> None:
     if not task.description.label_errors:
         raise UserError(f"{folder}: --label-errors does not apply to {task.name}.")
-    if not TYPES[task.state.kind].classes:
+    if not TYPES[task.state.prediction_type].classes:
         raise UserError(f"{folder}: --label-errors needs classes, tags or spans, not numbers.")
     if settings(task.state.config).get("crf"):
         raise UserError(

@@ -124,7 +124,7 @@ def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
     span of the most frequent type.
     """
     examples, labels = validated.examples, list(validated.task.state.labels)
-    if validated.task.state.kind == "spans":
+    if validated.task.state.prediction_type == "spans":
         gold = [example.spans or () for example in examples]
         predicted = [[Span(*span[:3]) for span in each["spans"]] for each in validated.predictions]
         label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
@@ -170,7 +170,7 @@ def _gold_classes(
 def find_label_issues(validated: OutOfFold) -> LabelIssues:
     """Rank the labels of cross-validated data."""
     examples, labels = validated.examples, list(validated.task.state.labels)
-    if validated.task.state.kind == "spans":
+    if validated.task.state.prediction_type == "spans":
         return _span_issues(examples, validated.predictions)
     if isinstance(examples[0], TextExample) and isinstance(examples[0].label, tuple):
         probabilities = np.array(validated.predictions, dtype=float)

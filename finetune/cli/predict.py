@@ -262,7 +262,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         from finetune.evaluation.prediction_types import TYPES
 
         predictions = model.stream(examples(), skip=skip)
-        uncertainty = TYPES[model.task.state.kind].uncertainty
+        uncertainty = TYPES[model.task.state.prediction_type].uncertainty
         tells_uncertainty = self.out is not None and not as_table
 
         def rows() -> Iterator[dict[str, Any]]:

@@ -138,7 +138,7 @@ class Thresholds(FormatOption, Command):
         if self.unlike is not None:
             return choose_distance(task, model, split, self.unlike, save=not self.dry_run)
         if self.costs is not None:
-            type, labels = TYPES[record.kind], list(record.labels)
+            type, labels = TYPES[record.prediction_type], list(record.labels)
             return costs.choose_costs(self.costs, labels, type, self._runs(), split)
         if self.sets is not None:
             how = self.set_scores, self.per_class
@@ -210,5 +210,5 @@ class Thresholds(FormatOption, Command):
 def _chooses_labels(task: Task) -> bool:
     from finetune.evaluation.prediction_types import TYPES
 
-    type = TYPES[task.state.kind]
+    type = TYPES[task.state.prediction_type]
     return type.takes_thresholds and (type.one_class or bool(task.state.threshold_labels))

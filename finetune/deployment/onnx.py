@@ -259,9 +259,9 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
     legal = {"O", *task.state.labels}
     types = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
     unknown = {label for label in gold if label not in legal and label.split("-")[-1] not in types}
-    if task.state.kind == "answers":
+    if task.state.prediction_type == "answers":
         is_wrong = False  # answers are no labels
-    elif task.state.kind == "number":
+    elif task.state.prediction_type == "number":
         is_wrong = any(not isinstance(example.label, float | None) for example in examples)
     else:
         is_wrong = not gold - unknown - {"O"} if task.description.words else bool(unknown)
@@ -279,7 +279,7 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
     quantize(fresh, validation)
     metric = task.state.metric
     if metric not in scores:  # a custom one
-        metric = DEFAULT_METRICS[task.state.kind]
+        metric = DEFAULT_METRICS[task.state.prediction_type]
     before, after = scores[metric], _score(task, fresh, validation)[metric]
     loss = 100 * (before - after)
     if not loss <= max_loss:

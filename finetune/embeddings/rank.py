@@ -65,10 +65,10 @@ class Ranker:
         state = self.task.state
         if not state.pairs:
             raise UserError(f"{run}: ranking needs a model of pairs of texts.")
-        if state.kind == "labels":
+        if state.prediction_type == "labels":
             raise UserError(f"{run}: ranking needs one label or a number for a pair, not several.")
         self.candidates, self.label = list(candidates), label or "entailment"
-        self.is_number = state.kind == "number"
+        self.is_number = state.prediction_type == "number"
         if not self.is_number and self.label not in state.labels:
             raise UserError(
                 f"label {self.label!r} is not one of {', '.join(state.labels)}: name the label "

@@ -66,8 +66,8 @@ class SentenceState(TaskState):
     """Validation gold: labels, numbers (cosines are scored), or none (pairs are ranked)."""
 
     @property
-    def kind(self) -> str:
-        """The kind of predictions."""
+    def prediction_type(self) -> str:
+        """The name of the prediction type."""
         return "label" if self.measure == "label" else "number"
 
     @property

@@ -108,7 +108,7 @@ class Predictor:
         self.task = replace(task, state=replace(task.state, config=replace(config, **changed)))
         decisions = Decisions.restored(self.task.state.decisions if decide else {})
         if costs is not None:
-            check_costs(costs, list(self.labels), TYPES[self.task.state.kind])
+            check_costs(costs, list(self.labels), TYPES[self.task.state.prediction_type])
             decisions = replace(decisions, costs=costs)
         if threshold is not None and self.task.state.threshold_labels:
             self.task = with_thresholds(self.task, threshold)

@@ -48,8 +48,8 @@ class PretrainingState(TaskState):
     config: PretrainConfig
 
     @property
-    def kind(self) -> str:
-        """The kind of predictions."""
+    def prediction_type(self) -> str:
+        """The name of the prediction type."""
         return "subwords"
 
 

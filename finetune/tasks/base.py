@@ -217,7 +217,7 @@ class Task(ABC):
         return self.tokenizer.unreadable(number, len(ids))
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
-        return score(TYPES[self.state.kind].tables_of(gold, predicted, **facts))
+        return score(TYPES[self.state.prediction_type].tables_of(gold, predicted, **facts))
 
     @property
     def graph_refusal(self) -> str | None:

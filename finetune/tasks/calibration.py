@@ -62,7 +62,7 @@ def least_confidence(
     Raises:
         UserError: The predictions have no probability, or no label has this name.
     """
-    type = TYPES[task.state.kind]
+    type = TYPES[task.state.prediction_type]
     if not type.wording.rated:
         raise UserError(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
@@ -85,7 +85,7 @@ def compared_values(
 
     Examples without gold are left out. Probabilities are None if a task has none.
     """
-    type = TYPES[task.state.kind]
+    type = TYPES[task.state.prediction_type]
     pairs = zip(map(type.gold, gold), predicted, strict=True)
     known = [(value, prediction) for value, prediction in pairs if value is not None]
     predictions = [prediction for _, prediction in known]

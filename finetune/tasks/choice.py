@@ -71,7 +71,7 @@ class ChoiceState(TaskState):
     temperature: float | None = None
     """Divides the scores before the softmax (Guo et al., 2017)."""
 
-    kind = "choice"
+    prediction_type = "choice"
     reads_rows = True
 
     @property

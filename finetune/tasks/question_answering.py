@@ -65,7 +65,7 @@ class AnswerState(TaskState, AnswerDecoder):
     unanswerable: bool
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
-    kind = "answers"
+    prediction_type = "answers"
     default_overlap = 128  # as in BERT
 
     def __post_init__(self) -> None:

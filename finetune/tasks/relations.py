@@ -68,7 +68,7 @@ class RelationState(WordState):
     class_frequencies: tuple[float, ...] | None = None
     """Fraction of the training pairs without relation, and with each label, for some losses."""
 
-    kind = "relations"
+    prediction_type = "relations"
 
 
 NO_GOLD = (

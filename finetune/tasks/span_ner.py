@@ -62,7 +62,7 @@ class SpanState(WordState, SpanDecoder):
     """The weight of each span type; no span has the weight 1."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
-    kind = "spans"
+    prediction_type = "spans"
 
     @property
     def multi_label(self) -> bool:  # type: ignore[override]  # an attribute of what is restored

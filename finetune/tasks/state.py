@@ -36,8 +36,8 @@ class TaskState(Decoder):
     """What `finetune thresholds` saved, as ``Decisions.to_dict`` returns it."""
 
     @property
-    def kind(self) -> str:
-        """The kind of predictions, as in ``DEFAULT_METRICS``: a label, if not said otherwise."""
+    def prediction_type(self) -> str:
+        """The name of the prediction type, as in ``TYPES``; a label if a task says nothing."""
         return "label"
 
     default_overlap: ClassVar[int] = 64
@@ -90,7 +90,7 @@ class TaskState(Decoder):
     @property
     def metric(self) -> str:
         """Name of the metric that selects the best model (higher is better)."""
-        return self.config.metric or DEFAULT_METRICS[self.kind]
+        return self.config.metric or DEFAULT_METRICS[self.prediction_type]
 
     @property
     def overlap(self) -> int:

@@ -99,7 +99,7 @@ class TextState(TaskState, TextDecoder):
         return [] if self.positive is None else [self.positive]
 
     @property
-    def kind(self) -> str:
+    def prediction_type(self) -> str:
         return {"single": "label", "multi": "labels", "regression": "number"}[self.problem]
 
     @property

@@ -64,7 +64,7 @@ class TagState(WordState, TagDecoder):
     temperature: float | None = None
 
     @property
-    def kind(self) -> str:
+    def prediction_type(self) -> str:
         return "tags" if self.scheme else "plain tags"
 
     @property

@@ -384,7 +384,7 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
             f"{config.data}: label {min(unknown)!r} is not one of the teacher's "
             f"({abbreviated(state.labels)}): its student has the same labels."
         )
-    if of_data.kind != state.kind:
+    if of_data.prediction_type != state.prediction_type:
         raise UserError(
             f"{config.data}: the teacher was trained on another kind of data, and its student "
             "predicts the same kind."
