@@ -18,7 +18,9 @@ from finetune.types import Span, TextExample, TokenExample
 
 
 def task(name: str, labels: list[str], **more: object) -> SimpleNamespace:
-    state = SimpleNamespace(labels=labels, kind="spans" if name == "ner" else name, **more)
+    state = SimpleNamespace(
+        labels=labels, prediction_type="spans" if name == "ner" else name, **more
+    )
     return SimpleNamespace(description=CONFIGS[name].description, state=state)
 
 
