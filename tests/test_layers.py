@@ -57,6 +57,10 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
+MOST_REPEATED_NAMES = 101
+"""Public names that more than one module defines, at most. Lower it with each that goes."""
+
+
 @functools.cache
 def tree(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
@@ -229,3 +233,20 @@ def test_help_of_a_command_loads_no_torch(command: str):
         "except SystemExit as end: assert not end.code"
     )
     assert not loaded_in_fresh_interpreter(code) & HEAVY
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    modules: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in tree(module).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names = [node.name]
+            elif isinstance(node, ast.Assign) and "TypeVar(" not in ast.unparse(node.value):
+                names = [name.id for name in node.targets if isinstance(name, ast.Name)]
+            else:
+                names = [ast.unparse(node.target)] if isinstance(node, ast.AnnAssign) else []
+            for name in names:
+                if not name.startswith("_"):
+                    modules.setdefault(name, []).append(module)
+    repeated = {name: where for name, where in modules.items() if len(where) > 1}
+    assert len(repeated) <= MOST_REPEATED_NAMES, repeated

@@ -166,10 +166,30 @@ def choose(
         for index in enough:
             best[index] = cuts[index].at_rate(goal)
     else:
+        metric, lower = data.metric(goal.metric), properties_of(goal.metric).lower_is_better
+        value = _value_of_counts(data, metric)
+        counts = np.array(
+            [
+                _Cuts.counted(scores, gold, best[i : i + 1])[0]
+                for i, (scores, gold) in enumerate(zip(data.scores.T, applies.T, strict=True))
+            ]
+        )
         for _ in range(5 if len(enough) > 1 else 1):
             before = best.copy()
             for index in enough:
-                best[index] = _raised(data, goal.metric, cuts, best, index, default)
+                own = cuts[index]
+                if value is None:
+                    own = own.fewer()
+                    trials = np.repeat(best[None], len(own.thresholds), axis=0)
+                    trials[:, index] = own.thresholds
+                    values = np.array([data.value(metric, trial) for trial in trials])
+                else:
+                    tried = np.repeat(counts[None], len(own.counts), axis=0)  # [K, C, 3]
+                    tried[:, index] = own.counts
+                    values = value(tried)
+                values = -values if lower else values
+                chosen = np.argmax(values > values.max() - 1e-12)
+                best[index], counts[index] = own.thresholds[chosen], own.counts[chosen]
             if np.array_equal(before, best):
                 break
     return dict(zip(data.columns, best.tolist(), strict=True))
@@ -213,6 +233,11 @@ class _Cuts:
         )
         return np.stack([correct, predicted, np.full(len(cuts), gold.sum())], axis=-1)
 
+    def fewer(self) -> _Cuts:
+        """Return at most ``MOST_CUTS`` of the cuts, evenly spread."""
+        rows = np.unique(np.linspace(0, len(self.thresholds) - 1, MOST_CUTS).round().astype(int))
+        return _Cuts(self.thresholds[rows], self.counts[rows])
+
     def at_rate(self, goal: Goal) -> float:
         """Return the cut with the best recall at a precision, or precision at a recall."""
         rates = [precision(self.counts), recall(self.counts)]
@@ -224,36 +249,6 @@ class _Cuts:
         if not reached.any():
             reached = fixed >= fixed.max()
         return float(self.thresholds[np.argmax(np.where(reached, free, -1.0))])
-
-
-def _raised(
-    data: LabelProbabilities,
-    name: str,
-    cuts: Sequence[_Cuts],
-    current: np.ndarray,
-    index: int,
-    default: float,
-) -> float:
-    own, metric = cuts[index], data.metric(name)
-    value = _value_of_counts(data, metric)
-    if value is not None:
-        applies = data.applies
-        fixed = [
-            _Cuts.counted(scores, gold, current[i : i + 1])[0]
-            for i, (scores, gold) in enumerate(zip(data.scores.T, applies.T, strict=True))
-        ]
-        counts = np.repeat(np.array(fixed)[None], len(own.counts), axis=0)  # [K, C, 3]
-        counts[:, index] = own.counts
-        values, thresholds = value(counts), own.thresholds
-    else:
-        few = np.linspace(0, len(own.thresholds) - 1, MOST_CUTS).round().astype(int)
-        thresholds = own.thresholds[np.unique(few)]
-        trials = np.repeat(current[None], len(thresholds), axis=0)
-        trials[:, index] = thresholds
-        values = np.array([data.value(metric, trial) for trial in trials])
-    if properties_of(name).lower_is_better:
-        values = -values
-    return float(thresholds[np.argmax(values > values.max() - 1e-12)])
 
 
 def _value_of_counts(
