@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, resumable, show_run
 from finetune.config.options import COMMON, DATA, Help, argument
-from finetune.config.tasks import Resume
+from finetune.config.tasks import Resume, TrainConfig
 
 if TYPE_CHECKING:
     from finetune.api import DistilledRun
@@ -84,36 +84,21 @@ class Distill(FormatOption, Command):
         from finetune.training.distillation import Distillation, student_folder
 
         quiet_libraries()
-        reporter = Reporter()
-        distillation = Distillation(
-            temperature=self.temperature,
-            hard_weight=self.hard_weight,
-            hidden_weight=self.hidden_weight,
-            unlabeled=self.unlabeled,
-        )
+        reporter, options = Reporter(), vars(self)
+        losses = {field.name: options[field.name] for field in fields(Distillation)}
         out = self.out or student_folder(self.teacher, self.resume)
+        names = options.keys() & {field.name for field in fields(TrainConfig)}
+        settings = {name: options[name] for name in names} | {"out": out}
         with resumable(reporter, lambda: resume_command(out), Path(out)):
             result = api.distill(
                 self.teacher,
-                self.model,
                 layers=self.layers,
-                data=self.data,
-                distillation=distillation,
+                distillation=Distillation(**losses),
                 baseline=self.baseline,
                 command=command_line(),
                 reporter=reporter,
                 report=report_run,
-                out=out,
-                limit=self.limit,
-                epochs=self.epochs,
-                steps=self.steps,
-                batch_size=self.batch_size,
-                lr=self.lr,
-                seed=self.seed,
-                eval_every=self.eval_every,
-                save_every=self.save_every,
-                max_tokens=self.max_tokens,
-                resume=self.resume,
+                **settings,
             )
         self._print(result)
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -85,28 +86,24 @@ def to_device(value: Tensor, device: torch.device) -> Tensor:
 
 def all_to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Copy tensors to a device; tensors on the CPU go to a GPU in one copy of one buffer."""
-    if device.type != "cuda":
+    if device.type != "cuda" or not any(value.is_cpu for value in values):
         return [value.to(device) for value in values]
-    on_cpu = [index for index, value in enumerate(values) if value.is_cpu]
-    found = [value if value.is_cpu else value.to(device) for value in values]
-    if not on_cpu:
-        return found
     sizes = [value.numel() * value.element_size() if value.is_cpu else 0 for value in values]
-    places = [0]
-    for size in sizes:
-        places.append(places[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
-    buffer = pinned_buffer(places[-1])
+    starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
+    buffer = pinned_buffer(starts[-1])
 
-    def part(of: Tensor, index: int) -> Tensor:
-        value, start = values[index], places[index]
-        return of.narrow(0, start, sizes[index]).view(value.dtype).view(value.shape)
+    def view(of: Tensor, index: int) -> Tensor:
+        part = of.narrow(0, starts[index], sizes[index])
+        return part.view(values[index].dtype).view(values[index].shape)
 
+    on_cpu = {index for index, value in enumerate(values) if value.is_cpu}
     for index in on_cpu:
-        part(buffer, index).copy_(values[index])
+        view(buffer, index).copy_(values[index])
     moved = buffer.to(device, non_blocking=True)
-    for index in on_cpu:
-        found[index] = part(moved, index)
-    return found
+    return [
+        view(moved, index) if index in on_cpu else value.to(device)
+        for index, value in enumerate(values)
+    ]
 
 
 def batch_to_device(batch: Batch, device: torch.device) -> Batch:
@@ -125,11 +122,9 @@ def batch_to_device(batch: Batch, device: torch.device) -> Batch:
 
 def batches_to_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
     """Yield batches on a device; the copy of a batch starts before its predecessor is used."""
-    before: Batch | None = None
+    before: list[Batch] = []
     for batch in batches:
         moved = batch_to_device(batch, device)
-        if before is not None:
-            yield before
-        before = moved
-    if before is not None:
-        yield before
+        yield from before
+        before = [moved]
+    yield from before

@@ -46,13 +46,7 @@ KIND = "encodings"
 def encode(
     task: Task, examples: Sequence[Example], *, for_training: bool = False
 ) -> EncodedExamples:
-    """Encode examples, or load their sequences from the cache if it has them.
-
-    Args:
-        task: The task.
-        examples: The examples.
-        for_training: Whether the sequences are for training alone, as in ``Task.encode``.
-    """
+    """Encode examples (``Task.encode``), or load their sequences from the cache if it has them."""
     if len(examples) >= MIN_EXAMPLES and is_enabled():
         key = encoding_key(task, examples, of="training" if for_training else "all")
         entry = cache_folder(KIND) / key
@@ -113,16 +107,16 @@ def _load(entry: Path) -> EncodedExamples:
 def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> str:
     """Hash everything that sequences depend on, and some settings besides.
 
-    ``of`` tells sequences for training from others.
+    ``of`` is another text for sequences that are for training alone.
     """
     state, tokenizer = task.state, task.tokenizer
     common = {field.name for field in dataclasses.fields(TrainConfig)}
-    own = {n: v for n, v in settings(state.config).items() if n not in common}
+    of_task = {n: v for n, v in settings(state.config).items() if n not in common}
     derived = {name: v for name, v in state.extra_fields().items() if name not in FITTED}
     facts = [SEQUENCES, task.name, list(state.labels), derived, state.max_length, state.overlap]
     facts += [tokenizer.uses_segments, tokenizer.placeholder, tokenizer.leading_space]
     facts += [of] if of != "all" else []
-    described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)
+    described = json.dumps([*facts, of_task, tokenizer.backend.to_str()], sort_keys=True)
     content = described + Examples.of(examples).digest()
     if state.context_words:
         content += context_facts(cast("Sequence[TokenExample]", examples))

@@ -59,7 +59,7 @@ class TrainerState:
 def save_checkpoint(
     folder: Path,
     models: dict[str, tuple[Task, Any]],
-    others: nn.Module | None,
+    projections: nn.Module | None,
     masters: MasterWeights,
     optimizer: Optimizer,
     state: TrainerState,
@@ -67,7 +67,7 @@ def save_checkpoint(
     """Save models, optimizer and state of a run in an empty folder.
 
     The model of the only task is in the folder itself, of several in folders with their names.
-    ``others`` has trained weights that are not part of a model.
+    ``projections`` has trained weights that are not part of a model.
     """
     for name, (task, model) in models.items():
         save_task(task, folder / name)
@@ -75,8 +75,8 @@ def save_checkpoint(
             with plain_layers(model, merged=False):
                 model.save_pretrained(folder / name)
             save_adapter_state(model, folder / name)
-    if others is not None:
-        save_file(others.state_dict(), str(folder / OTHERS))
+    if projections is not None:
+        save_file(projections.state_dict(), str(folder / OTHERS))
     save_training_state(folder, masters.moments(optimizer), state)
 
 

@@ -44,15 +44,7 @@ class StepBatch(NamedTuple):
 
 
 class TrainingData:
-    """The sequences and batches of a run, for one process.
-
-    Args:
-        task: The task.
-        dataset: Its prepared data.
-        config: The settings.
-        accelerator: The processes that share the batches.
-        report: Gets notes on the sequences.
-        name: The name of the task among several.
+    """The sequences and batches of a run, for one process; ``report`` gets notes on them.
 
     Attributes:
         splits: The examples of each split.

@@ -413,16 +413,8 @@ def fit_student(
 ) -> FitResult:
     """Train a student on the outputs of its teacher, and score it as ``fit`` does.
 
-    Args:
-        task: The task of the student (``load_student``).
-        data: Its data.
-        config: Its settings.
-        folder: The run folder; there is one process.
-        reporter: Shows the progress.
-        teacher: The teacher, whose model is used up.
-        distillation: The losses.
-        layers: The number of layers of the teacher that the student starts with; None for the
-            model of the settings.
+    There is one process. The student starts with some ``layers`` of the teacher, whose model is
+    used up, or with the model of the settings.
     """
     folder.teacher = {**teacher.facts(), **distillation.facts(layers)}
     model = None

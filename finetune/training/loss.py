@@ -25,15 +25,9 @@ Forward = Callable[..., tuple[Any, list[Tensor]]]
 
 
 class RunLoss:
-    """The loss of a task, or a custom one in its place.
+    """The loss of a task, or a custom one in its place: a function, or ``FILE.py:FUNCTION``.
 
-    Args:
-        task: The task.
-        setting: `FILE.py:FUNCTION`; the file is executed.
-        function: The function itself, in place of a file.
-
-    Raises:
-        UserError: The loss of the task cannot be replaced, or there is no such function.
+    Raises UserError if the loss of the task cannot be replaced, or there is no such function.
     """
 
     projections: nn.Module | None = None

@@ -56,10 +56,10 @@ def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:
 
     Raises UserError unless the settings of encoder and optimizer are equal and supported.
     """
-    (first, config), *others = configs.items()
+    first, config = next(iter(configs.items()))
     common = settings(config)
     shared = [key for key, mark in affects_of(TrainConfig).items() if mark.shared]
-    for name, other in others:
+    for name, other in configs.items():
         values = settings(other)
         for key in shared:
             if common[key] != values[key]:

@@ -34,8 +34,8 @@ class Schedule:
         per_epoch = math.ceil(num_examples / config.batch_size)
         default = config.schedule
         epochs = config.epochs or default_epochs(per_epoch, default)
-        given = config.steps or max(1, math.ceil(epochs * per_epoch))
-        num_steps = default.num_steps or given
+        asked = config.steps or max(1, math.ceil(epochs * per_epoch))
+        num_steps = default.num_steps or asked
         is_fraction = config.warmup < 1
         warmup = int(config.warmup)
         if is_fraction:  # and a single step has no warm-up
@@ -90,32 +90,32 @@ def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
     return min(most, max(least, math.ceil(500 / steps_per_epoch)))
 
 
-def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
+def parameter_groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
     """Return the groups of AdamW, by learning rate and weight decay.
 
     The learning rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in
     the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, or lr times
-    the head's ``head_lr_factor``, as far as --tuning has not raised lr already. Modules in the
-    head's ``separate_learning_rates`` have their own. These modules, biases, norms and other
+    the model's ``head_lr_factor``, as far as --tuning has not raised lr already. Modules in the
+    model's ``separate_learning_rates`` have their own. These modules, biases, norms and other
     vectors have no weight decay.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
-    factor = max(head.lr_factor, TUNING_FACTORS[config.tuning])
-    peak = config.lr or default_learning_rate(head.encoder.width) * factor
-    top = head.encoder.top_depth
-    own: Mapping[str, float] = head.separate_learning_rates
-    for name, weight in head.named_parameters():
+    factor = max(model.lr_factor, TUNING_FACTORS[config.tuning])
+    peak = config.lr or default_learning_rate(model.encoder.width) * factor
+    top = model.encoder.top_depth
+    module_rates: Mapping[str, float] = model.separate_learning_rates
+    for name, weight in model.named_parameters():
         if not weight.requires_grad:
             continue
-        depth = head.depth_of(name)
+        depth = model.depth_of(name)
         lr = peak * config.layer_decay ** (top - depth)
         if depth == top:
-            own_factor = max(head.head_lr_factor, 10.0 if ".bilstm." in name else 1.0)
-            lr = config.head_lr or peak * max(1.0, own_factor / TUNING_FACTORS[config.tuning])
+            head_factor = max(model.head_lr_factor, 10.0 if ".bilstm." in name else 1.0)
+            lr = config.head_lr or peak * max(1.0, head_factor / TUNING_FACTORS[config.tuning])
         decay = config.weight_decay if weight.ndim > 1 else 0.0
         module = name.partition(".")[0]
-        if module in own:
-            lr, decay = own[module], 0.0
+        if module in module_rates:
+            lr, decay = module_rates[module], 0.0
         settings = {"params": [], "names": [], "lr": lr, "weight_decay": decay}
         group = groups.setdefault((lr, decay), settings)
         group["params"].append(weight)
@@ -152,10 +152,10 @@ def each_weight_once(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def make_optimizer(
-    head: Any, config: TrainConfig, precision: str
+    model: Any, config: TrainConfig, precision: str
 ) -> tuple[MasterWeights, torch.optim.Optimizer]:
     """Return the weights of a model to update, and AdamW (Loshchilov & Hutter, 2019) for them."""
-    masters = MasterWeights(head, parameter_groups(head, config), precision)
+    masters = MasterWeights(model, parameter_groups(model, config), precision)
     return masters, adamw(masters.groups, config)
 
 

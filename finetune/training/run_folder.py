@@ -112,11 +112,8 @@ def require_same_run(
 ) -> None:
     """Raise UserError unless a command continues a run.
 
-    Args:
-        run: The run.
-        config: The settings of the command. Paths of data and models may be spelled in other ways.
-        fingerprint: The hash of the data; None if the data have not been read.
-        training_fingerprint: The hash of the data without test splits, which alone may change.
+    Paths of data and models may be spelled in other ways. ``fingerprint`` is None if the data have
+    not been read; test splits, which ``training_fingerprint`` leaves out, may change.
     """
     folder, saved = run.path, run.config
     if training_fingerprint and saved.get("training_fingerprint") == training_fingerprint:
@@ -208,13 +205,8 @@ def open_run(
 ) -> Iterator[RunWriter]:
     """Hold the run folder ``config.out`` for the processes of this launch, and open it for writing.
 
-    Args:
-        config: The settings of the run.
-        accelerator: The device and processes; by default of this launch.
-        last: The checkpoint; by default ``last/`` in the folder.
-
-    Raises:
-        UserError: Another command uses the folder, or it cannot be written.
+    The checkpoint is ``last``, by default ``last/`` in the folder. Raises UserError if another
+    command uses the folder, or it cannot be written.
     """
     if config.out is None:
         raise UserError("--out must name the run folder.")
@@ -234,7 +226,6 @@ class RunWriter:
     """
 
     def __init__(self, run: RunFolder, accelerator: Accelerator, last: Path | None = None) -> None:
-        """See ``open_run``."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._latest: Future[None] | None = None
         self._saves: dict[Path, Future[None]] = {}

@@ -65,17 +65,9 @@ class FitResult:
 class Scorer:
     """Scores the model of a task, keeps the best in its run folder, and writes the folder's log.
 
-    ``train`` calls its methods in their order.
-
-    Args:
-        task: The task; values fitted by an earlier run are left out, and calibration replaces it.
-        dataset: Its prepared data.
-        config: The settings.
-        folder: The run folder.
-        reporter: Shows the progress.
-        name: The name of the task among several; empty if it is the only one.
-        callbacks: Called after steps, evaluations and saves.
-        metrics: Custom metrics by name, besides those of the settings.
+    ``train`` calls its methods in their order. Values of the task that an earlier run has fitted
+    are left out, and calibration replaces the task. ``name`` is empty for a single task. The custom
+    ``metrics`` are added to those of the settings.
     """
 
     data: TrainingData

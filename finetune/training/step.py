@@ -29,17 +29,8 @@ class Step:
     """Takes optimizer steps of one model.
 
     Gradients of the summed loss are added up over micro-batches and processes, and divided by the
-    whole count once.
-
-    Args:
-        task: The task, or several on one encoder.
-        model: The model, which is then in training mode.
-        masters: Its weights, in the groups of the optimizer.
-        optimizer: The optimizer.
-        config: The settings.
-        accelerator: The device and processes.
-        interrupt: With it, several processes exchange their requests to stop in each step.
-        loss: The loss of the run; by default that of the settings.
+    whole count once. With ``interrupt``, several processes exchange their requests to stop in each
+    step. ``loss`` is by default that of the settings.
     """
 
     def __init__(

@@ -106,11 +106,8 @@ def fit_together(
 ) -> dict[str, FitResult]:
     """Train several tasks on one encoder, and score each as ``fit`` does.
 
-    Args:
-        tasks: By name, each task with its data and settings, ``steps`` among them; settings with
-            the mark ``shared`` are equal.
-        folder: The folder of all: the checkpoint is in ``last/``, and each task has a run folder.
-        reporter: Shows the progress.
+    The settings of the tasks have ``steps``, and those with the mark ``shared`` are equal. The
+    checkpoint is in ``last/`` of ``folder``; each task has a run folder of its own.
     """
     config = common_settings({name: config for name, (_, _, config) in tasks.items()})
     on_main_process(lambda: require_own_checkpoint(folder.path, list(tasks), config.resume))
@@ -135,17 +132,8 @@ def train(  # noqa: C901 (the whole course is in one place)
 ) -> dict[str, FitResult]:
     """Train a model and score the best: the course of every run.
 
-    Args:
-        task: The task, or several on one encoder.
-        scorers: What scores the task; by name, which is empty for a single task.
-        config: The settings.
-        folder: The folder with the checkpoint.
-        reporter: Shows the progress.
-        model: The model to train; by default a new one.
-        loss: A custom loss, or the loss of a student.
-
-    Returns:
-        The results by the name of the task.
+    ``scorers`` and the results are by the name of the task, which is empty if it is the only one.
+    The checkpoint is in ``folder``. By default a new model is trained.
     """
     accelerator, last = folder.accelerator, folder.last
     first, *_ = scorers.values()

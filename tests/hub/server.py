@@ -46,7 +46,6 @@ class Fault:
     status: int | None = None  # answer with an error
     cut: bool = False  # send half of the body, then close the connection
     seconds: float = 0.0  # wait before the answer
-    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +106,6 @@ class Hub:
         """Forget requests, faults and rights; repositories stay."""
         self.requests: list[str] = []
         self.faults: list[Fault] = []
-        self.renamed: dict[str, str] = {}  # former id: id
         self.gated: dict[str, set[str]] = {}  # id: names of the users who have access
         self.private: set[str] = set()
         self.users: dict[str, User] = {
@@ -218,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         self.cut = fault.cut
         self.hub.released.wait(fault.seconds)
         if fault.status is not None:
-            raise Refused(fault.status, "", "Fault on demand", dict(fault.headers))
+            raise Refused(fault.status, "", "Fault on demand")
 
     def answer(self, content: Any = b"", status: int = 200, headers: Any = None) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -259,9 +257,6 @@ class Handler(BaseHTTPRequestHandler):
         """Return id, folder and the rest of a path that begins with an id."""
         size = 1 if len(parts) == 1 or parts[1] in ACTIONS else 2
         id = unquote("/".join(parts[:size]))
-        if id in self.hub.renamed:
-            target = self.path.replace(id, self.hub.renamed[id], 1)
-            raise Refused(307, "", "Temporary Redirect", {"Location": target})
         folder = self.hub.root / kind / id
         owner = self.user and id.split("/")[0] in (self.user.name, *self.user.organizations)
         if not folder.is_dir() or (id in self.hub.private and not owner):

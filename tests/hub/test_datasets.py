@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,8 @@ def publish(
     configs: Mapping[str, Mapping[str, Rows]],
     features: Any = TEXT,
     revision: str = "main",
-    features_of: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a data set as ``push_to_hub`` does, or as a Parquet copy without a card.
-
-    ``features_of`` has features by configuration, in place of ``features``.
-    """
+    """Write a data set as ``push_to_hub`` does, or as a Parquet copy without a card."""
     folder = hub.dataset(id, revision)
     shutil.rmtree(folder)
     card = []
@@ -72,8 +68,7 @@ def publish(
         for split, rows in splits.items():
             name = f"{config}/{split}/0000.parquet"
             (folder / name).parent.mkdir(parents=True)
-            own = features if features_of is None else features_of[config]
-            datasets.Dataset.from_list([*rows], features=own).to_parquet(folder / name)
+            datasets.Dataset.from_list([*rows], features=features).to_parquet(folder / name)
         files = [{"split": s, "path": f"{config}/{s}/*"} for s in splits]
         card.append({"config_name": config, "data_files": files})
     if revision == "main":
@@ -388,115 +383,105 @@ main(sys.argv[1:])
     assert config["data_used"].startswith("lab/rows@")
 
 
-def test_recipes_by_their_names(hub: Hub, encoder: Path) -> None:
-    """The settings of a packaged recipe, on its data set of the hub and a tiny encoder."""
-    upos = datasets.List(datasets.ClassLabel(names=["NOUN", "VERB", "ADJ"]))
-    words = [{"tokens": ["a", "b", str(i)], "upos": [0, 1, 2]} for i in range(20)]
-    splits = {split: words[:count] for split, count in (("train", 20), ("validation", 4))}
-    id = "universal-dependencies/universal_dependencies"
-    features = datasets.Features({"tokens": TAGS["tokens"], "upos": upos})
-    scripted(hub, id, {c: {**splits, "test": words[:4]} for c in ("de_gsd", "en_ewt")}, features)
-    cola = datasets.ClassLabel(names=["unacceptable", "acceptable"])
-    pair = {"sentence": datasets.Value("string"), "label": cola}
-    rows = [{"sentence": f"text {i}", "label": i % 2} for i in range(20)]
-    blind = [{**row, "label": -1} for row in rows[:4]]
-    glue = {"train": rows, "validation": rows[:4], "test": blind}
-    publish(hub, "nyu-mll/glue", {"cola": glue, "mrpc": glue}, datasets.Features(pair))
-    for name, labels, config in (
-        ("ud_ewt-minilm", ("NOUN", "VERB", "ADJ"), "en_ewt"),
-        ("cola-minilm", ("unacceptable", "acceptable"), "cola"),
-    ):
-        task, data = recipe_data(name, "lab/encoder")
-        assert (tuple(task.state.labels), f":{config}@" in str(data.pinned)) == (labels, True)
+def chosen(gold: Sequence[str]) -> Any:
+    return datasets.ClassLabel(names=[*gold])
 
 
-def recipe_data(name: str, model: str) -> Any:
-    """The task and the data of a packaged recipe, with a small model."""
-    recipe = load_recipe(name)
-    config = replace(recipe.config(), model=model, max_length=48, overlap=None)
-    return load_task(config, recipe.task)
-
-
-def test_recipes_of_questions_and_choices_by_their_names(hub: Hub) -> None:
-    """The columns of SQuAD, RACE, DREAM and SWAG on the hub, with the settings of their recipes."""
-    save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")
-    string, several = datasets.Value("string"), datasets.List(datasets.Value("string"))
-
-    def question(index: int, answered: bool) -> dict[str, Any]:
-        context = f"Anna saw the river near Rome in {1800 + index} ."
-        return {
-            "id": f"q{index}",
-            "title": "Rome",
-            "context": context,
-            "question": "where is the river" if answered else "why",
-            "answers": {
-                "text": ["Rome"] if answered else [],
-                "answer_start": [context.index("Rome")] if answered else [],
-            },
-        }
-
-    starts = datasets.List(datasets.Value("int32"))
-    squad = datasets.Features(
-        dict.fromkeys(("id", "title", "context", "question"), string)
-        | {"answers": {"text": several, "answer_start": starts}}
-    )
-    for id, unanswerable in (("rajpurkar/squad", False), ("rajpurkar/squad_v2", True)):
-        rows = [question(index, not unanswerable or index % 2 == 0) for index in range(30)]
-        splits = {"train": rows, "validation": rows[:12]}
-        publish(hub, id, {"plain_text": splits}, squad)
-
-    names = ("train", "validation", "test")
-    race = [
-        {
+RECIPES: dict[str, tuple[str, str, Any, Callable[[int], dict[str, Any]]]] = {
+    "ud_ewt-minilm": (
+        "universal-dependencies/universal_dependencies",
+        "en_ewt",
+        {"upos": datasets.List(chosen(["NOUN", "VERB", "ADJ"]))},
+        lambda i: {"tokens": ["a", "b", str(i)], "upos": [0, 1, 2]},
+    ),
+    "cola-minilm": (
+        "nyu-mll/glue",
+        "cola",
+        {"label": chosen(["unacceptable", "acceptable"])},
+        lambda i: {"sentence": f"text {i}", "label": i % 2},
+    ),
+    "race-roberta-large": (
+        "ehovy/race",
+        "all",
+        {},
+        lambda i: {
             "example_id": f"middle{i}.txt",
             "article": f"the room was {'warm' if i % 2 else 'cold'}",
             "answer": "AB"[i % 2],
             "question": "the room was _ .",
             "options": ["cold", "warm", "blue", "late"],
-        }
-        for i in range(24)
-    ]
-    columns = dict.fromkeys(race[0], string) | {"options": several}
-    publish(hub, "ehovy/race", {"all": dict.fromkeys(names, race)}, datasets.Features(columns))
-    dream = [
-        {
+        },
+    ),
+    "dream-roberta-large": (
+        "dataset-org/dream",
+        "plain_text",
+        {},
+        lambda i: {
             "id": i,
             "dialogue_id": f"1-{i}",
             "dialogue": ["M: Is it warm?", f"W: No, it is cold in {i}."],
             "question": "How is it?",
             "choice": ["warm", "cold", "late"],
             "answer": "cold",
-        }
-        for i in range(24)
-    ]
-    columns = dict.fromkeys(("dialogue_id", "question", "answer"), string)
-    columns |= {"dialogue": several, "choice": several, "id": datasets.Value("int32")}
-    scripted(
-        hub,
-        "dataset-org/dream",
-        {"plain_text": dict.fromkeys(names, dream)},
-        datasets.Features(columns),
-    )
-    endings = [f"ending{number}" for number in range(4)]
-    swag = [
-        {"sent1": f"She opens door {i}.", "sent2": "She", "label": i % 4}
-        | {name: f"walks {number}" for number, name in enumerate(endings)}
-        for i in range(24)
-    ]
-    gold = datasets.ClassLabel(names=["0", "1", "2", "3"])
-    columns = dict.fromkeys(("sent1", "sent2", *endings), string) | {"label": gold}
-    blind = [row | {"label": -1} for row in swag[:4]]
-    publish(
-        hub,
+        },
+    ),
+    "swag-roberta-base": (
         "allenai/swag",
-        {"regular": {"train": swag, "validation": swag, "test": blind}},
-        datasets.Features(columns),
-    )
+        "regular",
+        {"label": chosen("0123")},
+        lambda i: (
+            {"sent1": f"She opens door {i}.", "sent2": "She", "label": i % 4}
+            | {f"ending{number}": f"walks {number}" for number in range(4)}
+        ),
+    ),
+    "squad-roberta-large": (
+        "rajpurkar/squad",
+        "plain_text",
+        {},
+        lambda i: question(i, answered=True),
+    ),
+    "squad_v2-roberta-large": (
+        "rajpurkar/squad_v2",
+        "plain_text",
+        {},
+        lambda i: question(i, answered=i % 2 == 0),
+    ),
+}
+"""By packaged recipe: the id of its data set, a configuration, class labels, and its rows."""
+SCRIPTED = ("ud_ewt-minilm", "dream-roberta-large")
+"""Recipes whose data are read from the hub's Parquet copy."""
 
-    for name in ("squad-roberta-large", "squad_v2-roberta-large"):
-        task, data = recipe_data(name, "lab/tiny")
+
+def question(index: int, *, answered: bool) -> dict[str, Any]:
+    context = f"Anna saw the river near Rome in {1800 + index} ."
+    answers = {
+        "text": ["Rome"] * answered,
+        "answer_start": [context.index("Rome")] * answered,
+    }
+    words = "where is the river" if answered else "why"
+    row = {"id": f"q{index}", "title": "Rome", "context": context}
+    return row | {"question": words, "answers": answers}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_by_their_names(name: str, hub: Hub, encoder: Path) -> None:
+    """The settings of a packaged recipe, on the columns of its data set and a tiny encoder."""
+    id, config, classes, row = RECIPES[name]
+    rows = [row(index) for index in range(24)]
+    blind = [{**each, "label": -1} if "label" in classes else each for each in rows[:4]]
+    features = datasets.Dataset.from_list(rows).features
+    put = scripted if name in SCRIPTED else publish
+    splits = {"train": rows, "validation": rows[:12], "test": blind}
+    put(hub, id, {config: splits, "other": splits}, datasets.Features({**features, **classes}))
+    save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")
+    recipe = load_recipe(name)
+    settings = replace(recipe.config(), model="lab/tiny", max_length=48, overlap=None)
+    task, data = load_task(settings, recipe.task)
+    assert len(data.splits["train"]) == 24 and data.pinned is not None
+    for column in classes.values():
+        names = getattr(column, "feature", column).names
+        assert recipe.task == "choice" or tuple(task.state.labels) == tuple(names)
+    if recipe.task == "choice":
+        assert data.splits["train"][0].choices
+    if recipe.task == "qa":
         assert task.state.extra_fields()["unanswerable"] == ("v2" in name)
-        assert len(data.splits["train"]) == 30
-    for name in ("race-roberta-large", "dream-roberta-large", "swag-roberta-base"):
-        _, data = recipe_data(name, "lab/tiny")
-        assert len(data.splits["train"]) == 24 and data.splits["train"][0].choices

@@ -44,14 +44,13 @@ def test_kept_and_given_back() -> None:
     assert more < 64
 
 
-@pytest.mark.parametrize("name", [*heap.VARIABLES, "GLIBC_TUNABLES"])
-def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, "glibc.malloc.mmap_max=9")
-    with heap.memory_kept():
-        assert heap._glibc() is None
-
-
-def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
+@pytest.mark.parametrize("name", [*heap.VARIABLES, "GLIBC_TUNABLES", ""])
+def test_what_the_user_has_set_and_other_systems_stay(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if name:
+        monkeypatch.setenv(name, "glibc.malloc.mmap_max=9")
+    else:
+        monkeypatch.setattr(sys, "platform", "darwin")
     with heap.memory_kept():
         assert heap._glibc() is None

@@ -1,4 +1,4 @@
-"""Rows of any number for measurements: `python -m tests.drills.generated_rows TASK ROWS > FILE`.
+"""Rows of any number for measurements: `python -m benchmarks.generated_rows TASK ROWS > FILE`.
 
 Each text is 12 to 24 words of the example data, drawn at random; of a pair, 6 to 12 words. Labels
 are random. In `tag`, spans of one or two words are tagged. The same command writes the same rows.
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-EXAMPLES = Path(__file__).parents[2] / "examples/data"
+EXAMPLES = Path(__file__).parents[1] / "examples/data"
 LABELS = ("negative", "neutral", "positive")
 RELATIONS = ("contradiction", "neutral", "entailment")
 

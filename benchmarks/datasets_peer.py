@@ -1,6 +1,6 @@
 """Time from the start to the first step with `datasets`, as the scripts of transformers begin.
 
-`python -m tests.drills.datasets_peer TASK MODEL FILE` loads the file, tokenizes it with `map` on
+`python -m benchmarks.datasets_peer TASK MODEL FILE` loads the file, tokenizes it with `map` on
 all processors, and computes the gradients of one batch of 32, for classify, nli, tag or pretrain.
 """
 
