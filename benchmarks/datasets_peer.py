@@ -18,13 +18,13 @@ import transformers
 LENGTHS = {"truncation": True, "max_length": 256}
 
 
-def encode_texts(batch: Any, tokenizer: Any, ids: dict[str, int]) -> Any:
+def _encode_texts(batch: Any, tokenizer: Any, ids: dict[str, int]) -> Any:
     columns = [batch[name] for name in ("text", "text_pair") if name in batch]
     labels = [ids[label] for label in batch["label"]]
     return {**tokenizer(*columns, **LENGTHS), "labels": labels}
 
 
-def encode_words(batch: Any, tokenizer: Any, ids: dict[str, int]) -> Any:
+def _encode_words(batch: Any, tokenizer: Any, ids: dict[str, int]) -> Any:
     """As `run_ner.py`: the first subword of a word has its tag."""
     encoded = tokenizer(batch["tokens"], is_split_into_words=True, **LENGTHS)
     encoded["labels"] = []
@@ -37,22 +37,22 @@ def encode_words(batch: Any, tokenizer: Any, ids: dict[str, int]) -> Any:
     return encoded
 
 
-def encode_lines(batch: Any, tokenizer: Any) -> Any:
+def _encode_lines(batch: Any, tokenizer: Any) -> Any:
     """As `run_mlm.py --line_by_line`."""
     lines = [line for line in batch["text"] if line and not line.isspace()]
     return tokenizer(lines, **LENGTHS, return_special_tokens_mask=True)
 
 
 TASKS = {
-    "classify": ("AutoModelForSequenceClassification", "DataCollatorWithPadding", encode_texts),
-    "nli": ("AutoModelForSequenceClassification", "DataCollatorWithPadding", encode_texts),
-    "tag": ("AutoModelForTokenClassification", "DataCollatorForTokenClassification", encode_words),
-    "pretrain": ("AutoModelForMaskedLM", "DataCollatorForLanguageModeling", encode_lines),
+    "classify": ("AutoModelForSequenceClassification", "DataCollatorWithPadding", _encode_texts),
+    "nli": ("AutoModelForSequenceClassification", "DataCollatorWithPadding", _encode_texts),
+    "tag": ("AutoModelForTokenClassification", "DataCollatorForTokenClassification", _encode_words),
+    "pretrain": ("AutoModelForMaskedLM", "DataCollatorForLanguageModeling", _encode_lines),
 }
 """By task: the class of the model, the class that collates, and the function to map."""
 
 
-def main(task: str, model: str, file: str) -> None:
+def _main(task: str, model: str, file: str) -> None:
     begin = time.monotonic()
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     head, collator, encode = TASKS[task]
@@ -81,4 +81,4 @@ def main(task: str, model: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _main(*sys.argv[1:])

@@ -24,18 +24,18 @@ def words() -> list[str]:
     return sorted({word.lower() for text in texts for word in re.findall(r"[A-Za-z]{2,}", text)})
 
 
-def classify_row(forms: list[str], draw: random.Random) -> str:
+def _classify_row(forms: list[str], draw: random.Random) -> str:
     text = " ".join(draw.choices(forms, k=draw.randint(12, 24)))
     return f'{{"text": "{text}", "label": "{draw.choice(LABELS)}"}}'
 
 
-def nli_row(forms: list[str], draw: random.Random) -> str:
+def _nli_row(forms: list[str], draw: random.Random) -> str:
     first, second = (" ".join(draw.choices(forms, k=draw.randint(6, 12))) for _ in range(2))
     label = draw.choice(RELATIONS)
     return f'{{"text": "{first}", "text_pair": "{second}", "label": "{label}"}}'
 
 
-def tag_row(forms: list[str], draw: random.Random) -> str:
+def _tag_row(forms: list[str], draw: random.Random) -> str:
     tokens = draw.choices(forms, k=draw.randint(12, 24))
     tags = ["O"] * len(tokens)
     for start in range(0, len(tokens) - 2, 6):
@@ -45,23 +45,23 @@ def tag_row(forms: list[str], draw: random.Random) -> str:
     return json.dumps({"tokens": tokens, "tags": tags})
 
 
-def text_row(forms: list[str], draw: random.Random) -> str:
+def _text_row(forms: list[str], draw: random.Random) -> str:
     return " ".join(draw.choices(forms, k=draw.randint(12, 24))) + "\n"
 
 
 ROWS: dict[str, Callable[[list[str], random.Random], str]] = {
-    "classify": classify_row,
-    "nli": nli_row,
-    "tag": tag_row,
-    "pretrain": text_row,
+    "classify": _classify_row,
+    "nli": _nli_row,
+    "tag": _tag_row,
+    "pretrain": _text_row,
 }
 
 
-def main(task: str, rows: str) -> None:
+def _main(task: str, rows: str) -> None:
     forms, draw, row = words(), random.Random(0), ROWS[task]
     for _ in range(int(rows)):
         sys.stdout.write(row(forms, draw) + "\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _main(*sys.argv[1:])
