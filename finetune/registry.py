@@ -103,7 +103,7 @@ TASKS = {
         "finetune.pretraining.settings:PretrainConfig",
         "finetune.pretraining.fill_mask:MaskFilling",
         "masked language modeling on your own text",
-        "finetune.pretraining.task:load_blocks",
+        "finetune.pretraining.task:load_packed",
     ),
 }
 """The tasks. Each is also a command, which trains it."""

@@ -21,8 +21,8 @@ from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
+from finetune.pretraining.packing import read_documents
 from finetune.pretraining.settings import PretrainConfig
-from finetune.pretraining.text_blocks import read_documents
 from finetune.tasks.base import Gather, Task, joined, starting_model
 from finetune.tasks.state import TaskState
 from finetune.types import (

@@ -1,9 +1,9 @@
 """Pairs of texts for next sentence prediction (Devlin et al., 2019).
 
-The lines of a block are divided at a random line. In half of the pairs the second part continues
+The lines of a sequence are divided at a random line. In half of the pairs the second part continues
 the first; in the others it begins at a random line of another document, drawn in proportion to the
-amount of text, and goes on while whole lines fit. Blocks are filled by the same rule, so that
-lengths tell nothing. A block of one line always has a random second part.
+amount of text, and goes on while whole lines fit. Sequences are filled by the same rule, so that
+lengths tell nothing. A sequence of one line always has a random second part.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TRIES = 50
 """Draws of a line of another document that fits, before any of another document is taken."""
 MOST_COUNTED = 10_000
 """Number of pairs of which the log tells the share that follows."""
-BLOCK = "text", "starts", "lines", "document"
-"""The targets that describe a block."""
+PACKED = "text", "starts", "lines", "document"
+"""The targets that describe a packed sequence."""
 PAIRS = 1
 """The first stream of random numbers for pairs; masks have stream 0."""
 
@@ -51,35 +51,36 @@ class _Part(NamedTuple):
         return _Part(self.ids[: starts[-1]], starts)
 
 
-class _Blocks:
-    """The lines of all blocks, from the targets of their sequences: ``text`` without special
-    tokens, the first subword of each of its words, then their number (``starts``), and the first
-    word of each of its ``lines``."""
+class _PackedLines:
+    """The lines of all packed sequences, from their targets: ``text`` without special tokens, the
+    first subword of each of its words, then their number (``starts``), and the first word of each
+    of its ``lines``."""
 
     def __init__(self, sequences: FlatSequences) -> None:
         assert sequences.targets is not None
-        self.text, self.starts, self.lines, document = (sequences.targets[name] for name in BLOCK)
+        self.text, self.starts, self.lines, document = (sequences.targets[name] for name in PACKED)
         self.document = document.values
 
-    def num_lines(self, block: int) -> int:
-        return int(self.lines.offsets[block + 1] - self.lines.offsets[block]) - 1
+    def num_lines(self, sequence: int) -> int:
+        return int(self.lines.offsets[sequence + 1] - self.lines.offsets[sequence]) - 1
 
-    def part(self, block: int, first: int, last: int) -> _Part:
-        """Cut lines ``first .. last - 1`` from a block."""
-        begin, end = (int(self.lines.values[self.lines.offsets[block] + i]) for i in (first, last))
-        offset = int(self.starts.offsets[block])
+    def part(self, sequence: int, first: int, last: int) -> _Part:
+        """Cut lines ``first .. last - 1`` from a sequence."""
+        line = int(self.lines.offsets[sequence])
+        begin, end = (int(self.lines.values[line + number]) for number in (first, last))
+        offset = int(self.starts.offsets[sequence])
         starts = self.starts.values[offset + begin : offset + end + 1].astype(np.int64)
-        offset = int(self.text.offsets[block])
+        offset = int(self.text.offsets[sequence])
         ids = self.text.values[offset + starts[0] : offset + starts[-1]]
         return _Part(ids, starts - starts[0])
 
-    def lines_from(self, block: int, line: int) -> Iterator[_Part]:
-        """Yield the lines of a document from a line on, through its next blocks."""
-        document = self.document[block]
-        while block < len(self.document) and self.document[block] == document:
-            for number in range(line, self.num_lines(block)):
-                yield self.part(block, number, number + 1)
-            block, line = block + 1, 0
+    def lines_from(self, sequence: int, line: int) -> Iterator[_Part]:
+        """Yield the lines of a document from a line on, through its next sequences."""
+        document = self.document[sequence]
+        while sequence < len(self.document) and self.document[sequence] == document:
+            for number in range(line, self.num_lines(sequence)):
+                yield self.part(sequence, number, number + 1)
+            sequence, line = sequence + 1, 0
 
 
 @dataclass(frozen=True)
@@ -94,83 +95,77 @@ class SentencePairs:
     template: Template
     max_length: int
 
-    @property
-    def room(self) -> int:
-        """The most subwords of both texts."""
-        return self.max_length - self.template.num_special
-
     def apply(
-        self, blocks: FlatSequences, rows: Array, seed: int | None = None, epoch: int = 0
+        self, packed: FlatSequences, rows: Array, seed: int | None = None, epoch: int = 0
     ) -> FlatSequences:
-        """Pair the blocks at ``rows`` with following or random texts, with token type ids 0 and 1.
+        """Pair the sequences at ``rows`` with following or random texts, with segments 0 and 1.
 
         Without a seed, the pairs are for scoring, not for an epoch. The target ``next`` is 0 if the
         second text follows the first, and 1 if it is random, as in transformers.
         """
-        pairs, own = _Blocks(blocks), blocks.take(rows)
-        assert own.targets is not None
+        lines, chosen = _PackedLines(packed), packed.take(rows)
+        assert chosen.targets is not None
         ids, words, segments, labels = [], [], [], []
-        for row, example in zip(rows.tolist(), own.example.tolist(), strict=True):
+        prefix, middle, suffix = self.template.prefix, self.template.middle, self.template.suffix
+        for row, example in zip(rows.tolist(), chosen.example.tolist(), strict=True):
             generator = keyed_generator(seed, epoch, example, PAIRS + 1)
-            adjacent = follows(seed, epoch, example) and pairs.num_lines(row) > 1
-            first, second = self._pair(pairs, row, adjacent, generator)
+            adjacent = follows(seed, epoch, example) and lines.num_lines(row) > 1
+            first, second = self._pair(lines, row, adjacent, generator)
             labels.append([int(not adjacent)])
-            prefix, middle = self.template.prefix, self.template.middle
             begin = len(prefix) + len(first.ids)
-            ids.append(
-                np.concatenate([prefix, first.ids, middle, second.ids, self.template.suffix])
-            )
+            ids.append(np.concatenate([prefix, first.ids, middle, second.ids, suffix]))
             segments.append(np.arange(len(ids[-1])) >= begin + len(middle))
             starts = [first.starts + len(prefix), second.starts + begin + len(middle)]
             words.append(np.concatenate(starts))  # the tokens between the texts are a word
-        targets = {name: own.targets[name] for name in BLOCK} | {"next": Ragged.of(labels)}
+        targets = {name: chosen.targets[name] for name in PACKED} | {"next": Ragged.of(labels)}
         return FlatSequences(
             Ragged.of([array.astype(np.int64) for array in ids]),
             np.concatenate(segments).astype(np.uint8),
             Ragged.of(words),
-            own.example,
-            own.window,
+            chosen.example,
+            chosen.window,
             targets,
         )
 
     def _pair(
-        self, blocks: _Blocks, row: int, adjacent: bool, generator: np.random.Generator
+        self, packed: _PackedLines, row: int, adjacent: bool, generator: np.random.Generator
     ) -> tuple[_Part, _Part]:
-        number = blocks.num_lines(row)
+        room = self.max_length - self.template.num_special  # of both texts
+        number = packed.num_lines(row)
         split = 1 + int(generator.integers(number - 1)) if number > 1 else 1
-        first = blocks.part(row, 0, split)
+        first = packed.part(row, 0, split)
+        free = room - len(first.ids)
         if adjacent:
-            return first, blocks.part(row, split, number).cut(self.room - len(first.ids))
-        free = self.room - len(first.ids)
-        block, line = self._random_line(blocks, row, free, generator)
+            return first, packed.part(row, split, number).cut(free)
+        sequence, line = _random_line(packed, packed.document[row], free, generator)
         texts: list[_Part] = []
-        for part in blocks.lines_from(block, line):
-            if len(part.ids) > free:
+        size = 0
+        for part in packed.lines_from(sequence, line):
+            if size + len(part.ids) > free:
                 break
-            texts.append(part)
-            free -= len(part.ids)
+            texts.append(part._replace(starts=part.starts + size))
+            size += len(part.ids)
         if not texts:
-            second = blocks.part(block, line, line + 1)
-            first = first.cut(max(self.room // 2, self.room - len(second.ids)))
-            return first, second.cut(self.room - len(first.ids))
-        ends = np.cumsum([0, *(len(part.ids) for part in texts)])
-        starts = [part.starts[:-1] + end for part, end in zip(texts, ends[:-1], strict=True)]
+            second = packed.part(sequence, line, line + 1)
+            first = first.cut(max(room // 2, room - len(second.ids)))
+            return first, second.cut(room - len(first.ids))
+        starts = [part.starts[:-1] for part in texts]
         ids = np.concatenate([part.ids for part in texts])
-        return first, _Part(ids, np.concatenate([*starts, ends[-1:]]))
+        return first, _Part(ids, np.concatenate([*starts, np.array([size])]))
 
-    def _random_line(
-        self, blocks: _Blocks, row: int, free: int, generator: np.random.Generator
-    ) -> tuple[int, int]:
-        document = blocks.document[row]
-        for _ in range(TRIES):
-            block = int(generator.integers(len(blocks.document)))
-            line = int(generator.integers(blocks.num_lines(block)))
-            if blocks.document[block] != document:
-                if len(blocks.part(block, line, line + 1).ids) <= free:
-                    return block, line
-        other_blocks = (blocks.document != document).nonzero()[0]
-        block = int(other_blocks[generator.integers(len(other_blocks))])
-        return block, int(generator.integers(blocks.num_lines(block)))
+
+def _random_line(
+    packed: _PackedLines, document: int, free: int, generator: np.random.Generator
+) -> tuple[int, int]:
+    for _ in range(TRIES):
+        sequence = int(generator.integers(len(packed.document)))
+        line = int(generator.integers(packed.num_lines(sequence)))
+        if packed.document[sequence] != document:
+            if len(packed.part(sequence, line, line + 1).ids) <= free:
+                return sequence, line
+    sequences = (packed.document != document).nonzero()[0]
+    sequence = int(sequences[generator.integers(len(sequences))])
+    return sequence, int(generator.integers(packed.num_lines(sequence)))
 
 
 def pair_notes(data: Dataset, seed: int) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,10 +30,9 @@ from finetune.pretraining.fill_mask import (
     joined_values,
     outputs_of,
 )
-from finetune.pretraining.model import MOST_TARGETS, PretrainingScores, require_next_sentence
-from finetune.pretraining.sentence_pairs import BLOCK, SentencePairs, pair_notes
-from finetune.pretraining.settings import PretrainConfig
-from finetune.pretraining.text_blocks import large_documents, packed_documents
+from finetune.pretraining.model import MOST_TARGETS, require_next_sentence
+from finetune.pretraining.packing import large_documents, packed_documents
+from finetune.pretraining.sentence_pairs import PACKED, SentencePairs, pair_notes
 from finetune.tasks.base import CHUNK, EncodeChunk, Gather, Task, joined
 from finetune.tasks.definition import (
     load_tokenizer,
@@ -50,72 +49,15 @@ from finetune.types import (
     WindowOutput,
 )
 
-Targets = Mapping[str, Tensor]
-
-
-class SpanBoundary:
-    """The subwords of a span from the two subwords beside it (Joshi et al., 2020, SpanBERT)."""
-
-    name: ClassVar[str] = "boundary"
-    """The target with an entry for each loss."""
-    width: ClassVar[int] = 1
-    """Number of columns."""
-
-    @staticmethod
-    def targets(targets: Targets, begins: Tensor) -> dict[str, Tensor]:
-        """Compute the targets of the head from positions in sequences that begin at ``begins`` [M].
-
-        ``left`` and ``right`` are the subwords beside the span of each target, -1 if there are
-        none.
-        """
-        offset = targets["position"] - begins - targets["left"] - 1
-        chosen = ((targets["left"] >= 0) & (offset < MOST_TARGETS)).nonzero()[:, 0]
-        beside = {side: (targets[side] + begins)[chosen] for side in ("left", "right")}
-        return {"boundary": chosen, "offset": offset[chosen], **beside}
-
-    def losses(self, scores: PretrainingScores, targets: Targets) -> Tensor:
-        """Compute the loss of each target in a span."""
-        return scores.boundary
-
-    def columns(self, scores: PretrainingScores, targets: Targets) -> list[Tensor]:
-        """Compute the loss of each chosen position [M]; NaN outside of spans."""
-        none = torch.full_like(scores.loss, torch.nan)
-        return [none.index_copy(0, targets["boundary"], scores.boundary)]
-
-    def fields(self, values: Array) -> dict[str, Any]:
-        """The losses of a prediction."""
-        losses = values[:, 0]
-        return {"boundary_losses": tuple(losses[losses == losses].tolist())}
-
-
-class NextSentence:
-    """Prediction of whether the second text of a pair follows the first (Devlin et al., 2019)."""
-
-    name: ClassVar[str] = "next"
-    width: ClassVar[int] = 2
-
-    def losses(self, scores: PretrainingScores, targets: Targets) -> Tensor:
-        """Compute the loss of each pair."""
-        return cross_entropy(scores.next, targets["next"], reduction="none")
-
-    def columns(self, scores: PretrainingScores, targets: Targets) -> list[Tensor]:
-        """Compute for each chosen position 1 if the second text is random, and the probability that
-        it follows."""
-        of_pairs = targets["next"], scores.next.softmax(-1)[:, 0]
-        return [value.repeat_interleave(targets["number"]) for value in of_pairs]
-
-    def fields(self, values: Array) -> dict[str, Any]:
-        """Whether the second text follows, and the probability."""
-        if not len(values):
-            return {}
-        return {"follows": not values[0, 0], "follows_score": float(values[0, 1])}
-
 
 @dataclass(eq=False)
 class PretrainingTask(MaskedTask):
     """Prediction of subwords that a rule chooses: for each epoch, and always the same for scores.
 
-    Examples are blocks that know their subwords (``text_blocks``).
+    Examples are packed sequences that know their subwords (``packing``). The span boundary
+    objective (Joshi et al., 2020, SpanBERT) also predicts the subwords of a span from the two
+    subwords beside it, and next sentence prediction (Devlin et al., 2019) whether the second text
+    of a pair follows the first.
     """
 
     _frequency: Array = field(kw_only=True)
@@ -123,8 +65,14 @@ class PretrainingTask(MaskedTask):
 
     @cached_property
     def _masking(self) -> Masking:
-        config, tokenizer = self.state.config, self.tokenizer.tokenizer
+        config, tokenizer, single = (
+            self.state.config,
+            self.tokenizer.tokenizer,
+            self.tokenizer.single,
+        )
         special = special_subwords(tokenizer)
+        is_separator = np.zeros(len(special), dtype=bool)  # a separator is also between two texts
+        is_separator[[*single.prefix, *single.suffix, tokenizer.sep_token_id]] = True
         return Masking(
             special,
             tokenizer.mask_token_id,
@@ -132,19 +80,8 @@ class PretrainingTask(MaskedTask):
             config.mask_probability,
             config.explore,
             self._frequency if config.replacement == "unigram" else None,
-            self._separator(len(special)) if config.boundary else None,
+            is_separator if config.boundary else None,
         )
-
-    @cached_property
-    def _objectives(self) -> list[SpanBoundary | NextSentence]:
-        config = self.state.config
-        return [*[SpanBoundary()] * config.boundary, *[NextSentence()] * config.nsp]
-
-    def _separator(self, size: int) -> Array:
-        single = self.tokenizer.single  # sep_token_id is also between two texts
-        is_separator = np.zeros(size, dtype=bool)
-        is_separator[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
-        return is_separator
 
     @property
     def _masking_of_scores(self) -> Masking:
@@ -153,7 +90,7 @@ class PretrainingTask(MaskedTask):
     def encode(
         self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
     ) -> EncodedExamples:
-        """Encode blocks; without ``for_training`` mask them, as for scores."""
+        """Encode packed sequences; without ``for_training`` mask them, as for scores."""
         if for_training:
             return super().encode(examples, gather)
         masking = self._masking_of_scores
@@ -181,27 +118,36 @@ class PretrainingTask(MaskedTask):
     @property
     def loss_counts(self) -> Callable[[Batch], Tensor] | None:
         """The counts of masks and further objectives; None without further ones."""
-        return self._loss_counts if self._objectives else None
+        config = self.state.config
+        names = ["position", *["boundary"] * config.boundary, *["next"] * config.nsp]
+        if len(names) == 1:
+            return None
+        return lambda batch: torch.tensor(
+            [float(len(batch.targets.get(name, ()))) for name in names]
+        )
 
     def _sequences(self, examples: Sequence[TextBlock]) -> tuple[list[list[TokenSequence]], int]:
         before, rows = len(self.tokenizer.single.prefix), []
         for example in examples:
             ids, starts, lines = (memoryview(raw).cast("i").tolist() for raw in example.subwords)
             words = [before + start for start in [*starts, len(ids)]]
-            target = self._block_targets(example, ids, [*starts, len(ids)], lines)
+            target = self._packed_targets(example, ids, [*starts, len(ids)], lines)
             rows.append(
                 [TokenSequence(example.id, *self.tokenizer.build(ids), words, target=target)]
             )
         return rows, 0
 
-    def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
+    def _packed_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         return None
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> dict[str, Tensor]:
         targets = super()._targets(rows, sequences)
-        if "left" in targets:
+        if "left" in targets:  # rows of the subwords beside the span of each target, -1 for none
             begins = begins_of(sequences).repeat_interleave(targets["number"])
-            targets |= SpanBoundary.targets(targets, begins)
+            offset = targets["position"] - begins - targets["left"] - 1
+            chosen = ((targets["left"] >= 0) & (offset < MOST_TARGETS)).nonzero()[:, 0]
+            targets |= {side: (targets[side] + begins)[chosen] for side in ("left", "right")}
+            targets |= {"boundary": chosen, "offset": offset[chosen]}
         return targets
 
     def loss(self, scores: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -209,26 +155,30 @@ class PretrainingTask(MaskedTask):
 
         With further objectives, return the sum and the number of each.
         """
-        if not self._objectives:
+        config, losses = self.state.config, [scores.loss]
+        if config.boundary:
+            losses.append(scores.boundary)
+        if config.nsp:
+            losses.append(cross_entropy(scores.next, batch.targets["next"], reduction="none"))
+        if len(losses) == 1:
             return super().loss(scores, batch)
-        further = (objective.losses(scores, batch.targets) for objective in self._objectives)
-        losses = [scores.loss, *further]
         counts = [loss.new_full((), len(loss)) for loss in losses]
         return torch.stack([loss.sum() for loss in losses]), torch.stack(counts)
-
-    def _loss_counts(self, batch: Batch) -> Tensor:
-        names = ("position", *(objective.name for objective in self._objectives))
-        return torch.tensor([float(len(batch.targets.get(name, ()))) for name in names])
 
     def decode(self, scores: Any, batch: Batch) -> list[WindowOutput]:
         """Decode loss, best subword, gold subword and type of each target [M, 4].
 
-        The objectives add columns.
+        The boundary objective adds its loss (NaN outside of spans), next sentence prediction 1 if
+        the second text is random, and the probability that it follows.
         """
         targets = batch.targets
         columns = [scores.loss, scores.best, targets["token"], targets["kind"]]
-        for objective in self._objectives:
-            columns += objective.columns(scores, targets)
+        if self.state.config.boundary:
+            none = torch.full_like(scores.loss, torch.nan)
+            columns.append(none.index_copy(0, targets["boundary"], scores.boundary))
+        if self.state.config.nsp:
+            of_pairs = targets["next"], scores.next.softmax(-1)[:, 0]
+            columns += [value.repeat_interleave(targets["number"]) for value in of_pairs]
         return outputs_of(torch.stack([column.double().cpu() for column in columns], 1), batch)
 
     def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> MaskedPrediction:
@@ -236,10 +186,11 @@ class PretrainingTask(MaskedTask):
         values, names = joined_values(outputs), self.tokenizer.tokenizer.convert_ids_to_tokens
         best, token, kind = values[:, 1:4].T.astype(np.int64)
         further: dict[str, Any] = {}
-        first = 4
-        for objective in self._objectives:
-            further |= objective.fields(values[:, first : first + objective.width])
-            first += objective.width
+        if self.state.config.boundary:
+            losses = values[:, 4]
+            further["boundary_losses"] = tuple(losses[~np.isnan(losses)].tolist())
+        if self.state.config.nsp and len(values):
+            further |= {"follows": not values[0, -2], "follows_score": float(values[0, -1])}
         return MaskedPrediction(
             example.id,
             tuple(names(best.tolist())),
@@ -262,24 +213,24 @@ class PairedTask(PretrainingTask):
     def encode(
         self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
     ) -> EncodedExamples:
-        """Encode blocks; without ``for_training`` make and mask the pairs of scores.
+        """Encode packed sequences; without ``for_training`` make and mask the pairs of scores.
 
         The second text of a pair may be of any example.
         """
         if for_training:
             return super().encode(examples, gather, for_training=True)
         masking = self._masking_of_scores
-        blocks = super().encode(examples, for_training=True)
+        packed = super().encode(examples, for_training=True)
 
         def masked(start: int) -> EncodedExamples:
             rows = np.arange(start, min(start + CHUNK, len(examples)))
-            masked_pairs = masking.apply(self._pairs.apply(blocks.sequences, rows))
+            masked_pairs = masking.apply(self._pairs.apply(packed.sequences, rows))
             return EncodedExamples(
-                masked_pairs, np.arange(len(rows) + 1), 0 if start else blocks.num_cut
+                masked_pairs, np.arange(len(rows) + 1), 0 if start else packed.num_cut
             )
 
         encoded = gather(masked, range(0, len(examples), CHUNK))
-        return replace(encoded, notes=blocks.notes)
+        return replace(encoded, notes=packed.notes)
 
     def sequences_of_epoch(
         self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
@@ -289,47 +240,41 @@ class PairedTask(PretrainingTask):
         pairs = self._pairs.apply(sequences, rows, seed, epoch)
         return self._masking.apply(pairs, seed, epoch)
 
-    def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
+    def _packed_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         ids, starts, lines = parts
         values = ids, starts, [*lines, len(starts) - 1], [example.document]
-        return dict(zip(BLOCK, values, strict=True))
+        return dict(zip(PACKED, values, strict=True))
 
 
-def _head_notes(config: Any) -> list[str]:
-    architectures = config.architectures
-    if not architectures or any(name.endswith(LANGUAGE_MODELS) for name in architectures):
-        return []
-    return [f"{architectures[0]} has no masked language model: its head is new"]
-
-
-def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:
-    if config.tokenizer is None and config.config == "small":
-        raise UserError(
-            "--config small: name a tokenizer with --tokenizer, such as a folder that finetune "
-            "vocabulary wrote, or a model such as minilm."
-        )
-    return SubwordTokenizer.saved(config.tokenizer or str(config.config))
-
-
-def load_blocks(task: type[Task], config: Any, data: Any = None) -> tuple[Task, Dataset]:
-    """Load the tokenizer, read the documents, and pack blocks of lines."""
+def load_packed(task: type[Task], config: Any, data: Any = None) -> tuple[Task, Dataset]:
+    """Load the tokenizer, read the documents, and pack their lines into sequences."""
     if config.config is not None:
-        warm_start, tokenizer = None, _new_tokenizer(config)
+        if config.tokenizer is None and config.config == "small":
+            raise UserError(
+                "--config small: name a tokenizer with --tokenizer, such as a folder that finetune "
+                "vocabulary wrote, or a model such as minilm."
+            )
+        warm_start = None
+        tokenizer = SubwordTokenizer.saved(config.tokenizer or str(config.config))
     else:
         warm_start, tokenizer = load_tokenizer(config, task, ())
     encoder = starting_config(config, warm_start)
     if config.nsp:
         require_next_sentence(str(config.config or config.model or config.init_from), encoder)
     limit = sequence_limit(config, tokenizer, warm_start)
-    longest = limit  # of a block alone
+    longest = limit  # of a packed sequence alone
     if config.nsp:
         longest -= tokenizer.pair.num_special - tokenizer.single.num_special
     make = partial(packed_documents, config, data, tokenizer, longest)
     inputs = large_documents(config, data, tokenizer, longest)
     packed, derived, _ = inputs.prepared(make) if inputs else make()
     state = PretrainingState(config=config, max_length=limit, **MaskedTask.derive(config, packed))
-    head = [warm_start.note] if warm_start else _head_notes(encoder)
-    notes = [*packed.notes, *head, *derived["notes"]]
+    notes, names = packed.notes, encoder.architectures or ()
+    if warm_start:
+        notes = [*notes, warm_start.note]
+    elif names and not any(name.endswith(LANGUAGE_MODELS) for name in names):
+        notes = [*notes, f"{names[0]} has no masked language model: its head is new"]
+    notes = [*notes, *derived["notes"]]
     packed = limited(replace(packed, notes=notes), config)
     if config.nsp:
         packed = replace(packed, notes=[*packed.notes, *pair_notes(packed, config.seed)])

@@ -11,7 +11,7 @@ import pytest
 from finetune.data.examples import collected
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import MaskFilling
-from finetune.pretraining.text_blocks import pack_blocks
+from finetune.pretraining.packing import pack_documents
 from finetune.types import TextExample
 from tests import laboratory as lab
 from tests import tiny
@@ -34,7 +34,7 @@ def tokenizer(family: str) -> SubwordTokenizer:
 @pytest.mark.parametrize("max_length", [12, 40, 64])
 def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None:
     subwords = tokenizer(family)
-    blocks, counts = pack_blocks(documents(DOCUMENTS), subwords, max_length, packing)
+    blocks, counts = pack_documents(documents(DOCUMENTS), subwords, max_length, packing)
     room = max_length - 2
     for block in blocks:
         lines = block.text.split("\n")
@@ -44,7 +44,7 @@ def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None
     written = "".join(block.text for block in blocks).replace("\n", "").replace(" ", "")
     assert written == "".join(DOCUMENTS).replace("\n", "").replace(" ", "")
     assert [block.id for block in blocks] == list(range(len(blocks)))
-    assert counts.blocks == len(blocks) and counts.lines == len(LINES) + 1
+    assert counts.sequences == len(blocks) and counts.lines == len(LINES) + 1
     assert counts.empty <= 1
     every_line = [line for text in DOCUMENTS for line in text.split("\n")]
     number = sum(map(len, subwords.text_subwords(every_line)))
@@ -85,11 +85,11 @@ def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_pa
 def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subwords = tokenizer(family)
     given = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
-    expected, counts = pack_blocks(given, subwords, 20, "doc-sentences")
+    expected, counts = pack_documents(given, subwords, 20, "doc-sentences")
     keep_on_disk(monkeypatch)
     stored = collected(given)
     assert stored.is_large
-    blocks, others = pack_blocks(stored, subwords, 20, "doc-sentences")
+    blocks, others = pack_documents(stored, subwords, 20, "doc-sentences")
     assert list(blocks) == expected
     assert [block.subwords for block in blocks] == [block.subwords for block in expected]
     assert (others.frequency == counts.frequency).all()
@@ -99,13 +99,13 @@ def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.M
 
 def test_documents_end_blocks_or_are_separated() -> None:
     subwords = tokenizer("bert")
-    own, _ = pack_blocks(documents(DOCUMENTS), subwords, 64, "doc-sentences")
-    full, _ = pack_blocks(documents(DOCUMENTS), subwords, 64, "full-sentences")
+    own, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "doc-sentences")
+    full, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "full-sentences")
     assert len(full) < len(own)
     assert not any("" in block.text.split("\n") for block in own)
     assert any("" in block.text.split("\n") for block in full)
     sources = [TextExample(0, LINES[0], key="en"), TextExample(1, LINES[1], key="de")]
-    blocks, _ = pack_blocks(sources, subwords, 64, "full-sentences")
+    blocks, _ = pack_documents(sources, subwords, 64, "full-sentences")
     assert [block.key for block in blocks] == ["en", "de"], "sources are not mixed"
 
 
@@ -116,7 +116,7 @@ def test_documents_end_blocks_or_are_separated() -> None:
 def test_long_lines(family: str, text: str) -> None:
     """Also a line that is one word, without spaces, or far over the limit."""
     subwords = tokenizer(family)
-    blocks, counts = pack_blocks(documents([text]), subwords, 20, "doc-sentences")
+    blocks, counts = pack_documents(documents([text]), subwords, 20, "doc-sentences")
     sizes = [len(each) for each in subwords.text_subwords([block.text for block in blocks])]
     assert max(sizes) <= 18
     assert "".join(block.text for block in blocks).rstrip() == text.rstrip()

@@ -1,15 +1,16 @@
-"""Read running text, and pack its lines into blocks of at most the longest sequence.
+"""Read running text, and pack its lines into sequences of at most the longest sequence.
 
-Liu et al. (2019), RoBERTa: DOC-SENTENCES, the better variant, ends a block with its document;
+Liu et al. (2019), RoBERTa: DOC-SENTENCES, the better variant, ends a sequence with its document;
 FULL-SENTENCES goes on with the next document after a separator. Lines stay whole. A line over the
-limit is cut between words, and begins in the previous block if there is room. Nothing is left out.
+limit is cut between words, and begins in the previous sequence if there is room. Nothing is left
+out.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -54,29 +55,28 @@ class _Line(NamedTuple):
 class PackingCounts:
     """Counts of packed documents, lines and tokens."""
 
+    frequency: Any
+    """Occurrences of each subword [V]."""
     documents: int = 0
     lines: int = 0
     cut: int = 0
     """Lines over the limit, which were cut."""
     empty: int = 0
-    """Lines without subwords, which have no place in a block."""
+    """Lines without subwords, which have no place in a sequence."""
     subwords: int = 0
-    blocks: int = 0
-    frequency: Any = None
-    """Occurrences of each subword [V]."""
+    sequences: int = 0
 
     def add(self, other: PackingCounts) -> None:
         """Add the counts of other documents."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for name, count in vars(other).items():
+            setattr(self, name, getattr(self, name) + count)
 
     def note(self, room: int) -> str:
-        """Describe the text in a line for the log; ``room`` is the number of subwords that fit in a
-        block."""
-        full = self.subwords / max(1, self.blocks * room)
+        """Describe the text for the log, where ``room`` subwords fit in a sequence."""
+        full = self.subwords / max(1, self.sequences * room)
         note = (
             f"{quantity(self.subwords, 'subword')} of {quantity(self.lines, 'line')} in "
-            f"{quantity(self.blocks, 'sequence')}, {full:.0%} full"
+            f"{quantity(self.sequences, 'sequence')}, {full:.0%} full"
         )
         if self.cut:
             note += f"; {quantity(self.cut, 'line')} over {room} subwords cut between words"
@@ -85,46 +85,45 @@ class PackingCounts:
         return note
 
 
-def pack_blocks(
+def pack_documents(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, packing: Packing
 ) -> tuple[Examples, PackingCounts]:
-    """Pack lines into blocks, numbered by their ids, and count them. Many blocks are on disk.
+    """Pack lines into sequences, numbered by their ids, and count them. Many sequences are on disk.
 
     Args:
         documents: Documents, one line of ``text`` for each unit that stays whole.
         tokenizer: Counts the subwords.
         max_length: The longest sequence in tokens, with special tokens.
-        packing: End blocks with their document, or go on after a separator. A block of several
-            documents has an empty line between them.
+        packing: End sequences with their document, or go on after a separator. Documents in one
+            sequence have an empty line between them.
     """
     room = max_length - tokenizer.single.num_special
 
-    def blocks_of(own: Sequence[TextExample]) -> tuple[Iterator[TextBlock], PackingCounts]:
-        frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
-        counts = PackingCounts(documents=len(own), frequency=frequency)
-        return _packed(own, tokenizer, room, packing, counts), counts
+    def packed_lines(chunk: Sequence[TextExample]) -> tuple[Iterator[TextBlock], PackingCounts]:
+        counts = PackingCounts(np.zeros(len(tokenizer.tokenizer), np.int64), len(chunk))
+        return _packed(chunk, tokenizer, room, packing, counts), counts
 
     rows = Examples.of(documents)
     if packing == "full-sentences" or not rows.is_large:
-        blocks, counts = blocks_of(documents)
-        packed = collected(blocks, "packing")
-        counts.blocks = len(packed)
+        sequences, counts = packed_lines(documents)
+        packed = collected(sequences, "packing")
+        counts.sequences = len(packed)
         return packed, counts
 
     def packed_chunk(start: int) -> tuple[list[TextBlock], PackingCounts]:
-        blocks, counts = blocks_of(rows[start : start + holder.CHUNK])
-        return list(blocks), counts
+        sequences, counts = packed_lines(rows[start : start + holder.CHUNK])
+        return list(sequences), counts
 
-    _, counts = blocks_of([])
+    _, counts = packed_lines([])
     starts = range(0, len(rows), holder.CHUNK)
     with progress_task("packing", len(rows)) as show:
 
-        def seen(number: int, more: PackingCounts) -> None:
+        def add_counts(number: int, more: PackingCounts) -> None:
             counts.add(more)
             show(counts.documents)
 
-        packed = gathered(packed_chunk, starts, seen, min(num_workers(), len(starts)))
-    counts.blocks = len(packed)
+        packed = gathered(packed_chunk, starts, add_counts, min(num_workers(), len(starts)))
+    counts.sequences = len(packed)
     return packed, counts
 
 
@@ -135,31 +134,31 @@ def _packed(
     packing: Packing,
     counts: PackingCounts,
 ) -> Iterator[TextBlock]:
-    open_block = _OpenBlock(room, tokenizer.tokenizer.sep_token_id)
+    open_sequence = _OpenSequence(room, tokenizer.tokenizer.sep_token_id)
     for document, lines in _tokenized(documents, tokenizer, counts.frequency):
-        if packing == "doc-sentences" or document.key != open_block.source.key:
-            yield from open_block.close()
+        if packing == "doc-sentences" or document.key != open_sequence.source.key:
+            yield from open_sequence.close()
         else:
-            open_block.separate()
+            open_sequence.separate()
         counts.lines += len(lines)
         for line in lines:
             size = len(line.ids)
             counts.subwords += size
             if size > room:
                 counts.cut += 1
-                space = room - open_block.size
+                space = room - open_sequence.size
                 first = space if space >= room // 4 else room
                 for part in _cut(line.text, tokenizer, first, room):
-                    yield from open_block.add(part, document)
+                    yield from open_sequence.add(part, document)
             elif size:
-                yield from open_block.add(line, document)
+                yield from open_sequence.add(line, document)
             else:
                 counts.empty += 1
-    yield from open_block.close()
+    yield from open_sequence.close()
 
 
-class _OpenBlock:
-    """The block being filled."""
+class _OpenSequence:
+    """The sequence being filled."""
 
     def __init__(self, room: int, separator: int) -> None:
         self.room, self.size, self.number = room, 0, 0
@@ -168,7 +167,7 @@ class _OpenBlock:
         self.source = TextExample(0, "")
 
     def add(self, line: _Line, document: TextExample) -> list[TextBlock]:
-        """Add a line, to a new block if it does not fit; return the block that it ends."""
+        """Add a line, to a new sequence if it does not fit; return the sequence that it ends."""
         size = len(line.ids)
         ended = self.close() if self.size + size > self.room else []
         if not self.lines:
@@ -184,28 +183,29 @@ class _OpenBlock:
             self.size += 1
 
     def close(self) -> list[TextBlock]:
-        """End the block, and return it if there is text in it."""
+        """End the sequence, and return it if there is text in it."""
         while self.lines and not self.lines[-1].text:
             del self.lines[-1]
-        own, self.lines, self.size = self.lines, [], 0
-        if not own:
+        ended, self.lines, self.size = self.lines, [], 0
+        if not ended:
             return []
         ids, starts, lines = array("i"), array("i"), array("i")
-        for line in own:
+        for line in ended:
             lines.append(len(starts))
             before = len(ids)
-            starts.extend([before + start for start in line.starts] if before else line.starts)
+            starts.extend([before + start for start in line.starts])
             ids.extend(line.ids)
-        block = TextBlock(
-            self.number,
-            "\n".join([line.text for line in own]),
-            where=self.source.where,
-            key=self.source.key,
-            document=self.source.id,
-            subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
-        )
         self.number += 1
-        return [block]
+        return [
+            TextBlock(
+                self.number - 1,
+                "\n".join([line.text for line in ended]),
+                where=self.source.where,
+                key=self.source.key,
+                document=self.source.id,
+                subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
+            )
+        ]
 
 
 def _tokenized(
@@ -217,9 +217,9 @@ def _tokenized(
         subwords = tokenizer.subwords_with_words([line for lines in texts for line in lines])
         flat = np.array(list(chain.from_iterable(ids for ids, _ in subwords)), np.int64)
         frequency += np.bincount(flat, minlength=len(frequency))
-        found = iter(subwords)
+        subwords_of_lines = iter(subwords)
         for document, lines in zip(chunk, texts, strict=True):
-            yield document, [_Line(line, *next(found)) for line in lines]
+            yield document, [_Line(line, *next(subwords_of_lines)) for line in lines]
 
 
 def _cut(text: str, tokenizer: SubwordTokenizer, first: int, room: int) -> Iterator[_Line]:
@@ -252,7 +252,7 @@ def _end(text: str, tokenizer: SubwordTokenizer, limit: int) -> int:
 def large_documents(
     config: PretrainConfig, data: Any, tokenizer: SubwordTokenizer, longest: int
 ) -> Inputs | None:
-    """List the files of large running text, with everything that their blocks depend on."""
+    """List the files of large running text, with everything that their sequences depend on."""
     part = data if isinstance(data, PartOf) else PartOf(config.data if data is None else data)
     spec = part.spec
     if not isinstance(spec, str | Path) or not str(spec).strip():
@@ -266,7 +266,7 @@ def large_documents(
 
 
 def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longest: int) -> Prepared:
-    """Read the documents and pack them into blocks of at most ``longest`` tokens."""
+    """Read the documents and pack them into sequences of at most ``longest`` tokens."""
     if not isinstance(data, Dataset):
         data = read_documents(config, config.data if data is None else data)
     if "train" not in data.splits:
@@ -274,14 +274,14 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
     data = with_held_out_splits(data, config, DEFAULT_SHARE)
     splits, notes, frequency = dict[str, Examples](), list[str](), list[int]()
     for split, documents in data.splits.items():
-        blocks, counts = pack_blocks(documents, tokenizer, longest, config.packing)
-        if not blocks:
+        sequences, counts = pack_documents(documents, tokenizer, longest, config.packing)
+        if not sequences:
             raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
         notes.append(f"{split}: {counts.note(longest - tokenizer.single.num_special)}")
-        splits[split] = blocks.replace("key", repeat(None, len(blocks)))
+        splits[split] = sequences.replace("key", repeat(None, len(sequences)))
         if split == "train":
             frequency = counts.frequency.tolist()
-            chosen, sampled = _resampled(blocks, config.alpha)
+            chosen, sampled = _resampled(sequences, config.alpha)
             notes += sampled
             if chosen is not None:
                 splits[split] = splits[split].take(chosen).renumbered()
@@ -292,7 +292,7 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
 def read_documents(config: Any, source: Any) -> Dataset:
     """Read documents of running text; of data in memory each text is one.
 
-    All are read: ``--limit`` counts blocks.
+    All are read: ``--limit`` counts sequences.
     """
     part = source if isinstance(source, PartOf) else PartOf(source)
     spec, without_test = part.spec, part.without_test
@@ -305,21 +305,19 @@ def read_documents(config: Any, source: Any) -> Dataset:
     data = read_text(PartOf(spec, without_test), columns=column_map(config.columns), pair=False)
     splits = {
         split: collected(
-            replace(row, text=text, label=None) for row in rows if (text := _lines(row))
+            replace(row, text=text, label=None)
+            for row in rows
+            if (text := "\n".join(filter(str.strip, row.text.split("\n"))))
         )
         for split, rows in data.splits.items()
     }
     return replace(data.with_splits(splits), notes=[], label_order=())
 
 
-def _lines(document: TextExample) -> str:
-    return "\n".join(filter(str.strip, document.text.split("\n")))
-
-
-def _resampled(blocks: Examples, alpha: float) -> tuple[Array | None, list[str]]:
-    # Equation 11.7: blocks of small sources are repeated, and no block is left out.
+def _resampled(sequences: Examples, alpha: float) -> tuple[Array | None, list[str]]:
+    # Equation 11.7: sequences of small sources are repeated, and no sequence is left out.
     numbers: dict[Any, int] = {}
-    keys = (numbers.setdefault(key, len(numbers)) for key in blocks.column("key"))
+    keys = (numbers.setdefault(key, len(numbers)) for key in sequences.column("key"))
     source = np.fromiter(keys, np.int32)
     if len(numbers) == 1:
         return None, []
@@ -328,9 +326,9 @@ def _resampled(blocks: Examples, alpha: float) -> tuple[Array | None, list[str]]
     total = max(size / share for size, share in zip(sizes, shares, strict=True))
     chosen: list[Array] = []
     notes = []
-    for (name, own), size, share in zip(numbers.items(), sizes, shares, strict=True):
+    for (name, index), size, share in zip(numbers.items(), sizes, shares, strict=True):
         number = max(size, round(share * total))
-        chosen.append(np.resize((source == own).nonzero()[0], number))
+        chosen.append(np.resize((source == index).nonzero()[0], number))
         notes.append(
             f"{name}: {quantity(size, 'sequence')}, {share:.1%} of an epoch "
             f"({number / size:.1f} times each)"
