@@ -126,7 +126,7 @@ def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
     examples, labels = validated.examples, list(validated.task.state.labels)
     if validated.task.state.prediction_type == "spans":
         gold = [example.spans or () for example in examples]
-        predicted = [[Span(*span[:3]) for span in each["spans"]] for each in validated.predictions]
+        predicted = [[Span(*span[:3]) for span in row["spans"]] for row in validated.predictions]
         label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
         words = [[Span(n, n + 1, label) for n in range(len(e.words))] for e in examples]
         metric = "span_f1_strict"
@@ -163,7 +163,7 @@ def _gold_classes(
         names += tags
         locations += [(index, word) for word in range(len(tags))]
     classes = np.array([labels.index(name) for name in names], dtype=int)
-    rows = [np.array(each, dtype=float).reshape(-1, len(labels)) for each in validated.predictions]
+    rows = [np.array(row, dtype=float).reshape(-1, len(labels)) for row in validated.predictions]
     return classes, np.concatenate(rows), locations
 
 

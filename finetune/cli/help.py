@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -72,24 +72,22 @@ COMMANDS_BY_GROUP: dict[str, dict[str, str]] = {
 
 
 class Option(NamedTuple):
-    """An option or a positional argument of a command."""
+    """An option or a positional argument of a command.
+
+    ``name`` is the option, such as ``--batch-size``, or the name of the positional argument;
+    ``metavar`` the name of its value, empty for a switch; ``kind`` the type of the value;
+    ``default`` is ``dataclasses.MISSING`` if the option is required; ``text`` stands under the
+    field, and ``group`` is the heading in the help.
+    """
 
     field: str
-    """The name of the field."""
     name: str
-    """The option, such as ``--batch-size``, or the name of the positional argument."""
     metavar: str
-    """The name of the value; empty for a switch."""
     kind: Any
-    """The type of the value."""
     default: Any
-    """The default; ``dataclasses.MISSING`` if the option is required."""
     text: str
-    """The text under the field."""
     group: str
-    """The heading in the help."""
     mark: Help
-    """The mark of the field."""
 
     @property
     def common(self) -> bool:
@@ -139,48 +137,41 @@ class Option(NamedTuple):
 type_hints: Callable[..., dict[str, Any]] = functools.cache(get_type_hints)
 
 
-def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
+def options_of(kind: type[Any], defaults: object | None = None) -> list[Option]:
     """List the options of a command, its own before inherited ones.
 
     Args:
         kind: The dataclass of the command, or of settings.
-        given: An instance whose values are the defaults, for instance of a recipe.
+        defaults: An instance whose values are the defaults, for instance of a recipe.
     """
-    kinds, marks = type_hints(kind), dict[str, Help]()
-    names, groups, texts = dict[str, str](), dict[str, str](), dict[str, str]()
-    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+    kinds, marks, depths = type_hints(kind), dict[str, Help](), dict[str, int]()
+    groups, texts = dict[str, str](), dict[str, str]()
+    for depth, base in enumerate(reversed(kind.__mro__)):
+        names = inspect.get_annotations(base)
+        depths |= dict.fromkeys(names, depth)
+        if not dataclasses.is_dataclass(base):
+            continue
         hints = type_hints(base, include_extras=True)
-        ungrouped = "task" if issubclass(base, TrainConfig) else "options"
         texts |= _field_texts(base.__module__).get(base.__qualname__, {})
-        for name in inspect.get_annotations(base):
+        for name in names:
+            ungrouped = "task" if issubclass(base, TrainConfig) else "options"
             groups.setdefault(name, vars(base).get("group", ungrouped))
             for mark in getattr(hints[name], "__metadata__", ()):
                 if isinstance(mark, Help):
                     marks[name], groups[name] = mark, mark.group or groups[name]
-                    own = mark.metavar if mark.positional else mark.name
-                    names |= {} if own is None else {name: own}
     options = []
-    owners = [inspect.get_annotations(base) for base in kind.__mro__]
-    depth = {name: index for index, own in reversed([*enumerate(owners)]) for name in own}
-    for field in sorted(dataclasses.fields(kind), key=lambda field: depth[field.name]):
+    for field in sorted(dataclasses.fields(kind), key=lambda field: -depths[field.name]):
         mark = marks.get(field.name, Help())
-        set_here = given is not None and not mark.positional
-        value = vars(given)[field.name] if set_here else field.default
+        set_here = defaults is not None and not mark.positional
+        value = vars(defaults)[field.name] if set_here else field.default
         if dataclasses.is_dataclass(kinds[field.name]):
             options += options_of(kinds[field.name], value if set_here else None)
             continue
         metavar = mark.metavar or _metavar(kinds[field.name], field.name)
+        name = metavar if mark.positional else mark.name or flag(field.name)
+        kind_of_value, text = kinds[field.name], texts[field.name]
         options.append(
-            Option(
-                field.name,
-                names.get(field.name, flag(field.name)),
-                metavar,
-                kinds[field.name],
-                value,
-                texts[field.name],
-                groups[field.name],
-                mark,
-            )
+            Option(field.name, name, metavar, kind_of_value, value, text, groups[field.name], mark)
         )
     return options
 
@@ -233,57 +224,51 @@ def examples_of(kind: type[Any]) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith("finetune ")]
 
 
-def command_help(name: str, kind: type[Any], given: object | None, *, everything: bool) -> str:
+def command_help(name: str, kind: type[Any], defaults: object | None, *, everything: bool) -> str:
     """Format the help of a command: common options, or ``everything``.
 
     Args:
         name: The command.
         kind: Its dataclass.
-        given: An instance whose values are the defaults.
+        defaults: An instance whose values are the defaults.
         everything: List all options with their whole texts.
     """
-    options = options_of(kind, given)
-    named = [option for option in options if not option.positional]
-    all_fit = everything or len(named) <= MOST_OPTIONS
-    shown = [each for each in options if all_fit or each.common or each.required or each.positional]
-    needed = [each.spelling for each in options if each.positional]
-    needed += [each.spelling for each in named if each.required]
+    options = options_of(kind, defaults)
+    all_fit = everything or sum(not option.positional for option in options) <= MOST_OPTIONS
+    shown = [o for o in options if all_fit or o.common or o.required or o.positional]
+    needed = [option.spelling for option in options if option.positional]
+    needed += [o.spelling for o in options if o.required and not o.positional]
     width = min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
-    usage = textwrap.fill(
-        " ".join(["usage: finetune", name, *needed, "[--option value …]"]),
-        width,
-        subsequent_indent=" " * 7,
-    )
-    lines = [usage, "", textwrap.fill(summary_of(kind), width), ""]
-    lines += ["examples", *(f"  {example}" for example in examples_of(kind)), ""]
+    usage = " ".join(["usage: finetune", name, *needed, "[--option value …]"])
+    lines = [
+        *(textwrap.fill(usage, width, subsequent_indent=" " * 7), ""),
+        *(textwrap.fill(summary_of(kind), width), ""),
+        *("examples", *(f"  {example}" for example in examples_of(kind)), ""),
+    ]
     for group in GROUPS:
-        if of_group := [option for option in shown if option.group == group]:
-            lines.append(group)
-            for option in of_group:
-                lines += _lines(option, width, everything)
-            lines.append("")
+        of_group = [option for option in shown if option.group == group]
+        lines += [group] if of_group else []
+        for option in of_group:
+            text = option.text if everything else first_sentence(option.text)
+            body = textwrap.wrap(
+                f"{text}{option.shown_default}",
+                width - COLUMN,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            head = f"  {option.spelling}"
+            if len(head) > COLUMN - 2:
+                lines.append(head)
+                head = ""
+            column = [f"{head:<{COLUMN}}{body[0]}", *(" " * COLUMN + line for line in body[1:])]
+            lines += [line.replace("\xa0", " ") for line in column]
+        lines += [""] if of_group else []
     if not everything:
         number = len(options) - len(shown)
         count = "1 option" if number == 1 else f"{number} options"
         what = f"the other {count}" if number else "the whole text of each option"
         lines.append(f"--help-all shows {what}. --quiet and --verbose work with every command.")
     return "\n".join(lines).rstrip("\n")
-
-
-def _lines(option: Option, width: int, whole: bool) -> Iterator[str]:
-    text = option.text if whole else first_sentence(option.text)
-    head = f"  {option.spelling}"
-    body = textwrap.wrap(
-        f"{text}{option.shown_default}",
-        width - COLUMN,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    if len(head) > COLUMN - 2:
-        yield head
-        head = ""
-    yield f"{head:<{COLUMN}}{body[0]}".replace("\xa0", " ")
-    yield from (" " * COLUMN + line.replace("\xa0", " ") for line in body[1:])
 
 
 def first_sentence(text: str) -> str:

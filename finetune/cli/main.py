@@ -17,7 +17,7 @@ from finetune import registry
 from finetune.cli.help import command_help, options_of, overview
 from finetune.cli.options import Command
 from finetune.cli.output import error_line, show
-from finetune.cli.parsing import before_dashes, is_option, made, parsed, parsed_known, refuse
+from finetune.cli.parsing import before_dashes, filled, is_option, parsed, parsed_known, refuse
 from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
 from finetune.registry import LISTS, imported
@@ -159,19 +159,27 @@ def parse(arguments: Sequence[str]) -> Any:
         UserError: If an option or a value is wrong.
         SystemExit: After help.
     """
-    name, *rest = arguments or ["help"]
-    if (text := _information(name, rest)) is not None:
+    name, *words = arguments or ["help"]
+    if (text := _information(name, words)) is not None:
         show(text)
         sys.exit(0)
     _require_command(name)
-    path = _recipe_of(rest) if name == "run" else None
+    path = _recipe_of(words) if name == "run" else None
     if path is not None and (key := listed_recipes(path)) is not None:
-        (others := [*rest]).remove(path)  # its first place: --out may have the same name
-        return imported(LISTS[key].parse)(path, others)
-    kind, given = _command(name, rest, path)
-    if path is not None and given is None:
-        _require_options_of_several_tasks(path, rest)
-    return made(kind, parsed(name if given is None else f"run {path}", kind, rest), given)
+        (options := [*words]).remove(path)  # its first place: --out may have the same name
+        return imported(LISTS[key].parse)(path, options)
+    kind, defaults = _command(name, words, path)
+    if path is not None and defaults is None:
+        names = {option.name for option in options_of(kind)}
+        of_training = {option.name for option in options_of(command_class("classify"))}
+        typed = [argument.partition("=")[0].replace("_", "-") for argument in words]
+        if refused := next((name for name in typed if name in of_training - names), None):
+            raise UserError(
+                f"{refused} does not apply to several tasks: leave it out. See finetune run {path} "
+                "--help."
+            )
+    values = parsed(name if defaults is None else f"run {path}", kind, words)
+    return filled(kind, values, defaults)
 
 
 def _command(
@@ -189,33 +197,18 @@ def _command(
         return imported(LISTS[key].command), None
     if is_multitask(recipe):
         return Multitask, None
-    given = recipe_command(recipe, smoke="--smoke" in arguments)
-    return type(given), given
-
-
-def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> None:
-    from finetune.cli.run import Multitask
-
-    allowed = {option.name for option in options_of(Multitask)}
-    of_training = {option.name for option in options_of(command_class("classify"))}
-    for argument in arguments:
-        name = argument.partition("=")[0].replace("_", "-")
-        if name in of_training - allowed:
-            raise UserError(
-                f"{name} does not apply to several tasks: leave it out. See finetune run {path} "
-                "--help."
-            )
+    defaults = recipe_command(recipe, smoke="--smoke" in arguments)
+    return type(defaults), defaults
 
 
 def _recipe_of(arguments: Sequence[str]) -> str | None:
-    options = options_of(command_class("run"))
-    names = {option.name for option in options}
-    for task in CONFIGS:  # whose values are no recipes
-        options += [option for option in options_of(CONFIGS[task]) if option.name not in names]
-        names |= {option.name for option in options}
+    # The values of options of any task or list are no recipes.
     from finetune.cli.run import Multitask
 
-    for kind in (Multitask, *(imported(row.command) for row in LISTS.values())):
+    options = options_of(command_class("run"))
+    names = {option.name for option in options}
+    lists = (imported(row.command) for row in LISTS.values())
+    for kind in (*CONFIGS.values(), Multitask, *lists):
         more = [option for option in options_of(kind) if option.name not in names]
         options += [option for option in more if not option.positional]
         names |= {option.name for option in options}
@@ -235,23 +228,15 @@ def _information(name: str, arguments: list[str]) -> str | None:
         return overview()
     option, _, shell = name.partition("=")
     if option == "--print-completion":
-        return _completion(shell or "".join(arguments))
+        from finetune.cli.completion import completion
+
+        options = {name: options_of(command_class(name)) for name in COMMANDS}
+        return completion(shell or "".join(arguments), options)
     before, _ = before_dashes(arguments)
     if wanted := [argument for argument in before if argument in HELP]:
         remaining = [argument for argument in before if argument not in HELP]
         return _help(name, remaining, everything="--help-all" in wanted)
     return None
-
-
-def _completion(shell: str) -> str:
-    from finetune.cli.completion import completion
-
-    options = {name: options_of(command_class(name)) for name in COMMANDS}
-    for name in ("run", "search"):  # they take the options of a task
-        names = {option.name for option in options[name]}
-        of_task = [option for option in options_of(CONFIGS["classify"]) if option.group != "task"]
-        options[name] += [option for option in of_task if option.name not in names]
-    return completion(shell, options)
 
 
 def _require_command(name: str) -> None:

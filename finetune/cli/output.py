@@ -102,15 +102,15 @@ def print_tables(
     for several tables an object of such lists by title. Control characters are shown as text.
     """
     if format == "json":
-        rows = {
-            title: [dict(zip(columns, row, strict=True)) for row in each]
-            for title, columns, each in tables
+        objects = {
+            title: [dict(zip(columns, row, strict=True)) for row in rows]
+            for title, columns, rows in tables
         }
-        content = rows if len(rows) > 1 else next(iter(rows.values()))
+        content = objects if len(objects) > 1 else next(iter(objects.values()))
         return show(json.dumps(content, indent=2, ensure_ascii=False))
     if format == "table":
-        for title, columns, each in tables:
-            print_table(columns, each, title or None)
+        for title, columns, rows in tables:
+            print_table(columns, rows, title or None)
         return None
     show("\n\n".join(table_text(format, *table) for table in tables))
     return None

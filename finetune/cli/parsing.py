@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, get_origin
 
 from finetune.cli.help import Option, first_sentence, options_of, type_hints, values_of
@@ -67,9 +67,9 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
         UserError: An option is unknown or a required one missing, or a value is not legal.
     """
     options = options_of(kind)
-    values, rest = parsed_known(name, options, arguments)
-    if rest:
-        refuse(name, options, rest)
+    values, unknown = parsed_known(name, options, arguments)
+    if unknown:
+        refuse(name, options, unknown)
     missing = [option for option in options if option.required and option.field not in values]
     if missing:
         names = ", ".join(
@@ -82,10 +82,10 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
 def refuse(name: str, options: Sequence[Option], arguments: Sequence[str]) -> NoReturn:
     """Raise UserError for arguments of a command that none of its options takes."""
     first = next(filter(is_option, arguments), arguments[0])
-    given = first.partition("=")[0]
-    spelled = given.replace("_", "-")
+    typed = first.partition("=")[0]
+    spelled = typed.replace("_", "-")
     if spelled in OTHER_MEANING:
-        raise UserError(f"{given}: {OTHER_MEANING[spelled]}.")
+        raise UserError(f"{typed}: {OTHER_MEANING[spelled]}.")
     names = [option.name for option in options if not option.positional]
     what = "unknown option" if is_option(first) else "unexpected argument"
     aliases = [alias for name, alias in ALIASES.items() if name in names]
@@ -159,9 +159,7 @@ def add_options(
                 option.field, metavar=option.name, nargs=number, default=argparse.SUPPRESS
             )
         else:
-            other = ONE_WORD.get(option.name)
-            aliases = [ALIASES.get(option.name), None if other in names else other]
-            added = _add(parser, option, [alias for alias in aliases if alias is not None])
+            added = _add_option(parser, option, names)
         if complete is None:
             continue
         added.help = first_sentence(option.text).replace("%", "%%")
@@ -172,25 +170,11 @@ def add_options(
                 vars(added)["complete"] = complete
 
 
-def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
-    """Build a command from values of its fields; other fields are as in ``given``, or default."""
-    arguments: dict[str, Any] = {}
-    hints = type_hints(kind)
-    for field in dataclasses.fields(kind):
-        before = None if given is None else getattr(given, field.name)
-        if dataclasses.is_dataclass(hints[field.name]):
-            arguments[field.name] = made(hints[field.name], values, before)
-        elif field.name in values:
-            arguments[field.name] = values[field.name]
-        elif given is not None:
-            arguments[field.name] = before
-    return kind(**arguments)
-
-
-def _add(
-    parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]
+def _add_option(
+    parser: argparse.ArgumentParser, option: Option, others: Collection[str]
 ) -> argparse.Action:
-    names = [option.name, *aliases]
+    aliases = [ALIASES.get(option.name), ONE_WORD.get(option.name)]
+    names = [option.name, *(name for name in aliases if name is not None and name not in others)]
     names += [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     settings: dict[str, Any] = {"dest": option.field, "default": argparse.SUPPRESS}
     if option.kind is bool:
@@ -205,6 +189,21 @@ def _add(
     if option.name == "--format" and "json" in values_of(option.kind):
         parser.add_argument("--json", action="store_const", const="json", **settings)
     return added
+
+
+def filled(kind: type[Any], values: Mapping[str, Any], defaults: Any = None) -> Any:
+    """Build a command from values of its fields; ``defaults`` is a command with all others."""
+    arguments: dict[str, Any] = {}
+    hints = type_hints(kind)
+    for field in dataclasses.fields(kind):
+        default = None if defaults is None else getattr(defaults, field.name)
+        if dataclasses.is_dataclass(hints[field.name]):
+            arguments[field.name] = filled(hints[field.name], values, default)
+        elif field.name in values:
+            arguments[field.name] = values[field.name]
+        elif defaults is not None:
+            arguments[field.name] = default
+    return kind(**arguments)
 
 
 def _typed(option: Option, value: Any) -> Any:

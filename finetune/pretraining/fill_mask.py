@@ -147,9 +147,9 @@ class MaskFilling(MaskedTask):
         lines = iter(self.tokenizer.subwords_with_words([x for text in texts for x in text]))
         separator = [self.tokenizer.tokenizer.sep_token_id]
         rows, num_cut = [], 0
-        for example, own in zip(examples, texts, strict=True):
+        for example, lines_of_text in zip(examples, texts, strict=True):
             words: list[list[int]] = []
-            for line in own:
+            for line in lines_of_text:
                 ids, starts = next(lines)
                 words += [ids[a:b] for a, b in pairwise([*starts, len(ids)])]
                 if not line:

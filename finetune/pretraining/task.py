@@ -65,11 +65,8 @@ class PretrainingTask(MaskedTask):
 
     @cached_property
     def _masking(self) -> Masking:
-        config, tokenizer, single = (
-            self.state.config,
-            self.tokenizer.tokenizer,
-            self.tokenizer.single,
-        )
+        config, single = self.state.config, self.tokenizer.single
+        tokenizer = self.tokenizer.tokenizer
         special = special_subwords(tokenizer)
         is_separator = np.zeros(len(special), dtype=bool)  # a separator is also between two texts
         is_separator[[*single.prefix, *single.suffix, tokenizer.sep_token_id]] = True

@@ -10,7 +10,7 @@ from typing import Annotated
 from finetune.cli.help import options_of
 from finetune.cli.options import FormatOption, TrainingCommand
 from finetune.cli.output import quiet_libraries
-from finetune.cli.parsing import made, parsed, parsed_known
+from finetune.cli.parsing import filled, parsed, parsed_known
 from finetune.cli.run import RecipeCommand, recipe_command
 from finetune.cli.train import task_command
 from finetune.config.options import Help, argument
@@ -99,7 +99,7 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
         UserError: The suite, an option, or the settings of a task are wrong.
     """
     values, training_options = parsed_known("run", options_of(SuiteOptions), rest)
-    options: SuiteOptions = made(SuiteOptions, values)
+    options: SuiteOptions = filled(SuiteOptions, values)
     require_count("--seeds", options.seeds)
     suite = load_suite(path, options.model)
     data = dict(text.partition("=")[::2] for text in options.data)
@@ -115,7 +115,7 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
             settings = parsed(name, task_command(name), training_options)
             settings |= {key: value for key, value in suite_values.items() if value is not None}
             command = recipe_command(str(task.recipe.path), smoke=options.smoke)
-            commands[task.name] = made(type(command), settings, command)
+            commands[task.name] = filled(type(command), settings, command)
         except UserError as error:
             raise UserError(f"{task.name}: {error}") from error
         for setting in ("sizes", "folds", "resume", "init_from", "columns"):

@@ -245,11 +245,6 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path):
     assert done.stderr == "" and done.stdout.count("\n") == 1
 
 
-def test_every_setting_is_an_option():
-    arguments = ["tag", "--no-resume", "--precision", "bf16"]
-    assert parse(arguments).config == TagConfig(precision="bf16")
-
-
 def test_names_of_the_scripts_of_transformers(
     calls: list[tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

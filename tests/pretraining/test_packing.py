@@ -121,23 +121,3 @@ def test_long_lines(family: str, text: str) -> None:
     assert max(sizes) <= 18
     assert "".join(block.text for block in blocks).rstrip() == text.rstrip()
     assert counts.cut == (max(sizes) > 0 and len(blocks) > 1)
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
-def test_words_of_texts(family: str) -> None:
-    """Subwords and the beginnings of words of raw text; Chinese letters are words."""
-    subwords = tokenizer(family)
-    for text in ("unbelievably slow service , never again", "Anna saw 日本語 in Geneva", "", "  "):
-        ((ids, starts),) = subwords.subwords_with_words([text])
-        assert ids == subwords.text_subwords([text])[0]
-        assert starts == sorted(set(starts)) and (starts[:1] == [0] or not ids)
-    ((ids, starts),) = subwords.subwords_with_words(["Anna saw 日本語 in Geneva"])
-    tokens = subwords.backend.encode("Anna saw 日本語 in Geneva", add_special_tokens=False)
-    words = {}
-    for index, start in enumerate(starts):
-        end = [*starts, len(ids)][index + 1]
-        span = tokens.offsets[start][0], tokens.offsets[end - 1][1]
-        words["Anna saw 日本語 in Geneva"[slice(*span)].strip()] = end - start
-    assert {"Anna", "saw", "in", "Geneva"} <= set(words)
-    if family == "roberta":
-        assert {"日": 3, "本": 3, "語": 3}.items() <= words.items(), "bytes of a letter are a word"

@@ -17,11 +17,10 @@ from finetune.pretraining.model import (
     NEXT_SENTENCE,
     POSITION_WIDTH,
     PretrainingModel,
-    require_next_sentence,
 )
 from finetune.types import TokenSequence, UserError
 from tests import tiny
-from tests.models.test_every_family import batch_of, config, model_of
+from tests.models.test_every_family import batch_of, model_of
 
 SPANS = {0: [(2, 4), (8, 8)], 1: [(3, 7)]}
 """First and last position of spans in two sequences of 12 tokens, none at an end."""
@@ -147,9 +146,3 @@ def test_next_sentence_prediction_equals_that_of_transformers(family: str) -> No
     logits = torch.cat([output.prediction_logits[0] for output in outputs])
     torch.testing.assert_close(head.logits(batch), logits[[1, 7]], rtol=1e-5, atol=1e-5)
     assert expected.std(0).min() > 1e-3, "the comparison would be one of constants"
-
-
-@pytest.mark.parametrize("family", ["roberta", "modernbert", "albert", "distilbert"])
-def test_families_without_next_sentence_prediction(family: str) -> None:
-    with pytest.raises(UserError, match=r"--nsp: x .*use a model of type bert, big_bird"):
-        require_next_sentence("x", config(family))
