@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.options import Command, DataOptions, OutOption
 from finetune.cli.output import quiet_libraries, show
 from finetune.config.options import DATA, Help, argument
-from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.config.tasks import CONFIGS, TrainConfig, flag
 from finetune.registry import PLUGINS, TASKS
 from finetune.types import UserError, did_you_mean
 
@@ -62,7 +61,17 @@ class Check(OutOption, DataOptions, Command):
     def run(self) -> None:
         """Print the findings; exit with 1 if one of them is an error, or a warning if strict."""
         if self.label_errors:
-            self._find_label_errors()
+            if self.source is None:
+                raise UserError("--label-errors needs a folder of --folds: finetune check RUNS.")
+            for name in ("data", "columns", "encoding", "task", "model", "max_length", "format"):
+                if getattr(self, name) != getattr(Check, name):
+                    raise UserError(
+                        f"{flag(name)} does not go with --label-errors, which reads the settings "
+                        "of the runs: leave it out."
+                    )
+            quiet_libraries()
+            if PLUGINS["check --label-errors"](self) and self.strict:
+                sys.exit(1)
             return
         for name in ("out", "examples"):
             if getattr(self, name) != getattr(Check, name):
@@ -77,19 +86,6 @@ class Check(OutOption, DataOptions, Command):
                     f"--task {task}: legal are {', '.join(legal)}.{did_you_mean(task, legal)}"
                 )
         command.check(config)
-
-    def _find_label_errors(self) -> None:
-        if self.source is None:
-            raise UserError("--label-errors needs a folder of --folds: finetune check RUNS.")
-        for name in ("data", "columns", "encoding", "task", "model", "max_length", "format"):
-            if getattr(self, name) != getattr(Check, name):
-                raise UserError(
-                    f"--{name.replace('_', '-')} does not go with --label-errors, which reads the "
-                    "settings of the runs: leave it out."
-                )
-        quiet_libraries()
-        if PLUGINS["check --label-errors"](self) and self.strict:
-            sys.exit(1)
 
     def _with_recipe(self) -> tuple[Check, TrainConfig | None]:
         source = self.source or ""
@@ -117,63 +113,54 @@ class Check(OutOption, DataOptions, Command):
     def check(self, config: TrainConfig | None) -> None:
         """Print the findings about the data."""
         quiet_libraries()
-        from finetune.data import check_data, data_kind, read_text, read_tokens
-        from finetune.data.checks import bad_rows
-        from finetune.data.labels import with_standard_names
-        from finetune.data.reading import read_examples
+        from finetune.data import render
+        from finetune.data.checks import Finding, bad_rows
         from finetune.runtime.progress import Reporter, shown_by
 
-        skipped: Collection[str] = ()
-        data: Any
         errors: list[str] = []  # of rows that cannot be read
-        with Reporter() as reporter, shown_by(reporter), self._with_bad_rows(errors):
-            if self.task is not None:
-                about = CONFIGS[self.task].description
-                settings = config or CONFIGS[self.task]()
-                settings = replace(settings, columns=self.columns, encoding=self.encoding)
-                data, words = None, about.words
-                if not about.own_reader:
-                    data = read_examples(settings, self.data, errors)
-                from finetune.tasks import task_class  # after errors, as it imports torch
-
-                definition = task_class(self.task)
-                data = definition.read(settings, self.data) if data is None else data
-                data = with_standard_names(data) if about.pairs else data
-                skipped = definition.skipped_checks
-            else:
-                words = data_kind(self.data, self.encoding) == "tokens"
-                data = (read_tokens if words else read_text)(
-                    self.data, **self.reading, errors=errors
-                )
-            if self.model is None:
-                findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
-            else:
-                from finetune.preprocessing.tokenizer import check_with_tokenizer
-
-                findings = check_with_tokenizer(data, self.model, words, self.max_length)
-        findings = [finding for finding in findings if finding.check not in skipped]
+        try:
+            with Reporter() as reporter, shown_by(reporter):
+                findings = self._findings(config, errors)
+        except UserError as error:
+            if not errors:
+                raise
+            findings = [Finding("error", "reading", str(error))]
         findings += bad_rows(errors)
-        self._show(findings)
-        stopping = ("error", "warning") if self.strict else ("error",)
-        if any(finding.level in stopping for finding in findings):
-            sys.exit(1)
-
-    def _show(self, findings: Sequence[Finding]) -> None:
-        from finetune.data import render
-
         if self.format == "json":
             show(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
         else:
             show(render(findings), indent=9)
-
-    @contextlib.contextmanager
-    def _with_bad_rows(self, errors: Sequence[str]) -> Iterator[None]:
-        try:
-            yield
-        except UserError as error:
-            if not errors:
-                raise
-            from finetune.data.checks import Finding, bad_rows
-
-            self._show([Finding("error", "reading", str(error)), *bad_rows(errors)])
+        stopping = ("error", "warning") if self.strict else ("error",)
+        if any(finding.level in stopping for finding in findings):
             sys.exit(1)
+
+    def _findings(self, config: TrainConfig | None, errors: list[str]) -> list[Finding]:
+        from finetune.data import check_data, data_kind, read_text, read_tokens
+        from finetune.data.labels import with_standard_names
+        from finetune.data.reading import read_examples
+
+        skipped: Collection[str] = ()
+        data: Any = None
+        if self.task is not None:
+            about = CONFIGS[self.task].description
+            settings = config or CONFIGS[self.task]()
+            settings = replace(settings, columns=self.columns, encoding=self.encoding)
+            words = about.words
+            if not about.own_reader:
+                data = read_examples(settings, self.data, errors)
+            from finetune.tasks import task_class  # after errors, as it imports torch
+
+            definition = task_class(self.task)
+            data = definition.read(settings, self.data) if data is None else data
+            data = with_standard_names(data) if about.pairs else data
+            skipped = definition.skipped_checks
+        else:
+            words = data_kind(self.data, self.encoding) == "tokens"
+            data = (read_tokens if words else read_text)(self.data, **self.reading, errors=errors)
+        if self.model is None:
+            findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
+        else:
+            from finetune.preprocessing.tokenizer import check_with_tokenizer
+
+            findings = check_with_tokenizer(data, self.model, words, self.max_length)
+        return [finding for finding in findings if finding.check not in skipped]

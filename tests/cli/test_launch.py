@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -36,6 +37,14 @@ def both_forks(*words: str | Path) -> list[tuple[int | None, str, str]]:
     """Return the same of a command whose processes need not be fresh."""
     forks = in_two_forks([sys.executable, "-m", "finetune", *map(str, words)])
     return [(fork.wait(120), *fork.communicate()) for fork in forks]
+
+
+def torchrun(options: str, command: list[str | Path], **streams: Any) -> subprocess.Popen:
+    """Start a command with torchrun; its output goes where its errors go."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", *options.split()]
+    words = [*launcher, "-m", "finetune", *map(str, command)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, stdout=streams["stderr"], env=environment, **streams)
 
 
 @pytest.fixture(scope="module")
@@ -179,23 +188,9 @@ def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path
         train = ["classify", "--model", place / "bert", "--data", place / "data", "--out"]
         train += [tmp_path / out, "--max-length", "40", "--precision", "fp32", "--batch-size", "8"]
         train += ["--steps", "600", "--eval-every", "300", "--save-every", "20", *more]
+        nodes = f"--nnodes=2 --nproc-per-node=1 --master-addr=127.0.0.1 --master-port={port}"
         return [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    *"-m torch.distributed.run --nnodes=2 --nproc-per-node=1".split(),
-                    f"--node-rank={rank}",
-                    "--master-addr=127.0.0.1",
-                    f"--master-port={port}",
-                    "-m",
-                    "finetune",
-                    *map(str, train),
-                ],
-                stderr=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
+            torchrun(f"{nodes} --node-rank={rank}", train, stderr=subprocess.PIPE, text=True)
             for rank in range(2)
         ]
 
@@ -227,21 +222,8 @@ def test_processes_end_with_a_checkpoint_when_their_launcher_is_killed(place: Pa
     train += [tmp_path / "run", "--steps", "100000", "--max-length", "40", "--precision", "fp32"]
     train += ["--eval-every", "100000", "--save-every", "20"]
     with (tmp_path / "messages").open("w") as messages:
-        launcher = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--nproc-per-node=2",
-                f"--master-port={20_000 + (os.getpid() + 9_000) % 20_000}",
-                "-m",
-                "finetune",
-                *map(str, train),
-            ],
-            stderr=messages,
-            stdout=messages,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        port = 20_000 + (os.getpid() + 9_000) % 20_000
+        launcher = torchrun(f"--nproc-per-node=2 --master-port={port}", train, stderr=messages)
     state, deadline = tmp_path / "run/last/trainer_state.json", time.monotonic() + 120
     while not state.exists() and time.monotonic() < deadline:
         assert launcher.poll() is None, (tmp_path / "messages").read_text()
