@@ -26,26 +26,12 @@ _RELATION = re.compile(r"R\S*\t(\S+) +[^\s:]+:(T\S*) +[^\s:]+:(T\S*)\s*")
 _SKIPPED_PREFIXES = tuple("REAMN*#")
 
 
-class Annotation(NamedTuple):
-    """One text-bound annotation; ``text`` is the copy of the covered text in its line."""
+class _Standoff(NamedTuple):
+    """The lines of an .ann file: spans by id and their places, relations with theirs."""
 
-    where: str
-    label: str
-    fragments: list[tuple[int, int]]
-    text: str
-    id: str
-
-
-class _Relation(NamedTuple):
-    where: str
-    label: str
-    subject: str
-    object: str
-
-
-class _Lines(NamedTuple):
-    annotations: list[Annotation]
-    relations: list[_Relation]
+    spans: dict[str, dict[str, Any]]
+    places: list[str]
+    relations: list[tuple[str, tuple[str, ...]]]
     num_skipped: int
 
 
@@ -77,16 +63,16 @@ def read_documents(path: Path, encoding: str) -> tuple[list[TokenRecord], list[s
         [path / name for name in document_names(path)] if path.is_dir() else [path.with_suffix("")]
     )
     files = {stem: stem.parent / f"{stem.name}.ann" for stem in stems}
-    read = {
-        stem: _annotations(file, encoding) if file.is_file() else None
+    standoff = {
+        stem: _read_standoff(file, encoding) if file.is_file() else None
         for stem, file in files.items()
     }
-    related = any(lines is not None and lines.relations for lines in read.values())
-    records = [_document(stem, encoding, lines, related) for stem, lines in read.items()]
+    related = any(lines is not None and lines.relations for lines in standoff.values())
+    records = [_document(stem, encoding, lines, related) for stem, lines in standoff.items()]
     notes: list[str] = []
-    if bare := [str(stem) for stem, lines in read.items() if lines is None]:
+    if bare := [str(stem) for stem, lines in standoff.items() if lines is None]:
         notes += counted(bare, "without .ann file", "without gold")
-    if skipped := sum(lines.num_skipped for lines in read.values() if lines is not None):
+    if skipped := sum(lines.num_skipped for lines in standoff.values() if lines is not None):
         notes.append(
             f"{quantity(skipped, 'line')} of .ann files not read: events, attributes and notes "
             "annotate no text"
@@ -94,53 +80,62 @@ def read_documents(path: Path, encoding: str) -> tuple[list[TokenRecord], list[s
     return records, notes
 
 
-def _document(stem: Path, encoding: str, lines: _Lines | None, related: bool) -> TokenRecord:
+def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool) -> TokenRecord:
     text_path, ann_path = (stem.parent / f"{stem.name}{suffix}" for suffix in (".txt", ".ann"))
     if not text_path.is_file():
         raise DataError(f"{ann_path}: the file {text_path.name} is missing in its folder.")
-    annotations = [] if lines is None else lines.annotations
-    text = _matching_text(read_characters(text_path, encoding), annotations)
+    spans = [] if lines is None else [*lines.spans.values()]
+    # Tools differ on byte order marks and CR LF: the covered texts of the annotations decide.
+    raw = read_characters(text_path, encoding)
+    text = raw.removeprefix("\ufeff")
+    candidates = (text, text.replace("\r\n", "\n"), raw, raw.replace("\r\n", "\n"))
+    fitting = (
+        candidate
+        for candidate in candidates
+        if all(covers(candidate, span["offsets"], span["text"]) for span in spans)
+    )
+    text = next(fitting, text)
     words, offsets = split_words(text)
     record = TokenRecord(
         tuple(words), str(text_path), key=stem.name, text=text, offsets=tuple(offsets)
     )
     if lines is None:
         return record
-    items: dict[str, Any] = {}
-    for annotation in annotations:
-        if annotation.id in items:
-            raise DataError(
-                f"{annotation.where}: {annotation.id} is twice in this file: give each an id."
-            )
-        items[annotation.id] = {
-            "offsets": annotation.fragments,
-            "label": annotation.label,
-            "text": annotation.text,
-        }
-    spans, places = list(items.values()), [annotation.where for annotation in annotations]
-    record = with_spans(record, spans, places, split=related)
+    record = with_spans(record, spans, lines.places, split=related)
     if not related:
         return record
-    indices = {id: number for number, id in enumerate(items)}
-    between: set[Relation] = set()
-    for where, label, *ids in lines.relations:
-        for id in ids:
-            if id not in indices:
-                raise DataError(f"{where}: there is no {id} in this file: correct the relation.")
-        pair = {"subject": indices[ids[0]], "object": indices[ids[1]]}
-        one = [{**pair, "label": label}]
-        between.update(read_relations(one, where, spans, record))
-    return record._replace(relations=tuple(sorted(between)))
+    indices = {id: number for number, id in enumerate(lines.spans)}
+    relations: set[Relation] = set()
+    for where, (label, *ids) in lines.relations:
+        if unknown := next((id for id in ids if id not in indices), None):
+            raise DataError(f"{where}: there is no {unknown} in this file: correct the relation.")
+        subject, object = (indices[id] for id in ids)
+        relation = {"subject": subject, "object": object, "label": label}
+        relations.update(read_relations([relation], where, spans, record))
+    return record._replace(relations=tuple(sorted(relations)))
 
 
-def _annotations(path: Path, encoding: str) -> _Lines:
-    annotations, related, num_skipped = [], [], 0
+def _read_standoff(path: Path, encoding: str) -> _Standoff:
+    spans: dict[str, dict[str, Any]] = {}
+    places, relations, num_skipped = [], [], 0
     for number, line in read_lines(str(path), path, encoding):
         where = f"{path}:{number}"
         if line.startswith("T"):
-            annotations.append(_annotation(line, where))
+            match = _TEXT_BOUND.fullmatch(line)
+            if match is None:
+                raise DataError(
+                    f"{where}: {line!r:.60} is not a text-bound annotation: write "
+                    "T1<TAB>LABEL START END<TAB>TEXT (START END;START END if it is discontinuous)."
+                )
+            id, label, ranges, text = match.groups()
+            if id in spans:
+                raise DataError(f"{where}: {id} is twice in this file: give each an id.")
+            starts_and_ends = (pair.split() for pair in ranges.split(";"))
+            fragments = [(int(start), int(end)) for start, end in starts_and_ends]
+            spans[id] = {"offsets": fragments, "label": label, "text": text or ""}
+            places.append(where)
         elif match := _RELATION.fullmatch(line):
-            related.append(_Relation(where, *match.groups()))
+            relations.append((where, match.groups()))
         elif line.startswith(_SKIPPED_PREFIXES):
             num_skipped += 1
         elif line.strip():
@@ -148,33 +143,7 @@ def _annotations(path: Path, encoding: str) -> _Lines:
                 f"{where}: {line!r:.60} is not a line of standoff annotation: lines begin with T "
                 f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}."
             )
-    return _Lines(annotations, related, num_skipped)
-
-
-def _annotation(line: str, where: str) -> Annotation:
-    match = _TEXT_BOUND.fullmatch(line)
-    if match is None:
-        raise DataError(
-            f"{where}: {line!r:.60} is not a text-bound annotation: write "
-            "T1<TAB>LABEL START END<TAB>TEXT (START END;START END if it is discontinuous)."
-        )
-    id, label, ranges, text = match.groups()
-    pairs = [pair.split() for pair in ranges.split(";")]
-    return Annotation(where, label, [(int(a), int(b)) for a, b in pairs], text or "", id)
-
-
-def _matching_text(raw: str, annotations: Sequence[Annotation]) -> str:
-    # Tools differ on byte order marks and CR LF: the covered texts of the annotations decide.
-    text = raw.removeprefix("\ufeff")
-    candidates = (text, text.replace("\r\n", "\n"), raw, raw.replace("\r\n", "\n"))
-    fitting = (
-        candidate
-        for candidate in candidates
-        if all(
-            covers(candidate, annotation.fragments, annotation.text) for annotation in annotations
-        )
-    )
-    return next(fitting, text)
+    return _Standoff(spans, places, relations, num_skipped)
 
 
 def write_documents(rows: Sequence[AnnotatedRow], folder: Path, omitted: Omissions) -> None:

@@ -44,12 +44,28 @@ def predict_folds(folder: Path, reporter: Reporter) -> OutOfFold:
     Of several repeats it is the first one. Raises UserError if a fold has no finished model, the
     data have changed, or the task has no probabilities of classes, tags or spans.
     """
-    saved = _read_folds(folder)
+    path = folder / "folds.json"
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: no folder of folds: train them, as in finetune classify --data FILE "
+            "--folds 5 --out runs/folds, and give that folder."
+        )
+    types = {"folds": int, "seed": int, "hold_out": bool, "data": str}
+    saved = read_object(path, types)
+    if any(name not in saved for name in types) or saved["hold_out"]:
+        raise UserError(f"{folder}: not every example was in a test split: train with --folds 5.")
     runs = [folder / f"fold-1.{number}" for number in range(1, saved["folds"] + 1)]
     if unfinished := next((run for run in runs if not RunFolder.open(run).is_finished), None):
         raise UserError(f"{unfinished}: the fold is not finished: the training command continues.")
     first = saved_task(runs[0] / "best")
-    _require_probabilities(first, folder)
+    if not first.description.label_errors:
+        raise UserError(f"{folder}: --label-errors does not apply to {first.name}.")
+    if not TYPES[first.state.prediction_type].classes:
+        raise UserError(f"{folder}: --label-errors needs classes, tags or spans, not numbers.")
+    if settings(first.state.config).get("crf"):
+        raise UserError(
+            f"{folder}: a CRF has no probability of each tag: train the folds without --crf."
+        )
     examples, predictions = list[Any](), list[Any]()
     for run, data in zip(runs, _fold_data(first, runs[0], saved), strict=True):
         model = Predictor(run, decide=False)
@@ -70,31 +86,6 @@ def predict_folds(folder: Path, reporter: Reporter) -> OutOfFold:
         pairs = zip(held_out, predicted, strict=True)
         predictions += [_probabilities(task, example, prediction) for example, prediction in pairs]
     return OutOfFold(first, examples, predictions)
-
-
-def _read_folds(folder: Path) -> Mapping[str, Any]:
-    path = folder / "folds.json"
-    if not path.is_file():
-        raise UserError(
-            f"{folder}: no folder of folds: train them, as in finetune classify --data FILE "
-            "--folds 5 --out runs/folds, and give that folder."
-        )
-    types = {"folds": int, "seed": int, "hold_out": bool, "data": str}
-    saved = read_object(path, types)
-    if any(name not in saved for name in types) or saved["hold_out"]:
-        raise UserError(f"{folder}: not every example was in a test split: train with --folds 5.")
-    return saved
-
-
-def _require_probabilities(task: Task, folder: Path) -> None:
-    if not task.description.label_errors:
-        raise UserError(f"{folder}: --label-errors does not apply to {task.name}.")
-    if not TYPES[task.state.prediction_type].classes:
-        raise UserError(f"{folder}: --label-errors needs classes, tags or spans, not numbers.")
-    if settings(task.state.config).get("crf"):
-        raise UserError(
-            f"{folder}: a CRF has no probability of each tag: train the folds without --crf."
-        )
 
 
 def _fold_data(task: Task, run: Path, saved: Mapping[str, Any]) -> Iterator[Dataset]:
