@@ -173,7 +173,7 @@ CLUENER = {"text": "Bo met Bo.", "label": {"PER": {"Bo": [[0, 1], [7, 8]]}}}
 def test_spans_with_inclusive_ends(tmp_path):
     ann, lee = Span(3, 4, "PER"), Span(0, 2, "PER")
     rows = read(tmp_path, [DYGIE, DYGIE], "a.jsonl").rows
-    assert [(row.words, row.example.spans, row.document) for row in rows[:3]] == [
+    assert [(row.example.words, row.example.spans, row.example.document) for row in rows[:3]] == [
         (("Ann", "ran"), (Span(0, 1, "PER"),), "d1"),
         (("Bo", "Lee", "met", "Ann"), (lee, ann), "d1"),
         (("So",), (), "d1"),
@@ -182,7 +182,7 @@ def test_spans_with_inclusive_ends(tmp_path):
     met = [{"subject": 0, "object": 1, "label": "met"}]
     assert [row.relations for row in rows[:3]] == [[], met, []]
     (row,) = read(tmp_path, [GLINER]).rows
-    assert (row.words, row.example.spans) == (("Bo", "Lee", "ran"), (lee,))
+    assert (row.example.words, row.example.spans) == (("Bo", "Lee", "ran"), (lee,))
     nobody = {"text": "Nobody met.", "label": {}}
     assert spans_of(read(tmp_path, [CLUENER, nobody])) == [
         (Span(0, 1, "PER"), Span(2, 3, "PER")),
