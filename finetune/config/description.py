@@ -8,7 +8,7 @@ from typing import Any
 
 from finetune.types import TextExample, TokenExample, UserError
 
-CALIBRATION = ("ece", "ece_uncalibrated")
+ECE_METRICS = ("ece", "ece_uncalibrated")
 """The metrics of calibrated probabilities."""
 
 VOTES = ("soft_cross_entropy", "jensen_shannon", "agreement", "votes_entropy")
@@ -18,14 +18,14 @@ HIERARCHY = ("hierarchical_precision", "hierarchical_recall", "hierarchical_f1")
 """The metrics of labels with levels."""
 
 PROBLEMS: Mapping[str, tuple[str, ...]] = {
-    "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *CALIBRATION, *VOTES),
+    "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *ECE_METRICS, *VOTES),
     "multi": (
         "micro_f1",
         "macro_f1",
         "weighted_f1",
         "subset_accuracy",
         "hamming_loss",
-        *CALIBRATION,
+        *ECE_METRICS,
     ),
     "regression": ("pearson", "spearman", "mse"),
 }

@@ -16,13 +16,13 @@ from finetune.types import UserError, abbreviated, did_you_mean
 if TYPE_CHECKING:
     from finetune.config.tasks import TrainConfig
 
-SPLITS = tuple(
+SCORED_SPLITS = tuple(
     f"{split}{suffix}"
     for split in ("validation", "test")
     for suffix in ("", "_matched", "_mismatched")
 )
 """The usual names of scored splits; ``is_split`` knows all."""
-STATISTICS = ("mean", "median")
+EXPECTED_STATISTICS = ("mean", "median")
 """The statistics over seeds that an expected score can be."""
 
 
@@ -32,7 +32,7 @@ def is_split(name: str) -> bool:
     >>> is_split("test_matched"), is_split("test_de"), is_split("train")
     (True, True, False)
     """
-    return name in SPLITS or re.fullmatch(r"test_\w[\w-]*", name) is not None
+    return name in SCORED_SPLITS or re.fullmatch(r"test_\w[\w-]*", name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Expected:
     source: str
     source_checked: bool = True
     statistic: str = "mean"
-    """Statistic over several seeds that ``value`` is: one of STATISTICS."""
+    """Statistic over several seeds that ``value`` is: one of EXPECTED_STATISTICS."""
     fingerprint: str | None = None
     """Fingerprint of the data of the source (as in a run's config.json). Data with this fingerprint
     count as the same, whatever their name."""
@@ -103,9 +103,9 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     values = typed_values(where, "key {!r}", get_type_hints(Expected), entry)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
     for name, known in (
-        ("split", SPLITS),
+        ("split", SCORED_SPLITS),
         ("metric", of_problem or metrics_of(task)),
-        ("statistic", STATISTICS),
+        ("statistic", EXPECTED_STATISTICS),
     ):
         value = values.get(name, "mean")
         of_type = "span_f1_strict" in known and re.fullmatch("span_f1_strict:.+", value)

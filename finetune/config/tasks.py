@@ -27,7 +27,7 @@ from typing import (
     get_type_hints,
 )
 
-from finetune.config.description import CALIBRATION, HIERARCHY, PROBLEMS, TaskDescription
+from finetune.config.description import ECE_METRICS, HIERARCHY, PROBLEMS, TaskDescription
 from finetune.config.options import (
     COMMON,
     FACTOR,
@@ -43,7 +43,7 @@ from finetune.config.values import conforms, description, text_encoding
 from finetune.registry import TASKS, Registry
 from finetune.types import ChoiceQuestion, Question, TokenExample, UserError
 
-LARGEST = 2**53
+_LARGEST = 2**53
 """Bound of the whole numbers in settings: larger ones are not exact in floating point."""
 DEFAULT_MODEL = "roberta-base"
 """The encoder of runs that set neither --model nor --init-from."""
@@ -73,18 +73,18 @@ TRAINING_OF_TASK = Affects(weights=True, inherited=False, shared=False)
 RESOURCES = Affects()
 """Settings of memory, time and files."""
 
-NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
+_NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""
 EPOCHS = Limit(lambda value: 0 < value <= 1e9, "above 0 and at most 1e9")
 SEED = Limit(lambda value: 0 <= value < 2**32, "from 0 to 4294967295")
 FREEZE = matching("none|embeddings|all|[0-9]{1,4}", "none, embeddings, all, or a number of layers")
-CONTEXT = matching("none|doc|0*[1-9][0-9]{0,5}", "none, doc, or a number of subwords, 1 or more")
+_CONTEXT = matching("none|doc|0*[1-9][0-9]{0,5}", "none, doc, or a number of subwords, 1 or more")
 LOSS_NAME = matching(
-    f"ce|(focal|logit-adjusted)(:{NUMBER})?",
+    f"ce|(focal|logit-adjusted)(:{_NUMBER})?",
     "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
     "--class-weights)",
 )
-LORA = matching(
+_LORA = matching(
     "0*[1-9][0-9]{0,8}(:[^:,]+(,[^:,]+)*)?",
     "a rank of 1 or more, perhaps with names of layers, such as 8:query,value",
 )
@@ -144,7 +144,7 @@ class ModelSettings:
     that are added to its linear layers, `bitfit` its biases, `head` nothing, and `mask` a mask that
     sets weights of its linear layers to 0. All save a complete model; `lora` and `mask` also save a
     small `adapter/`."""
-    lora: Annotated[str, Help("RANK[:NAME,…]"), LORA] = "8"
+    lora: Annotated[str, Help("RANK[:NAME,…]"), _LORA] = "8"
     """Rank of the LoRA matrices of `--tuning lora`, and the linear layers to adapt:
     `8:query,value`. Without names, all linear layers of the encoder are adapted. α equals the rank
     (Hu et al., 2021, section 4.1)."""
@@ -383,10 +383,10 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 wanted = description(hints[field.name])
                 raise UserError(f"{flag(field.name)} must be {wanted}, not {value!r:.60}.")
             finite = not isinstance(value, float) or math.isfinite(value)
-            if not finite or (isinstance(value, int) and abs(value) > LARGEST):
+            if not finite or (isinstance(value, int) and abs(value) > _LARGEST):
                 raise UserError(
                     f"{flag(field.name)} must be a finite number, not {value!r:.60}, and whole "
-                    f"numbers at most {LARGEST}."
+                    f"numbers at most {_LARGEST}."
                 )
         for name, limit in marks(type(self), Limit).items():
             value = getattr(self, name)
@@ -631,7 +631,7 @@ class ChoiceConfig(TrainConfig):
         example_file="QUESTIONS.jsonl",
         windows=False,
         grouped=True,
-        metrics=("accuracy", *CALIBRATION),
+        metrics=("accuracy", *ECE_METRICS),
         pipeline="multiple-choice",
         auto_class="AutoModelForMultipleChoice",
         predicts="one of the choices of a question",
@@ -658,7 +658,7 @@ class ChoiceConfig(TrainConfig):
 class WordConfig(LabelConfig):
     """Settings of the tasks that read sentences as words."""
 
-    context: Annotated[str, COMMON, CONTEXT] = "none"
+    context: Annotated[str, COMMON, _CONTEXT] = "none"
     """Context of each sentence from its document: `none`, N subwords on each side, or `doc`, which
     fills both sides evenly up to --max-length. Words of the context are whole, and have no
     prediction and no loss. Sentences over --max-length are read in windows without context."""
@@ -693,7 +693,7 @@ class TagConfig(WordConfig):
             "macro_f1",
             "weighted_f1",
             "matthews",
-            *CALIBRATION,
+            *ECE_METRICS,
         ),
         pipeline="token-classification",
         own_pipeline="crf-tagger",

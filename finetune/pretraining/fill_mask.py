@@ -23,7 +23,7 @@ from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.packing import read_documents
 from finetune.pretraining.settings import PretrainConfig
-from finetune.tasks.base import Gather, Task, joined, starting_model
+from finetune.tasks.base import Gather, Task, encode_all, starting_model
 from finetune.tasks.state import TaskState
 from finetune.types import (
     Batch,
@@ -117,7 +117,7 @@ class MaskFilling(MaskedTask):
     """Prediction of the subwords at the mask tokens of a text."""
 
     def encode(
-        self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
+        self, examples: Sequence[Any], gather: Gather = encode_all, *, for_training: bool = False
     ) -> EncodedExamples:
         """Encode texts with the mask of this tokenizer, and find their masks."""
         mask, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id

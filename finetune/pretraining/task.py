@@ -33,7 +33,7 @@ from finetune.pretraining.fill_mask import (
 from finetune.pretraining.model import MOST_TARGETS, require_next_sentence
 from finetune.pretraining.packing import large_documents, packed_documents
 from finetune.pretraining.sentence_pairs import PACKED, SentencePairs, pair_notes
-from finetune.tasks.base import CHUNK, EncodeChunk, Gather, Task, joined
+from finetune.tasks.base import ENCODE_CHUNK, EncodeChunk, Gather, Task, encode_all
 from finetune.tasks.definition import (
     load_tokenizer,
     sequence_limit,
@@ -85,7 +85,7 @@ class PretrainingTask(MaskedTask):
         return replace(self._masking, frequency=None)
 
     def encode(
-        self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
+        self, examples: Sequence[Any], gather: Gather = encode_all, *, for_training: bool = False
     ) -> EncodedExamples:
         """Encode packed sequences; without ``for_training`` mask them, as for scores."""
         if for_training:
@@ -208,7 +208,7 @@ class PairedTask(PretrainingTask):
         return SentencePairs(self.tokenizer.pair, self.state.max_length)
 
     def encode(
-        self, examples: Sequence[Any], gather: Gather = joined, *, for_training: bool = False
+        self, examples: Sequence[Any], gather: Gather = encode_all, *, for_training: bool = False
     ) -> EncodedExamples:
         """Encode packed sequences; without ``for_training`` make and mask the pairs of scores.
 
@@ -220,13 +220,13 @@ class PairedTask(PretrainingTask):
         packed = super().encode(examples, for_training=True)
 
         def masked(start: int) -> EncodedExamples:
-            rows = np.arange(start, min(start + CHUNK, len(examples)))
+            rows = np.arange(start, min(start + ENCODE_CHUNK, len(examples)))
             masked_pairs = masking.apply(self._pairs.apply(packed.sequences, rows))
             return EncodedExamples(
                 masked_pairs, np.arange(len(rows) + 1), 0 if start else packed.num_cut
             )
 
-        encoded = gather(masked, range(0, len(examples), CHUNK))
+        encoded = gather(masked, range(0, len(examples), ENCODE_CHUNK))
         return replace(encoded, notes=packed.notes)
 
     def sequences_of_epoch(

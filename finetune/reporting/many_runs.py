@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finetune.config.expected_scores import SPLITS, Expected, metrics_of
+from finetune.config.expected_scores import SCORED_SPLITS, Expected, metrics_of
 from finetune.config.recipes import recipe_text
 from finetune.config.tasks import TrainConfig
 from finetune.config.values import shown_value
@@ -87,7 +87,7 @@ def write_best_recipe(
     source = f"trial {result.best.number} of {len(result.trials)} of: {command}"
     expected = []
     for split, values in metrics.items():
-        if result.metric not in metrics_of(result.task) or split not in SPLITS:
+        if result.metric not in metrics_of(result.task) or split not in SCORED_SPLITS:
             continue
         system = gather(run, split)
         found = system.headline

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.tasks.base import Task
 
-log = logging.getLogger("finetune")
+_log = logging.getLogger("finetune")
 
 TASK_FILE = "finetune.json"
 """File in the folder of a saved model with the task's state."""
-FORMAT = 1
+_FORMAT = 1
 """Version of that file."""
 
 
@@ -84,9 +84,9 @@ def saved_task(folder: str | Path) -> Task:
         return task_of_config(path.parent)
     types = {"config": dict, "labels": list[str], "max_length": int, "extra": dict}
     content = read_object(path, {"task": Literal[*TASKS], "finetune": str | None, **types})
-    if (version := content.get("format", FORMAT)) != FORMAT:
+    if (version := content.get("format", _FORMAT)) != _FORMAT:
         raise UserError(
-            f"{path}: has format {version}, and this version of finetune reads format {FORMAT}: "
+            f"{path}: has format {version}, and this version of finetune reads format {_FORMAT}: "
             "use the version that wrote it."
         )
     name = content["task"]
@@ -157,7 +157,7 @@ def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[s
             f"{path}: was written by finetune {version}, whose settings ({abbreviated(unknown)}) "
             f"finetune {finetune.__version__} lacks: upgrade it."
         )
-    log.warning(
+    _log.warning(
         "note: %s: this version of finetune has no setting %s, which is ignored for prediction",
         path,
         abbreviated(unknown),
@@ -182,7 +182,7 @@ def replace_state(task: Task, folder: Path) -> None:
 
 def _task_text(task: Task) -> str:
     content = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "finetune": finetune.__version__,
         "task": task.name,
         "labels": list(task.state.labels),

@@ -27,14 +27,14 @@ NO_ANSWER = "no answer"
 """The name of the threshold of questions without an answer."""
 
 
-class Candidates(NamedTuple):
+class AnswerCandidates(NamedTuple):
     """Answers as first and last tokens with their scores: each [K]."""
 
     first: np.ndarray
     last: np.ndarray
     scores: np.ndarray
 
-    def best(self, number: int) -> Candidates:
+    def best(self, number: int) -> AnswerCandidates:
         """Select the best ones in order."""
         chosen = np.arange(len(self.scores))
         if len(chosen) > number:  # ties with the last one compete by their place, too
@@ -42,7 +42,7 @@ class Candidates(NamedTuple):
             chosen = np.flatnonzero(self.scores >= least)
         order = np.lexsort((self.last[chosen], self.first[chosen], -self.scores[chosen]))
         best = chosen[order[:number]]
-        return Candidates(self.first[best], self.last[best], self.scores[best])
+        return AnswerCandidates(self.first[best], self.last[best], self.scores[best])
 
 
 class AnswerDecoder(Decoder):
@@ -78,7 +78,7 @@ class AnswerDecoder(Decoder):
         context = example.pair or ""
         scores = [output.values.astype(np.float64) for output in outputs]
         starts = [output.window for output in outputs]
-        legal = candidates(tokens, starts, [window[1:] for window in scores], self.max_answer)
+        legal = legal_answers(tokens, starts, [window[1:] for window in scores], self.max_answer)
         none = min(float(window[0].sum()) for window in scores)
         competing = np.append(legal.scores, none) if self.unanswerable else legal.scores
         if not len(competing):
@@ -106,9 +106,9 @@ class AnswerDecoder(Decoder):
         return AnswerPrediction(id, answer, score, no_answer_score, tuple(best))
 
 
-def candidates(
+def legal_answers(
     tokens: ContextTokens, windows: Sequence[int], scores: Sequence[np.ndarray], max_answer: int
-) -> Candidates:
+) -> AnswerCandidates:
     """List all answers of up to ``max_answer`` words, each with its score in its best window.
 
     Args:
@@ -144,5 +144,5 @@ def candidates(
         rows = chosen // width
         parts.append((begin + rows, begin + chosen - rows * (width - 1), table.ravel()[chosen]))
     if not parts:
-        return Candidates(np.zeros(0, int), np.zeros(0, int), np.zeros(0))
-    return Candidates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return AnswerCandidates(np.zeros(0, int), np.zeros(0, int), np.zeros(0))
+    return AnswerCandidates(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 
-CHUNK = 8192
+ENCODE_CHUNK = 8192
 """Number of examples to tokenize at a time."""
-BLOCK = 2**24
+IDS_AT_A_TIME = 2**24
 """Number of token ids to look at together."""
 
 EncodeChunk = Callable[[int], EncodedExamples]
@@ -48,7 +48,7 @@ Windows = Sequence[TokenSequence]
 """The sequences of one example."""
 WindowTargets = Sequence[Mapping[str, Sequence[float]]] | None
 """The target of each window: numbers by name."""
-Targets = dict[str, torch.Tensor]
+BatchTargets = dict[str, torch.Tensor]
 """The targets of a batch by name."""
 Fitted = tuple[dict[str, Any], str]
 """Fitted fields of a state, and a note about them."""
@@ -61,7 +61,7 @@ Its arguments are the model, the vectors [N, H] of the sequences, the numbers of
 windows (``Sequence[tuple[int, int]]``), and their targets [N, ...] by name."""
 
 
-def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> EncodedExamples:
+def encode_all(encode_chunk: EncodeChunk, starts: Sequence[int]) -> EncodedExamples:
     """Encode all chunks, and join them in memory."""
     return EncodedExamples.joined(map(encode_chunk, starts))
 
@@ -171,7 +171,11 @@ class Task(ABC):
         return data
 
     def encode(
-        self, examples: Sequence[Example], gather: Gather = joined, *, for_training: bool = False
+        self,
+        examples: Sequence[Example],
+        gather: Gather = encode_all,
+        *,
+        for_training: bool = False,
     ) -> EncodedExamples:
         """Turn examples into sequences of token ids: one for each example, or several windows.
 
@@ -186,7 +190,7 @@ class Task(ABC):
 
         def encoded_chunk(start: int) -> EncodedExamples:
             with without_garbage_collection():
-                chunk = list(examples[start : start + CHUNK])
+                chunk = list(examples[start : start + ENCODE_CHUNK])
                 encoded, num_cut = self._sequences(chunk)
                 for example, windows in zip(chunk, encoded, strict=True):
                     if not for_training and self.gold(example) is None:
@@ -196,10 +200,10 @@ class Task(ABC):
                         windows[:] = [replace(window, target=target) for window, target in pairs]
                 return EncodedExamples.of(encoded, num_cut, *widths)
 
-        encoded = gather(encoded_chunk, range(0, len(examples), CHUNK))
+        encoded = gather(encoded_chunk, range(0, len(examples), ENCODE_CHUNK))
         return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         """Make the targets of a batch from its sequences, and from their targets in ``rows``.
 
         Whole numbers become int64, as torch's losses need them.
@@ -212,7 +216,7 @@ class Task(ABC):
 
     def _encoding_notes(self, examples: Sequence[Any], encoded: EncodedExamples) -> list[str]:
         ids, unknown = encoded.sequences.ids.values, self.tokenizer.unknown
-        blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
+        blocks = (ids[start : start + IDS_AT_A_TIME] for start in range(0, len(ids), IDS_AT_A_TIME))
         number = sum(int((block == unknown).sum()) for block in blocks)
         return self.tokenizer.unreadable(number, len(ids))
 

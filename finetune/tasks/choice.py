@@ -30,10 +30,10 @@ from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences, check_characters
 from finetune.tasks.base import (
+    BatchTargets,
     Fitted,
     Scores,
     SequencesOfExamples,
-    Targets,
     Task,
     Windows,
     WindowTargets,
@@ -152,7 +152,7 @@ class ChoiceTask(Task):
             subwords |= dict(zip(((text, second) for text in known), ids, strict=True))
         return subwords
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         """Make the targets of whole questions: ``rows`` [Q, C] and ``label`` [Q].
 
         ``rows`` are the sequences of the choices of each of Q questions, -1 where a question has

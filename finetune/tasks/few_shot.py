@@ -21,7 +21,7 @@ from finetune.data.text_labels import label_names
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
-from finetune.tasks.base import BatchLoss, Targets, Task, starting_model
+from finetune.tasks.base import BatchLoss, BatchTargets, Task, starting_model
 from finetune.tasks.explained import Explained
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import Batch, SentencePrediction, TextExample, UserError, WindowOutput
@@ -68,7 +68,7 @@ class FewShotTask(TextClassificationTask):
             "`finetune predict`, or train without it and export that"
         )
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         return {}  # the loss compares vectors
 
     def model(self, folder: str | Path | None = None) -> SentenceEncoder:

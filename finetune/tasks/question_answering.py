@@ -29,9 +29,9 @@ from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import (
+    BatchTargets,
     Fitted,
     SequencesOfExamples,
-    Targets,
     Task,
     Windows,
     WindowTargets,
@@ -51,7 +51,7 @@ from finetune.types import (
     quantity,
 )
 
-FEWEST = 5
+FEWEST_QUESTIONS = 5
 """Least number of questions with and without an answer to choose a threshold on."""
 MOST_MISPLACED = 0.1
 """Largest fraction of the training questions whose answers may have no place in their contexts."""
@@ -185,7 +185,7 @@ class QuestionAnsweringTask(Task):
         no_gold: dict[str, list[float]] = {name: [-1] for name in POSITIONS}
         return [no_gold] * len(windows) if example.answers is None else None
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         positions = super()._targets(rows, sequences)
         weight = (positions["start"] >= 0).float()
         return {name: row.clamp(min=0) for name, row in positions.items()} | {"weight": weight}
@@ -216,7 +216,7 @@ class QuestionAnsweringTask(Task):
     def fit(self, gold: Sequence[Question], predicted: Sequence[AnswerPrediction]) -> Fitted:
         pairs = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.answers is not None]
         number = sum(bool(example.answers) for example, _ in pairs)
-        if min(number, len(pairs) - number) < FEWEST:
+        if min(number, len(pairs) - number) < FEWEST_QUESTIONS:
             return {"thresholds": {}}, "too few questions to choose a threshold of no answer"
         threshold = best_threshold(
             [gold_answers(example) or () for example, _ in pairs],

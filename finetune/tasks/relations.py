@@ -28,7 +28,13 @@ from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
-from finetune.tasks.base import SequencesOfExamples, Targets, Windows, WindowTargets, labeled_model
+from finetune.tasks.base import (
+    BatchTargets,
+    SequencesOfExamples,
+    Windows,
+    WindowTargets,
+    labeled_model,
+)
 from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
 from finetune.tasks.decoding import log_softmax
 from finetune.tasks.word_task import WordState, WordTask
@@ -71,7 +77,7 @@ class RelationState(WordState):
     prediction_type = "relations"
 
 
-NO_GOLD = (
+_NO_GOLD = (
     "relations: give each row `spans` and `relations`, such as "
     '{"subject": 0, "object": 1, "label": "lives_in"}, which count the spans from 0.'
 )
@@ -89,7 +95,7 @@ class RelationTask(WordTask):
     @classmethod
     def prepare(cls, config: RelationsConfig, data: Dataset) -> Dataset:
         """Drop sentences without gold, and training sentences without a pair to classify."""
-        data = with_gold(in_documents(config, data), "relations", "sentence", NO_GOLD)
+        data = with_gold(in_documents(config, data), "relations", "sentence", _NO_GOLD)
         train, notes = data.splits.get("train", Examples()), list(data.notes)
         if train and not any(example.relations for example in train):
             raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
@@ -224,7 +230,7 @@ class RelationTask(WordTask):
             notes.append(f"{spans} inside a word: no pairs with them are classified")
         return notes
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         state = self.state
         weights = state.class_weights and (1.0, *state.class_weights)
         targets = super()._targets(rows, sequences)

@@ -33,7 +33,7 @@ from finetune.preprocessing.span_candidates import num_candidates, predicted_can
 from finetune.tasks.decoding import Decoder, check_complete, sigmoid
 from finetune.types import Span, SpanPrediction, TokenExample, WindowOutput
 
-Candidates = Sequence[tuple[Span, float]]
+ScoredSpans = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
 LOWEST = 0.02
 """Candidates with lower scores are never predicted and are dropped early."""
@@ -126,7 +126,7 @@ class SpanDecoder(Decoder):
 
 
 def best_spans(
-    candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float = 0.5
+    candidates: ScoredSpans, decoding: str, thresholds: Mapping[str, float], default: float = 0.5
 ) -> list[tuple[Span, float]]:
     """Find the set of spans of largest total weight that a decoding allows, with their scores.
 
@@ -142,7 +142,7 @@ def _order(span: Span) -> tuple[int, int, str]:
     return span.start, -span.end, span.label
 
 
-def _unique(candidates: Candidates) -> dict[Span, float]:
+def _unique(candidates: ScoredSpans) -> dict[Span, float]:
     scores: dict[Span, float] = {}
     for span, score in candidates:
         scores[span] = max(score, scores.get(span, score))
@@ -150,7 +150,7 @@ def _unique(candidates: Candidates) -> dict[Span, float]:
 
 
 def _decided(
-    candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float
+    candidates: ScoredSpans, decoding: str, thresholds: Mapping[str, float], default: float
 ) -> list[Span]:
     weights = {}
     for span, score in candidates:
@@ -257,9 +257,9 @@ def _best_laminar(weighted: Sequence[Weighted]) -> list[Span]:
     return [span for span, _ in weighted if span[:2] in kept]
 
 
-def choose_thresholds(
+def choose_span_thresholds(
     gold: Sequence[Collection[Span]],
-    candidates: Sequence[Candidates],
+    candidates: Sequence[ScoredSpans],
     decoding: str,
     labels: Sequence[str],
     per_type: bool,
@@ -291,16 +291,16 @@ def choose_thresholds(
 class _Validation:
     """Texts prepared for scoring many thresholds.
 
-    Candidates without conflicts are only compared with their threshold, by sorted scores of each
+    ScoredSpans without conflicts are only compared with their threshold, by sorted scores of each
     label. The others are decoded group by group, once for the same thresholds.
     """
 
     def __init__(
-        self, gold: Sequence[Collection[Span]], candidates: Sequence[Candidates], decoding: str
+        self, gold: Sequence[Collection[Span]], candidates: Sequence[ScoredSpans], decoding: str
     ) -> None:
         self.decoding = decoding
         self.num_gold = Counter(span.label for spans in gold for span in set(spans))
-        self.groups: list[tuple[Candidates, frozenset[Span]]] = []
+        self.groups: list[tuple[ScoredSpans, frozenset[Span]]] = []
         self.counts: dict[tuple[float, ...], tuple[int, int]] = {}
         alone: dict[str, list[tuple[float, bool]]] = defaultdict(list)
         for spans, scored in zip(map(frozenset, gold), candidates, strict=True):

@@ -32,11 +32,11 @@ from finetune.preprocessing.span_candidates import (
     num_candidates,
     predicted_candidates,
 )
-from finetune.tasks.base import Fitted, Scores, Targets, Windows, WindowTargets, labeled_model
+from finetune.tasks.base import BatchTargets, Fitted, Scores, Windows, WindowTargets, labeled_model
 from finetune.tasks.class_losses import class_losses, class_weights, label_losses, loss_targets
 from finetune.tasks.explained import ExplainedSpans
 from finetune.tasks.soft_losses import soft_span_loss
-from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_thresholds
+from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_span_thresholds
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
     IGNORED,
@@ -78,7 +78,7 @@ class SpanState(WordState, SpanDecoder):
         return list(self.labels)
 
 
-NO_GOLD = (
+_NO_GOLD = (
     "spans, or tags that spell spans (B-TYPE, I-TYPE, O). For tags of single words use "
     "`finetune tag`."
 )
@@ -96,7 +96,7 @@ class SpanNerTask(WordTask):
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
-        return with_gold(in_documents(config, data), "spans", "sentence", NO_GOLD)
+        return with_gold(in_documents(config, data), "spans", "sentence", _NO_GOLD)
 
     @classmethod
     def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class SpanNerTask(WordTask):
         note = f"{fraction} out of reach, counted as missed: {reasons}"
         return [*notes, note] if reasons else notes
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         """Make ``span``, ``num_words`` predicted, and ``loss_targets``.
 
         ``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels;
@@ -268,7 +268,7 @@ class SpanNerTask(WordTask):
 
     def fit(self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]) -> Fitted:
         state = self.state
-        thresholds = choose_thresholds(
+        thresholds = choose_span_thresholds(
             [example.spans or () for example in gold],
             [prediction.candidates for prediction in predicted],
             state.constraint,

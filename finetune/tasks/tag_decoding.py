@@ -19,7 +19,7 @@ from finetune.evaluation.temperature import probabilities_of
 from finetune.tasks.decoding import Decoder, check_complete, log_softmax
 from finetune.types import LabelSet, Span, TokenExample, TokenPrediction, WindowOutput
 
-Transitions = tuple[np.ndarray, np.ndarray, np.ndarray]
+_Transitions = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Log scores of tags at the start [C], at the end [C], and of pairs [C, C]."""
 
 
@@ -28,7 +28,7 @@ class Chain(NamedTuple):
     Training treats windows as separate chains, prediction joins them."""
 
     emissions: np.ndarray
-    transitions: Transitions
+    transitions: _Transitions
     tags: np.ndarray
     probabilities: np.ndarray
 
@@ -57,7 +57,7 @@ class TagDecoder(Decoder):
         logits: np.ndarray,
         num_words: Sequence[int],
         word_lengths: np.ndarray,
-        transitions: Transitions | None = None,
+        transitions: _Transitions | None = None,
     ) -> list[Any]:
         """Compute the log-probabilities [words, C] of the core words of each sequence, or a chain.
 
@@ -140,7 +140,7 @@ class TagDecoder(Decoder):
 
 
 @lru_cache(maxsize=16)
-def _legal(labels: LabelSet, scheme: str | None) -> Transitions:
+def _legal(labels: LabelSet, scheme: str | None) -> _Transitions:
     return log_transitions(labels.names, scheme)
 
 
@@ -151,20 +151,20 @@ def _continuations(labels: LabelSet, scheme: str | None) -> list[int]:
 
 
 def _best_tags(
-    emissions: np.ndarray, transitions: Transitions, num_words: Sequence[int]
+    emissions: np.ndarray, transitions: _Transitions, num_words: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     tags = viterbi(emissions, transitions, num_words)
     return tags, marginals(emissions, transitions, num_words)[np.arange(len(tags)), tags]
 
 
-def log_transitions(tags: Sequence[str], scheme: str | None) -> Transitions:
+def log_transitions(tags: Sequence[str], scheme: str | None) -> _Transitions:
     """The transitions that a tag scheme allows, with scores of 0."""
     start, end, pairs = (np.where(part, 0.0, -np.inf) for part in legal_transitions(tags, scheme))
     return start, end, pairs
 
 
 def viterbi(
-    scores: np.ndarray, transitions: Transitions, num_words: Sequence[int] | None = None
+    scores: np.ndarray, transitions: _Transitions, num_words: Sequence[int] | None = None
 ) -> np.ndarray:
     """Find the tags [W] with the largest sum of scores [W, C] and transitions (Viterbi, 1967).
 
@@ -190,7 +190,9 @@ def viterbi(
     return tags
 
 
-def marginals(scores: np.ndarray, transitions: Transitions, num_words: Sequence[int]) -> np.ndarray:
+def marginals(
+    scores: np.ndarray, transitions: _Transitions, num_words: Sequence[int]
+) -> np.ndarray:
     """Compute the probability of each tag of each word given its sequence, [W, C].
 
     This is the forward-backward algorithm; a tag on no legal path has exactly 0.

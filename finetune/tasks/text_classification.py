@@ -40,10 +40,10 @@ from finetune.models.heads.task_models import Problem
 from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences
 from finetune.tasks.base import (
+    BatchTargets,
     Fitted,
     Scores,
     SequencesOfExamples,
-    Targets,
     Task,
     Windows,
     WindowTargets,
@@ -200,7 +200,7 @@ class TextClassificationTask(Task):
             target["votes"] = [shares.get(name, 0.0) for name in labels]
         return [target] * len(windows)
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         """Make ``label`` [N] or [N, C], ``weight`` [N], ``votes`` [N, C], and ``loss_targets``."""
         state, targets = self.state, super()._targets(rows, sequences)
         several = state.problem == "multi"

@@ -31,7 +31,7 @@ from finetune.models.heads.crf import CrfScores, CrfTagger, chain_loss
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import FlatSequences, Ragged
-from finetune.tasks.base import Fitted, Scores, Targets, Windows, WindowTargets, labeled_model
+from finetune.tasks.base import BatchTargets, Fitted, Scores, Windows, WindowTargets, labeled_model
 from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
 from finetune.tasks.explained import ExplainedTags
 from finetune.tasks.soft_losses import soft_tag_loss
@@ -172,7 +172,7 @@ class TokenClassificationTask(WordTask):
         source, scheme = self.state.source, self.state.scheme
         return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> Targets:
+    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         """Make ``tag`` of words or subwords, and ``loss_targets``.
 
         For a CRF also ``begins`` and ``ends`` [N], whether a sequence begins or ends its sentence,

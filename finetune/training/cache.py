@@ -21,17 +21,11 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.data.examples import Examples
 from finetune.preprocessing.context import context_facts
 from finetune.preprocessing.encodings import SEQUENCES, EncodedExamples, load_encoded
-from finetune.runtime.cache import (
-    cache_folder,
-    check_entry,
-    is_enabled,
-    making,
-    write_about,
-)
+from finetune.runtime.cache import cache_folder, check_entry, is_enabled, making, write_about
 from finetune.runtime.files import SaveError, replace_folder
 from finetune.runtime.progress import progress_task
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.tasks.base import EncodeChunk, Task, joined
+from finetune.tasks.base import EncodeChunk, Task, encode_all
 from finetune.tasks.state import FITTED
 from finetune.types import Example, TokenExample, UserError
 
@@ -76,7 +70,7 @@ def encode(
                     f"cache, {cache_folder(KIND)}, nor to {folder}: make room, or name "
                     "another folder with FINETUNE_CACHE or TMPDIR."
                 ) from error
-    return task.encode(examples, joined, for_training=for_training)
+    return task.encode(examples, encode_all, for_training=for_training)
 
 
 NOTES = "notes.json"

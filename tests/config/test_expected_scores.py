@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finetune.config.description import HIERARCHY, PROBLEMS
-from finetune.config.expected_scores import SPLITS, Expected, metrics_of, read_expected
+from finetune.config.expected_scores import SCORED_SPLITS, Expected, metrics_of, read_expected
 from finetune.config.metric_properties import METRIC_PROPERTIES
 from finetune.evaluation import hierarchy
 from finetune.evaluation.calibration import calibration_scores
@@ -53,7 +53,7 @@ def test_the_names_are_those_of_the_metrics():
     assert {*metrics_of("ner")} == {*spans, "span_f1_uncalibrated"}
     known = {*itertools.chain(*map(metrics_of, TASKS))}
     # costs come after training
-    assert {*METRIC_PROPERTIES} - {"mean_cost"} <= known and len(SPLITS) == 6
+    assert {*METRIC_PROPERTIES} - {"mean_cost"} <= known and len(SCORED_SPLITS) == 6
 
 
 def test_a_good_entry():

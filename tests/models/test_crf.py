@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from finetune.data.tag_schemes import SCHEMES, illegal_transitions, tag_names
 from finetune.models.heads.crf import CrfScores, LinearChainCrf, log_partition, path_score, restrict
-from finetune.tasks.tag_decoding import Transitions, viterbi
+from finetune.tasks.tag_decoding import viterbi
 from finetune.tasks.tag_decoding import marginals as viterbi_marginals
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
 
 
-def plain(scores: CrfScores) -> tuple[np.ndarray, Transitions]:
+def plain(scores: CrfScores) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """The scores as numpy arrays: emissions and transitions."""
     emissions, *transitions = (part.detach().numpy() for part in scores)
     return emissions, (transitions[0], transitions[1], transitions[2])

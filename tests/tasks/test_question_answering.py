@@ -30,7 +30,7 @@ from finetune.preprocessing.questions import (
 )
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
-from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, Candidates, candidates
+from finetune.tasks.answer_decoding import NO_ANSWER, AnswerCandidates, AnswerDecoder, legal_answers
 from finetune.types import Answer, FoundAnswer, Question, TokenSequence, UserError, WindowOutput
 from tests import laboratory as lab
 from tests import small_data
@@ -90,7 +90,7 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
                     own[token - begin, column] += 50
     most = chance.randint(1, 6)
     expected = by_brute_force(text, tokens, windows, scores, most)
-    found = candidates(tokens, windows, scores, most)
+    found = legal_answers(tokens, windows, scores, most)
     pairs = zip(found.first.tolist(), found.last.tolist(), strict=True)
     assert dict(zip(pairs, found.scores.tolist(), strict=True)) == expected
     reachable = {
@@ -126,7 +126,7 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
 
 def test_ties_do_not_depend_on_the_number_of_answers() -> None:
     rng = np.random.default_rng(3)
-    found = Candidates(rng.permutation(200), np.arange(200), rng.integers(0, 4, 200) * 0.5)
+    found = AnswerCandidates(rng.permutation(200), np.arange(200), rng.integers(0, 4, 200) * 0.5)
     everything = found.best(200)
     for number in range(1, 200):
         best = found.best(number)

@@ -21,7 +21,7 @@ from finetune.tasks.span_decoding import (
     LOWEST,
     SpanDecoder,
     best_spans,
-    choose_thresholds,
+    choose_span_thresholds,
 )
 from finetune.types import Span
 
@@ -176,7 +176,7 @@ def validation(draw, most_texts=4, most=6):
 @given(validation())
 def test_one_threshold_equals_trying_all(decoding, data):
     gold, candidates = data
-    found = choose_thresholds(gold, candidates, decoding, "ABC", per_type=False)
+    found = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=False)
     assert len({*found.values()}) == 1
     tried = {t: f1(gold, candidates, decoding, dict.fromkeys("ABC", t)) for t in GRID}
     nearest = min(round(abs(t - 0.5), 6) for t in GRID if tried[t] == max(tried.values()))
@@ -190,13 +190,13 @@ def test_one_threshold_equals_trying_all(decoding, data):
 def test_thresholds_by_type_do_no_harm(decoding, data):
     """Copies of the texts give every type enough gold."""
     gold, candidates = (part * FEWEST_GOLD for part in data)
-    common = choose_thresholds(gold, candidates, decoding, "ABC", per_type=False)
-    found = choose_thresholds(gold, candidates, decoding, "ABC", per_type=True)
+    common = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=False)
+    found = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=True)
     results = [f1(gold, candidates, decoding, t) for t in ({}, common, found)]
     assert results == sorted(results)
     assert [*found] == ["A", "B", "C"]
     assert {*found.values()} <= {*GRID}
-    assert found == choose_thresholds(gold, candidates, decoding, "ABC", per_type=True)
+    assert found == choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=True)
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
@@ -211,10 +211,10 @@ def test_types_find_their_own_thresholds(decoding):
         gold.append([texts[0][0], texts[2][0]])
     candidates.append([(Span(0, 1, "C"), 0.1)])
     gold.append([Span(0, 1, "C")])
-    found = choose_thresholds(gold, candidates, decoding, "ABC", per_type=True)
+    found = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=True)
     assert 0.18 < found["A"] <= 0.32
     assert 0.68 < found["B"] <= 0.82
-    common = choose_thresholds(gold, candidates, decoding, "ABC", per_type=False)
+    common = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=False)
     assert found["C"] == common["C"]
 
 
@@ -222,13 +222,13 @@ def test_conflicts_count_in_the_choice():
     """From 0.4 down the outer spans, both right, together outweigh the wrong one between them."""
     three = [(Span(0, 2, "A"), 0.45), (Span(1, 4, "A"), 0.48), (Span(3, 5, "A"), 0.45)]
     gold = [[three[0][0], three[2][0]]]
-    found = choose_thresholds(gold, [three], "flat", ["A"], per_type=False)
+    found = choose_span_thresholds(gold, [three], "flat", ["A"], per_type=False)
     assert f1(gold, [three], "flat", found) == 1.0
     assert found["A"] == 0.4
 
 
 def test_nothing_to_choose_from_leaves_one_half():
-    assert choose_thresholds([], [], "flat", ["A"], True) == {"A": 0.5}
-    assert choose_thresholds([[Span(0, 1, "A")]], [[]], "nested", ["A"], True) == {"A": 0.5}
+    assert choose_span_thresholds([], [], "flat", ["A"], True) == {"A": 0.5}
+    assert choose_span_thresholds([[Span(0, 1, "A")]], [[]], "nested", ["A"], True) == {"A": 0.5}
     with pytest.raises(ValueError, match="zip"):
-        choose_thresholds([[]], [], "flat", ["A"], False)
+        choose_span_thresholds([[]], [], "flat", ["A"], False)
