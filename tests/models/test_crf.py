@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from finetune.data.tag_schemes import SCHEMES, illegal_transitions, tag_names
 from finetune.models.heads.crf import CrfScores, LinearChainCrf, log_partition, path_score, restrict
-from finetune.tasks.tag_decoding import viterbi
 from finetune.tasks.tag_decoding import marginals as viterbi_marginals
+from finetune.tasks.tag_decoding import viterbi
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
 
