@@ -1,4 +1,4 @@
-"""`python -m benchmarks train`, `predict`, `pretrain` and `onnx`."""
+"""`python -m benchmarks train`, `predict`, `pretrain`, `onnx` and `shapes`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks import prediction, training
+from benchmarks import prediction, shapes, training
 from benchmarks.measure import Case, environment, measure, peak_memory, table
 from benchmarks.subject import SIZES, Settings, model_of, subject_of
 from benchmarks.synthetic import LIKE, SHAPES
@@ -30,7 +30,7 @@ CASES = {
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     made = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    made.add_argument("phases", nargs="+", choices=(*CASES, "pretrain"), metavar="PHASE")
+    made.add_argument("phases", nargs="+", choices=(*CASES, "pretrain", "shapes"), metavar="PHASE")
     made.add_argument("--run", help="trained run to measure in the phase onnx, instead of --model")
     made.add_argument("--model", default="minilm", help="encoder (%(default)s)")
     made.add_argument("--shape", choices=SHAPES, help="random weights of this shape, no download")
@@ -56,6 +56,9 @@ def cases_of(phases: Sequence[str], settings: Settings) -> Iterator[Case]:
     with ExitStack() as stack:
         if settings.run is not None:
             yield from prediction.exported_run(settings)
+            return
+        if "shapes" in phases:
+            yield from shapes.cases_of(settings)
             return
         model, subject = stack.enter_context(model_of(settings)), None
         for phase in phases:

@@ -62,11 +62,11 @@ class Row:
     """The measurement of one arm, over all rounds.
 
     ``examples_per_second`` is the median, ``lowest`` and ``highest`` are the spread.
-    ``tokens_per_second`` are real tokens. ``ratio`` is the speed of
-    ``finetune`` over the speed of this arm: the median over the rounds. ``peak_memory_bytes`` is
-    the largest growth of memory in a turn (in training, beyond the weights): on a GPU torch's
-    allocations, else the resident set; None if it cannot be measured. ``p50_milliseconds`` and
-    ``p95_milliseconds`` are percentiles of the latencies.
+    ``tokens_per_second`` are real tokens. ``ratio`` is the speed of the first arm (``finetune``, or
+    the first shape) over the speed of this arm: the median over the rounds.
+    ``peak_memory_bytes`` is the largest growth of memory in a turn (in training, beyond the
+    weights): on a GPU torch's allocations, else the resident set; None if it cannot be measured.
+    ``p50_milliseconds`` and ``p95_milliseconds`` are percentiles of the latencies.
     """
 
     phase: str
@@ -85,7 +85,7 @@ class Row:
 
 
 def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
-    """Time the arms of a case, of which one is ``finetune``, in turns.
+    """Time the arms of a case in turns.
 
     Every other round is in reverse order: an arm is slower after one that leaves much memory.
 
@@ -116,7 +116,7 @@ def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
                 lowest=float(own.min()) * examples,
                 highest=float(own.max()) * examples,
                 tokens_per_second=rate,
-                ratio=float(np.median(rates["finetune"] / own)),
+                ratio=float(np.median(rates[case.arms[0].name] / own)),
                 peak_memory_bytes=most,
                 milliseconds=1e3 * arm.work.tokens / rate,
                 p50_milliseconds=None if latencies is None else float(latencies[0]),
@@ -126,7 +126,7 @@ def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
     return rows
 
 
-COLUMNS = ("arm", "precision", "examples/s", "spread", "tokens/s", "finetune is", "MiB", "ms")
+COLUMNS = ("arm", "precision", "examples/s", "spread", "tokens/s", "first is", "MiB", "ms")
 
 
 def table(rows: Sequence[Row]) -> str:

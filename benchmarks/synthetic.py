@@ -146,7 +146,24 @@ def _modernbert(**settings: int) -> tuple[str, dict[str, Any]]:
     return "modernbert", {**ids, "eos_token_id": 3, **settings}
 
 
+def _deberta(num_hidden_layers: int) -> tuple[str, dict[str, Any]]:
+    return "deberta-v2", {
+        "hidden_size": 768,
+        "num_hidden_layers": num_hidden_layers,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "relative_attention": True,
+        "position_buckets": 256,
+        "position_biased_input": False,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "pos_att_type": ["p2c", "c2p"],
+        "pooler_hidden_size": 768,
+    }
+
+
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert-base": ("bert", {}),
     "minilm": (
         "bert",
         {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
@@ -155,22 +172,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "roberta",
         {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
     ),
-    "deberta-v3-small": (
-        "deberta-v2",
-        {
-            "hidden_size": 768,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
-            "relative_attention": True,
-            "position_buckets": 256,
-            "position_biased_input": False,
-            "share_att_key": True,
-            "norm_rel_ebd": "layer_norm",
-            "pos_att_type": ["p2c", "c2p"],
-            "pooler_hidden_size": 768,
-        },
-    ),
+    "deberta-v3-small": _deberta(6),
+    "deberta-v3-base": _deberta(12),
     "modernbert-base": _modernbert(),
     "ettin-17m": _modernbert(
         hidden_size=256, num_hidden_layers=7, intermediate_size=384, num_attention_heads=4

@@ -93,18 +93,19 @@ def cases_of(subject: Subject) -> Iterator[Case]:
         return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
 
     arms = (
-        arm("finetune", best, partial(_seconds, subject, best, "auto")),
-        arm("finetune-whole-vocabulary", best, partial(_seconds, subject, best, "off")),
-        arm("finetune-fp32", "fp32", partial(_seconds, subject, "fp32", "auto")),
+        arm("finetune", best, partial(training_seconds, subject, best, "auto")),
+        arm("finetune-whole-vocabulary", best, partial(training_seconds, subject, best, "off")),
+        arm("finetune-fp32", "fp32", partial(training_seconds, subject, "fp32", "auto")),
         arm("trainer-best", best, partial(trainer.seconds, best), subject.grouped),
         arm("trainer-dynamic-fp32", "fp32", partial(trainer.seconds, "fp32")),
     )
     yield Case("train", f"{subject.case}, batches of {subject.size.batch_size}", arms)
 
 
-def _seconds(
+def training_seconds(
     subject: Subject, precision: str, sparse_embeddings: Literal["auto", "off"], batches: Batches
 ) -> float:
+    """Return the seconds of steps over batches with a new optimizer."""
     task, head = subject.task, subject.head
     config = replace(task.state.config, sparse_embeddings=sparse_embeddings)
     read = [EncodedExamples.of(part).sequences.ids.values for part in subject.occurring]

@@ -30,8 +30,8 @@ class AttentionPooling(EncoderModel):
         self.score, self.classifier = nn.Linear(width, 1), nn.Linear(width, len(self.labels))
         self.post_init()
 
-    def forward(self, batch) -> torch.Tensor:
-        hidden = self.encoder(batch)  # [T, H]: texts lie end to end, without padding
+    def read(self, hidden, batch) -> torch.Tensor:
+        """Return logits from hidden states [T, H]: texts lie end to end, without padding."""
         weights = self.score(hidden).float().sigmoid()  # [T, 1]; bf16 is too coarse for sums
         texts = torch.arange(len(batch.lengths), device=hidden.device)
         text = texts.repeat_interleave(batch.cu_seqlens.diff().long())  # of each token
@@ -43,7 +43,7 @@ class AttentionPooling(EncoderModel):
 class AttentionPoolingTask(TextClassificationTask):
     """Text classification with the head above; data, loss and scores stay."""
 
-    def head(self, folder=None) -> AttentionPooling:
+    def model(self, folder=None) -> AttentionPooling:
         if folder is not None:  # a checkpoint, or the best model
             return AttentionPooling.from_pretrained(folder)
         labels = list(self.state.labels)

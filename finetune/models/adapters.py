@@ -1,4 +1,4 @@
-"""Light tuning: train few weights of an encoder, besides its head.
+"""Parameter-efficient fine-tuning: train few weights of an encoder, besides its head.
 
 LoRA (Hu et al., 2021, arXiv:2106.09685) adds a matrix of low rank to a matrix W,
 W + (alpha / r) B A, where B starts at 0. BitFit (Ben Zaken et al., 2022, arXiv:2106.10199) trains

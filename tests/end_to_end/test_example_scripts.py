@@ -105,6 +105,8 @@ def test_example(
     )
     trains = script.stem not in ("guarantees", "agreement")
     assert any((saved / name).exists() for name in written) == trains
+    if script.stem == "own_head":
+        assert "attention-pooling" in (saved / "seed-1/best/config.json").read_text("utf-8")
 
 
 def test_a_copied_run_continues_elsewhere(
