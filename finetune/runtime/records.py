@@ -262,17 +262,14 @@ def _types(rows: Sequence[Record]) -> dict[str, Any]:
     return {name: pyarrow.array([row.get(name) for row in rows]).type for name in names}
 
 
-def _fits(found: Any, expected: Any) -> bool:
-    from pyarrow import types
+def _fits(type: Any, expected: Any) -> bool:
+    import pyarrow
 
-    if types.is_null(found) or (types.is_integer(found) and types.is_floating(expected)):
-        return True
-    if types.is_list(found) and types.is_list(expected):
-        return _fits(found.value_type, expected.value_type)
-    if types.is_struct(found) and types.is_struct(expected):
-        known = {field.name: field.type for field in expected}
-        return all(field.name in known and _fits(field.type, known[field.name]) for field in found)
-    return bool(found.id == expected.id)
+    schema, other = pyarrow.schema([("", expected)]), pyarrow.schema([("", type)])
+    try:
+        return bool(pyarrow.unify_schemas([schema, other], promote_options="permissive") == schema)
+    except pyarrow.ArrowTypeError:
+        return False
 
 
 _FORMATS: Mapping[str, Callable[..., contextlib.AbstractContextManager[Write]]] = {
