@@ -105,7 +105,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         task = str(read_object(path).get("task")) if path.is_file() else ""
         return PLUGINS.get(f"predict {task}")
 
-    tells_output: ClassVar[bool] = True
+    reports_output: ClassVar[bool] = True
 
     def run(self) -> None:
         """Write one line for each input."""
@@ -200,7 +200,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         number = withheld = 0
         predictions.reporter = reporter = Reporter()
         writer = record_writer(output, separator=mark, append=self._can_resume)
-        with _saying_what_is_kept(output, self._can_resume), writer as write, reporter:
+        with _reporting_what_is_kept(output, self._can_resume), writer as write, reporter:
             total = len(self.text) or about_rows(files, contents)
             reporter.start("predicting", total and max(0, total - skip), unit="row")
             for row in rows:
@@ -213,7 +213,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             settings_path(Path(output).resolve()).unlink(missing_ok=True)
         kept = f" after the {skip:,} that were there" if skip else ""
         left_out = f", {quantity(withheld, 'answer')} withheld" if withheld else ""
-        if self.tells_output:
+        if self.reports_output:
             show(f"wrote {quantity(number, 'row')}{kept}{left_out}: {output}", error=True)
         return predictions
 
@@ -263,14 +263,14 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
 
         predictions = model.stream(examples(), skip=skip)
         uncertainty = TYPES[model.task.state.prediction_type].uncertainty
-        tells_uncertainty = self.out is not None and not as_table
+        has_uncertainty = self.out is not None and not as_table
 
         def rows() -> Iterator[dict[str, Any]]:
             for prediction in predictions:
                 example = noted.pop(prediction.id)
                 id = example.id if example.key is None else example.key
                 row = prediction.to_dict() | {"id": id}
-                if tells_uncertainty and (value := uncertainty(prediction)) is not None:
+                if has_uncertainty and (value := uncertainty(prediction)) is not None:
                     row["uncertainty"] = round(value, 6)
                 for name, (reasons,) in self.reasons(model, [example]).items():
                     row[name] = [reason.to_dict() for reason in reasons]
@@ -309,7 +309,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
 
 
 class _PredictForOthers(Predict):
-    tells_output = False
+    reports_output = False
 
 
 @contextlib.contextmanager
@@ -325,7 +325,7 @@ def predicted(model: str, file: str, options: DataOptions) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _saying_what_is_kept(output: str, resumable: bool) -> Iterator[None]:
+def _reporting_what_is_kept(output: str, resumable: bool) -> Iterator[None]:
     from finetune.inference.resume import settings_path
 
     try:

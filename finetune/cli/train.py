@@ -105,22 +105,17 @@ class TaskCommand(RunOptions, TrainingCommand):
             require_count("--seeds", self.seeds)
             if config.resume:
                 raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
-        both = {
-            "--folds": {
-                "--seeds": self.seeds is not None,
-                "--resume": config.resume,
-                "--test-sets": bool(config.test_sets),
-            },
-            "--sizes": {
-                "--folds": self.folds is not None,
-                "--resume": config.resume,
-                "a recipe": recipe_run is not None,
-            },
-        }
-        for name, value in (("--folds", self.folds), ("--sizes", self.sizes)):
-            for other in both[name] if value is not None else ():
-                if both[name][other]:
-                    raise UserError(f"{other} does not go with {name}: leave one of them out.")
+        folds, sizes = self.folds is not None, self.sizes is not None
+        for option, other, conflict in (
+            ("--folds", "--seeds", folds and self.seeds is not None),
+            ("--folds", "--resume", folds and config.resume),
+            ("--folds", "--test-sets", folds and config.test_sets),
+            ("--sizes", "--folds", sizes and folds),
+            ("--sizes", "--resume", sizes and config.resume),
+            ("--sizes", "a recipe", sizes and recipe_run is not None),
+        ):
+            if conflict:
+                raise UserError(f"{other} does not go with {option}: leave one of them out.")
 
     def _train_several(self, recipe_run: RecipeRun | None, folds: Folds | None) -> None:
         from finetune.reporting.environment import command_line
