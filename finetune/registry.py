@@ -127,7 +127,7 @@ COMMANDS = {
     "thresholds": "finetune.cli.thresholds:Thresholds",
     "report": "finetune.cli.report:Report",
     "push": "finetune.cli.push:Push",
-    "vocabulary": "finetune.pretraining.commands:Vocabulary",
+    "vocabulary": "finetune.pretraining.commands:VocabularyCommand",
     "perplexity": "finetune.pretraining.commands:Perplexity",
 }
 """The commands that train no task. The order is the order in `finetune --help`."""

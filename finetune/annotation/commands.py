@@ -17,7 +17,7 @@ from finetune.runtime.files import is_free, require_replaceable
 from finetune.runtime.records import require_suffix
 from finetune.types import UserError
 
-SUFFIXES = {
+FORMAT_SUFFIXES = {
     "jsonl": (".jsonl", ".ndjson"),
     "conll": (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio", ".conllu"),
     "prodigy": (".jsonl",),
@@ -55,7 +55,9 @@ class Convert(DataOptions, Command):
         """Write the output, and print its omissions."""
         output = Path(self.out)
         if self.to != "brat":
-            check_output(self.out, [Path(self.source)], SUFFIXES.get(self.to, [f".{self.to}"]))
+            check_output(
+                self.out, [Path(self.source)], FORMAT_SUFFIXES.get(self.to, [f".{self.to}"])
+            )
         elif output.exists() and not (output.is_dir() and is_free(output)):
             raise UserError(f"--out {output} exists: name an empty or absent folder.")
         from finetune.annotation.conversion import convert

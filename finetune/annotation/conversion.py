@@ -23,7 +23,7 @@ from finetune.annotation.rows import (
     counted,
     merged,
     outermost,
-    tokens_of,
+    prodigy_tokens,
     with_text,
 )
 from finetune.cli.output import show
@@ -168,7 +168,7 @@ def _plain_words(row: AnnotatedRow) -> dict[str, Any]:
         if row.relations is not None:
             offsets = split_offsets(offsets, row.character_spans)
         if example.offsets is not None and tuple(example.offsets) != offsets:
-            values["tokens"] = tokens_of(example)
+            values["tokens"] = prodigy_tokens(example)
         if example.spans is not None:
             values["spans"] = [span._asdict() for span in row.character_spans]
     if row.relations is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finetune.annotation.rows import AnnotatedRow, Omissions, merged, tokens_of
+from finetune.annotation.rows import AnnotatedRow, Omissions, merged, prodigy_tokens
 
 SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of the column ``answer`` with which an annotator excludes a row."""
-COLUMNS = ("answer", "options", "accept", "config", "_input_hash", "_task_hash", "_view_id")
+TOOL_COLUMNS = ("answer", "options", "accept", "config", "_input_hash", "_task_hash", "_view_id")
 """Columns that only the tool reads."""
 
 
@@ -58,7 +58,7 @@ def write_spans(row: AnnotatedRow, omitted: Omissions) -> dict[str, Any]:
         omitted["with spans inside of words", what].append(row.name)
     values = row.texts
     if example.words:
-        values["tokens"] = tokens_of(example)
+        values["tokens"] = prodigy_tokens(example)
     if example.spans is None:
         return merged(row, values)
     values["spans"] = [

@@ -27,7 +27,7 @@ from finetune.data.tag_conversion import to_bio
 from finetune.data.token_records import TokenRecord, guess_columns, token_record
 from finetune.types import TokenExample
 
-_OF_TOOLS = ("id", *prodigy.COLUMNS, doccano.COMMENTS)
+_OF_TOOLS = ("id", *prodigy.TOOL_COLUMNS, doccano.COMMENTS)
 """Columns that are not kept."""
 _OF_PREDICTIONS = (
     "scores",

@@ -105,7 +105,7 @@ def merged(
     return {**joined, **last}
 
 
-def tokens_of(example: TokenExample) -> list[dict[str, Any]]:
+def prodigy_tokens(example: TokenExample) -> list[dict[str, Any]]:
     """The words of a text with their characters, as Prodigy has them."""
     pairs = zip(example.words, example.offsets or (), strict=True)
     return [

@@ -18,7 +18,7 @@ from finetune.config.tasks import CONFIGS, OTHER_NAMES, flag
 from finetune.config.values import converted
 from finetune.types import UserError, did_you_mean
 
-ALIASES = {flag(name): flag(other) for other, name in OTHER_NAMES.items()}
+OPTION_ALIASES = {flag(name): flag(other) for other, name in OTHER_NAMES.items()}
 """Names of options in the training scripts of transformers, which are accepted too."""
 ONE_WORD = {"--data": "--file", "--file": "--data"}
 """Options that both name what a command reads: a command that has one also takes the other."""
@@ -88,7 +88,7 @@ def refuse(name: str, options: Sequence[Option], arguments: Sequence[str]) -> No
         raise UserError(f"{typed}: {OTHER_MEANING[spelled]}.")
     names = [option.name for option in options if not option.positional]
     what = "unknown option" if is_option(first) else "unexpected argument"
-    aliases = [alias for name, alias in ALIASES.items() if name in names]
+    aliases = [alias for name, alias in OPTION_ALIASES.items() if name in names]
     near = did_you_mean(spelled, [*names, *aliases]) if is_option(first) else ""
     positional = next((option.name for option in options if option.positional), None)
     if spelled in ("--model", "--run") and positional in ("MODEL", "RUN"):
@@ -173,7 +173,7 @@ def add_options(
 def _add_option(
     parser: argparse.ArgumentParser, option: Option, others: Collection[str]
 ) -> argparse.Action:
-    aliases = [ALIASES.get(option.name), ONE_WORD.get(option.name)]
+    aliases = [OPTION_ALIASES.get(option.name), ONE_WORD.get(option.name)]
     names = [option.name, *(name for name in aliases if name is not None and name not in others)]
     names += [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     settings: dict[str, Any] = {"dest": option.field, "default": argparse.SUPPRESS}

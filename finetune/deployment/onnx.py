@@ -49,9 +49,9 @@ from finetune.types import TokenSequence, UserError, abbreviated, quantity
 
 OPSET = 17
 """The operators of ONNX 1.12, which every onnxruntime since 1.12 runs."""
-PACKAGE = "predictor"
+PREDICTOR = "predictor"
 """Folder with the program that predicts."""
-TOLERANCE = 1e-4
+LOGIT_TOLERANCE = 1e-4
 """Largest accepted difference to torch, relative to the largest logit (or 1, if that is larger)."""
 LONGEST_CHECK = 1024
 """Longest sequence in tokens to compare on: attention over all of 8,192 takes gigabytes."""
@@ -130,7 +130,7 @@ def export_onnx(
         model.config.save_pretrained(fresh)
         (fresh / SETTINGS).write_text(_settings(task, model), encoding="utf-8")
         for name, text in package_files().items():
-            path = fresh / PACKAGE / name
+            path = fresh / PREDICTOR / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
         versions = (
@@ -199,7 +199,7 @@ def _license_text(source: Path) -> str:
     known = f"is under the license {model}, by its card" if model else "has no license in its card"
     return (
         f"The model (model.onnx and the files of its tokenizer) {known}.\n"
-        f"The program in the folder {PACKAGE} is part of finetune {finetune.__version__}, under "
+        f"The program in the folder {PREDICTOR} is part of finetune {finetune.__version__}, under "
         f"this license:\n\n{text}"
     )
 
@@ -330,7 +330,7 @@ def _export(task: Task, model: Any, fresh: Path) -> Exported:
             differences.append(np.abs(exported.logits(group) - expected.numpy()).max())
             sizes.append(float(expected.abs().max()))
     difference, scale = float(np.max(differences)), max(sizes)
-    if not difference <= TOLERANCE * max(1.0, scale):  # not a number is refused, too
+    if not difference <= LOGIT_TOLERANCE * max(1.0, scale):  # not a number is refused, too
         raise UserError(
             f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
             f"from torch's (up to {scale:.3g}): use `finetune predict`."

@@ -23,7 +23,7 @@ from finetune.deployment.onnx_model import GRAPH, OnnxModel
 
 QUANTIZED = ("MatMul", "Gemm", "Gather")
 """Operators whose weights become int8: products, and embeddings, which are most of the size."""
-CALIBRATION = 64
+CALIBRATION_SEQUENCES = 64
 """Number of sequences to run to find large components."""
 OUTLIERS = 0.05
 """Fraction of the components of an input that may be divided."""
@@ -45,7 +45,7 @@ def quantize(folder: Path, examples: Sequence[Any]) -> None:
     outside = _files_of_weights(onnx.load(graph, load_external_data=False))
     model = onnx.load(graph)
     _copy_shared_weights(model)
-    _divide_outliers(model, _ranges(model, folder, examples[:CALIBRATION]))
+    _divide_outliers(model, _ranges(model, folder, examples[:CALIBRATION_SEQUENCES]))
     _save(model, full)
     options = {"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT}
     logger = logging.getLogger()

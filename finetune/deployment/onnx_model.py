@@ -30,11 +30,11 @@ from finetune.types import Example, Prediction, TokenSequence, UserError, Window
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
 """Files of an export: the graph, and the settings for predictions."""
-INPUTS = {"input_ids", "attention_mask", "token_type_ids", "words"}
+GRAPH_INPUTS = {"input_ids", "attention_mask", "token_type_ids", "words"}
 """The inputs that a graph may have."""
 LOGITS = "logits"
 """Its output."""
-CHUNK = 4096
+_CHUNK = 4096
 """Number of inputs to read at a time."""
 TOKENS = 512
 """Tokens of a batch, padding included: larger batches leave the cache of a CPU."""
@@ -225,7 +225,7 @@ class OnnxModel:
         classes = [entry.shape[-1:] for entry in self.session.get_outputs() if entry.name == LOGITS]
         legal = self.output.num_classes  # a graph may leave the number open
         known = all(isinstance(size, str) or size in legal for shape in classes for size in shape)
-        if not (classes and known and {*self.inputs} <= INPUTS):
+        if not (classes and known and {*self.inputs} <= GRAPH_INPUTS):
             raise UserError(
                 f"{folder / graph}: is not the graph that was exported with {SETTINGS} (inputs "
                 f"{', '.join(self.inputs)}): restore it from its source."
@@ -265,7 +265,7 @@ class OnnxModel:
     def stream(self, inputs: Iterable[Input]) -> Iterator[Prediction]:
         """Predict a stream of inputs, in order and in bounded memory."""
         examples = (self.example(index, item) for index, item in enumerate(inputs))
-        while chunk := list(islice(examples, CHUNK)):
+        while chunk := list(islice(examples, _CHUNK)):
             yield from self.predict_examples(chunk)
 
     def predict_examples(self, examples: Sequence[Any]) -> list[Prediction]:

@@ -25,10 +25,10 @@ from finetune.deployment.serve import Serve
 from finetune.tasks import model_folder
 from finetune.types import Example, Prediction, UserError
 
-INPUTS = (("text",), ("text", "text_pair"), ("words",))  # keys of an example that is no row
+_INPUT_KEYS = (("text",), ("text", "text_pair"), ("words",))  # keys of an example that is no row
 
 
-class Row(BaseModel, extra="forbid"):
+class ExampleBody(BaseModel, extra="forbid"):
     """An example of a request."""
 
     id: str | int | None = None
@@ -40,13 +40,15 @@ class Row(BaseModel, extra="forbid"):
     choices: list[str] | None = None
 
 
-Rows = list[Annotated[Row, BeforeValidator(lambda row: {"text": row} if type(row) is str else row)]]
+_Rows = list[
+    Annotated[ExampleBody, BeforeValidator(lambda row: {"text": row} if type(row) is str else row)]
+]
 
 
-class Body(Row):
+class Body(ExampleBody):
     """A request: one example, or several ones, which may be texts."""
 
-    examples: Rows | None = Field(None, min_length=1)
+    examples: _Rows | None = Field(None, min_length=1)
 
 
 class Waiting(NamedTuple):
@@ -93,7 +95,7 @@ class ServedModel:
     async def answer(self, request: Request) -> Response:
         """Predict an example or several ones, together with those of other requests."""
         body = await self._body(request)
-        rows: Sequence[Row] = body.examples or [body]
+        rows: Sequence[ExampleBody] = body.examples or [body]
         if body.examples and body.model_fields_set != {"examples"}:
             raise HTTPException(422, "give an example, or examples, not both.")
         if len(rows) > self.limits.max_examples:
@@ -126,9 +128,9 @@ class ServedModel:
             where = " ".join(map(str, problem["loc"])) or "the body"
             raise HTTPException(422, f"{where}: {problem['msg']}.") from None
 
-    def _example(self, where: str, row: Row) -> Example:
+    def _example(self, where: str, row: ExampleBody) -> Example:
         values, reader = row.model_dump(exclude_none=True, exclude={"id"}), self.reader
-        legal = tuple(values) in INPUTS or reader.reads_rows
+        legal = tuple(values) in _INPUT_KEYS or reader.reads_rows
         if not legal or not values.keys() <= {*reader.input_keys}:
             keys = ", ".join(reader.input_keys)
             raise UserError(f"{where}: {', '.join(values) or 'nothing'}: this model reads {keys}.")

@@ -27,12 +27,12 @@ from finetune.runtime.files import is_free
 from finetune.runtime.records import RECORD_SUFFIXES
 from finetune.types import UserError
 
-LARGEST = 10_000_000
+MOST_SUBWORDS = 10_000_000
 """Most subwords of a vocabulary: the memory of training grows with their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
+class VocabularyCommand(EncodingOption, SeedOption, HubOptions, Command):
     """Train a subword vocabulary on text, and optionally adapt a pretrained encoder to it.
 
     Examples:
@@ -71,8 +71,8 @@ class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
         folder = Path(self.out)
         if folder.is_file() or not is_free(folder):
             raise UserError(f"--out {folder} exists: name another folder, or remove it.")
-        if not 1 <= self.size <= LARGEST:
-            raise UserError(f"--size must be from 1 to {LARGEST:,}, not {self.size}.")
+        if not 1 <= self.size <= MOST_SUBWORDS:
+            raise UserError(f"--size must be from 1 to {MOST_SUBWORDS:,}, not {self.size}.")
         if self.vectors and (self.for_ is None or self.init != "similarity"):
             raise UserError("--vectors need --for MODEL and --init similarity.")
         if len(self.vectors) not in (0, 2):

@@ -21,7 +21,7 @@ from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
-from finetune.pretraining.packing import read_documents
+from finetune.pretraining.packing import read_running_documents
 from finetune.pretraining.settings import PretrainConfig
 from finetune.tasks.base import Gather, Task, encode_all, starting_model
 from finetune.tasks.state import TaskState
@@ -68,7 +68,7 @@ class MaskedTask(Task):
     @classmethod
     def read(cls, config: PretrainConfig, source: Any) -> Dataset:
         """Read documents."""
-        return read_documents(config, source)
+        return read_running_documents(config, source)
 
     @classmethod
     def derive(cls, config: PretrainConfig, data: Dataset) -> dict[str, Any]:

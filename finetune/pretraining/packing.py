@@ -35,9 +35,9 @@ from finetune.types import TextBlock, TextExample, UserError, quantity
 
 Packing = Literal["doc-sentences", "full-sentences"]
 
-DEFAULT_SHARE = 0.05
+HELD_OUT_SHARE = 0.05
 """Fraction of the documents to hold out for validation."""
-CHUNK = 4096
+DOCUMENTS_AT_ONCE = 4096
 """Number of documents to tokenize at a time."""
 PREFIX = 16
 """Characters to tokenize at a time to cut a long line, in multiples of the limit."""
@@ -212,7 +212,7 @@ def _tokenized(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, frequency: Array
 ) -> Iterator[tuple[TextExample, list[_Line]]]:
     remaining = iter(documents)
-    while chunk := list(islice(remaining, CHUNK)):
+    while chunk := list(islice(remaining, DOCUMENTS_AT_ONCE)):
         texts = [document.text.split("\n") for document in chunk]
         subwords = tokenizer.subwords_with_words([line for lines in texts for line in lines])
         flat = np.array(list(chain.from_iterable(ids for ids, _ in subwords)), np.int64)
@@ -268,10 +268,10 @@ def large_documents(
 def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longest: int) -> Prepared:
     """Read the documents and pack them into sequences of at most ``longest`` tokens."""
     if not isinstance(data, Dataset):
-        data = read_documents(config, config.data if data is None else data)
+        data = read_running_documents(config, config.data if data is None else data)
     if "train" not in data.splits:
         raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
-    data = with_held_out_splits(data, config, DEFAULT_SHARE)
+    data = with_held_out_splits(data, config, HELD_OUT_SHARE)
     splits, notes, frequency = dict[str, Examples](), list[str](), list[int]()
     for split, documents in data.splits.items():
         sequences, counts = pack_documents(documents, tokenizer, longest, config.packing)
@@ -289,7 +289,7 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
     return Prepared(packed, {"notes": notes, "frequency": frequency}, data.is_large)
 
 
-def read_documents(config: Any, source: Any) -> Dataset:
+def read_running_documents(config: Any, source: Any) -> Dataset:
     """Read documents of running text; of data in memory each text is one.
 
     All are read: ``--limit`` counts sequences.

@@ -41,7 +41,7 @@ from finetune.types import Batch, TextExample, TokenSequence, UserError, quantit
 if TYPE_CHECKING:
     from finetune.pretraining.commands import Perplexity
 
-Method = Literal["token", "word"]
+ScoringMethod = Literal["token", "word"]
 COPIES = 8192
 """Number of masked copies to sort by length together."""
 
@@ -108,7 +108,7 @@ class TextScorer:
         self,
         model: str | Path,
         *,
-        method: Method = "token",
+        method: ScoringMethod = "token",
         max_length: int | None = None,
         batching: Batching = "auto",
         max_tokens: int | None = None,

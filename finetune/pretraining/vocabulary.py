@@ -42,10 +42,10 @@ from finetune.runtime.progress import Reporter
 from finetune.types import UserError
 
 if TYPE_CHECKING:
-    from finetune.pretraining.commands import Vocabulary
+    from finetune.pretraining.commands import VocabularyCommand
 
-Kind = Literal["wordpiece", "bpe", "unigram"]
-ROLES = ("pad", "unk", "cls", "sep", "mask")
+VocabularyType = Literal["wordpiece", "bpe", "unigram"]
+_ROLES = ("pad", "unk", "cls", "sep", "mask")
 MEASURED_CHARACTERS = 2_000_000
 """Characters of each source, from lines spread evenly over it, that ``coverage`` measures."""
 
@@ -72,7 +72,7 @@ class SpecialTokenTemplate:
         """
         backend, single, pair = tokenizer.tokenizer, tokenizer.single, tokenizer.pair
         names, id_of = backend.convert_ids_to_tokens, backend.convert_tokens_to_ids
-        roles = {role: getattr(backend, f"{role}_token") for role in (*ROLES, "bos", "eos")}
+        roles = {role: getattr(backend, f"{role}_token") for role in (*_ROLES, "bos", "eos")}
         roles = {role: token for role, token in roles.items() if token is not None}
         ids = {*single.prefix, *pair.middle, *single.suffix, *map(id_of, roles.values())}
         tokens = names(sorted(ids))
@@ -97,7 +97,7 @@ class SpecialTokenTemplate:
 
 _ROBERTA = SpecialTokenTemplate(
     ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
-    dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
+    dict(zip(_ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
     | {"bos": "<s>", "eos": "</s>"},
     "<s> $A </s>",
     "<s> $A </s> </s> $B </s>",
@@ -106,12 +106,12 @@ _ROBERTA = SpecialTokenTemplate(
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = SpecialTokenTemplate(
     _BERT_TOKENS,
-    dict(zip(ROLES, _BERT_TOKENS, strict=True)),
+    dict(zip(_ROLES, _BERT_TOKENS, strict=True)),
     "[CLS] $A [SEP]",
     "[CLS] $A [SEP] $B:1 [SEP]:1",
     {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
 )
-TEMPLATES: dict[Kind, SpecialTokenTemplate] = {
+SPECIAL_TOKEN_TEMPLATES: dict[VocabularyType, SpecialTokenTemplate] = {
     "wordpiece": _BERT,
     "bpe": _ROBERTA,
     "unigram": _ROBERTA,
@@ -166,7 +166,7 @@ def sampled_lines(samples: Sequence[Sample], seed: int) -> Iterator[str]:
 
 def train_tokenizer(
     lines: Callable[[], Iterable[str]],
-    kind: Kind,
+    kind: VocabularyType,
     size: int,
     *,
     lowercase: bool = False,
@@ -187,7 +187,7 @@ def train_tokenizer(
     Raises:
         UserError: ``size`` has no room for single characters or bytes, or there is no text.
     """
-    template = template or TEMPLATES[kind]
+    template = template or SPECIAL_TOKEN_TEMPLATES[kind]
     special = list(template.tokens)
     try:
         if kind == "wordpiece":
@@ -233,7 +233,7 @@ def train_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **template.options)
 
 
-def _pipeline(kind: Kind, lowercase: bool, model: Any = None) -> Tokenizer:
+def _pipeline(kind: VocabularyType, lowercase: bool, model: Any = None) -> Tokenizer:
     lower = [normalizers.Lowercase()] * lowercase
     if kind == "wordpiece":
         backend = Tokenizer(model)
@@ -285,7 +285,7 @@ def _no_room(size: int, content: str) -> UserError:
     return UserError(f"--size {size} has no room for {content}: write a larger one.")
 
 
-def kind_of(tokenizer: SubwordTokenizer) -> Kind:
+def kind_of(tokenizer: SubwordTokenizer) -> VocabularyType:
     """Find the vocabulary type that is most similar to a tokenizer."""
     if json.loads(tokenizer.backend.to_str())["model"]["type"] == "WordPiece":
         return "wordpiece"
@@ -298,7 +298,7 @@ def lowercases(tokenizer: SubwordTokenizer) -> bool:
     return upper == lower
 
 
-def fingerprint(tokenizer: Any) -> str:
+def tokenizer_hash(tokenizer: Any) -> str:
     """Compute a hash of everything that decides how a tokenizer splits text."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
@@ -328,7 +328,7 @@ def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> dict[str, Any]:
     }
 
 
-def write_vocabulary(command: Vocabulary) -> None:
+def write_vocabulary(command: VocabularyCommand) -> None:
     """Train a vocabulary, write the folder and print how it covers the text."""
     sources = text_sources(command.texts, text_encoding(command.encoding))
     old = None
@@ -358,7 +358,7 @@ def write_vocabulary(command: Vocabulary) -> None:
             "kind": kind,
             "size": len(tokenizer),
             "lowercase": lowercase,
-            "fingerprint": fingerprint(tokenizer),
+            "fingerprint": tokenizer_hash(tokenizer),
             "alpha": command.alpha,
             "seed": command.seed,
             "sources": {},

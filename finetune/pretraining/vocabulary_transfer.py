@@ -29,15 +29,15 @@ from finetune.data.dataset import DataError
 from finetune.data.files import read_lines
 from finetune.models.families import FAMILIES
 from finetune.models.loading import MissingHead, load_config, load_weights, quiet
+from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
 
 if TYPE_CHECKING:
-    from finetune.pretraining.commands import Vocabulary
+    from finetune.pretraining.commands import VocabularyCommand
 
 Init = Literal["overlap", "similarity", "mean"]
-Array = np.ndarray[Any, np.dtype[Any]]
 
 NEIGHBORS, TEMPERATURE = 10, 0.1
 """Old subwords that WECHSEL averages, and the temperature of their weights."""
@@ -49,7 +49,7 @@ SMOOTHING = 0.75
 """Exponent of the probabilities of contexts, which lowers the PMI of rare ones."""
 WIDTH = 300
 """Largest number of dimensions of vectors from co-occurrence."""
-MOST_WORDS = 200_000
+MOST_WORD_VECTORS = 200_000
 """Most words to read from a file of word vectors, which lists frequent words first."""
 _ROWS, _LINES = 256, 10_000
 """Subwords to compare, and lines to count, at a time."""
@@ -115,7 +115,7 @@ class WordVectors(NamedTuple):
         if not file.is_file():
             raise DataError(f"--vectors {path}: no such file.")
         words, rows = list[str](), list[Array]()
-        for number, text in islice(read_lines(str(file), file), MOST_WORDS + 1):
+        for number, text in islice(read_lines(str(file), file), MOST_WORD_VECTORS + 1):
             word, _, numbers = text.rstrip().partition(" ")
             if number == 1 and numbers.isdecimal():
                 continue
@@ -424,7 +424,7 @@ def with_vocabulary(
 
 
 def transfer(
-    command: Vocabulary,
+    command: VocabularyCommand,
     old: SubwordTokenizer,
     new: SubwordTokenizer,
     lines: Iterable[str],

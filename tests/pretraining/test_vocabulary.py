@@ -15,14 +15,14 @@ from transformers import AutoTokenizer
 from finetune.data.running_text import TextSource
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.vocabulary import (
-    TEMPLATES,
+    SPECIAL_TOKEN_TEMPLATES,
     SpecialTokenTemplate,
     coverage,
-    fingerprint,
     kind_of,
     lowercases,
     measure_sources,
     sampled_lines,
+    tokenizer_hash,
     train_tokenizer,
 )
 from finetune.runtime.progress import Reporter
@@ -49,11 +49,11 @@ def test_saved_tokenizer_is_accepted(kind: str, tmp_path: Path):
     made = train_tokenizer(lambda: LINES, kind, 400)
     made.save_pretrained(tmp_path)
     plain = AutoTokenizer.from_pretrained(tmp_path)
-    assert fingerprint(plain) == fingerprint(made)
+    assert tokenizer_hash(plain) == tokenizer_hash(made)
     assert len(plain) <= 400
     loaded = SubwordTokenizer.saved(tmp_path, words=True)
     assert kind_of(loaded) == kind and not lowercases(loaded)
-    template = TEMPLATES[kind]
+    template = SPECIAL_TOKEN_TEMPLATES[kind]
     assert [plain.convert_ids_to_tokens(id) for id in range(5)] == list(template.tokens)
     running = SubwordTokenizer.saved(tmp_path)
     pair = plain("Paris", "Berlin")["input_ids"]
@@ -66,7 +66,7 @@ def test_saved_tokenizer_is_accepted(kind: str, tmp_path: Path):
 
 def fingerprints() -> list[str]:
     return [
-        fingerprint(train_tokenizer(lambda lines=lines: lines, kind, 400))
+        tokenizer_hash(train_tokenizer(lambda lines=lines: lines, kind, 400))
         for kind in ("wordpiece", "bpe")
         for lines in (LINES, LINES[::-1], LINES)
     ]
