@@ -235,7 +235,9 @@ def _information(name: str, arguments: list[str]) -> str | None:
     before, _ = before_dashes(arguments)
     if wanted := [argument for argument in before if argument in HELP]:
         remaining = [argument for argument in before if argument not in HELP]
-        return _help(name, remaining, everything="--help-all" in wanted)
+        _require_command(name)
+        kind, defaults = _command(name, [], _recipe_of(remaining) if name == "run" else None)
+        return command_help(name, kind, defaults, everything="--help-all" in wanted)
     return None
 
 
@@ -247,9 +249,3 @@ def _require_command(name: str) -> None:
             f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
             f"{', '.join(COMMANDS)}."
         )
-
-
-def _help(name: str, arguments: list[str], *, everything: bool) -> str:
-    _require_command(name)
-    kind, defaults = _command(name, [], _recipe_of(arguments) if name == "run" else None)
-    return command_help(name, kind, defaults, everything=everything)

@@ -123,12 +123,9 @@ def table_text(
     rows: Sequence[Sequence[Any]],
 ) -> str:
     """Format a table."""
-    style = {"csv": _csv, "latex": _latex, "markdown": _markdown}[format]
-    return style(title, columns, rows)
-
-
-def _csv(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    return "\n".join(map(csv_line, [columns, *rows]))
+    if format == "csv":
+        return "\n".join(map(csv_line, [columns, *rows]))
+    return (_latex if format == "latex" else _markdown)(title, columns, rows)
 
 
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {

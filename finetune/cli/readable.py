@@ -27,7 +27,8 @@ def prediction_line(row: Mapping[str, Any]) -> str:
         pairs = zip(row["words"], row["tags"], strict=True)
         return BETWEEN.join(f"{word} {tag}" for word, tag in pairs)
     if "masks" in row:
-        return "\n".join(BETWEEN.join(map(_subword, best)) for best in row["masks"])
+        masks = ([f"{c['subword']} {c['score']:.2f}" for c in best] for best in row["masks"])
+        return "\n".join(map(BETWEEN.join, masks))
     for name in ("choice_text", "answer", "label"):
         if name in row:
             return _answer(row[name], row)
@@ -47,10 +48,6 @@ def _spans(row: Mapping[str, Any]) -> list[str]:
         f"{relation['score']:.2f}"
         for relation in row["relations"]
     ]
-
-
-def _subword(candidate: Mapping[str, Any]) -> str:
-    return f"{candidate['subword']} {candidate['score']:.2f}"
 
 
 def _answer(answer: Any, row: Mapping[str, Any]) -> str:

@@ -232,21 +232,16 @@ def _cut(text: str, tokenizer: SubwordTokenizer, first: int, room: int) -> Itera
             size = len(tokenizer.text_subwords([part])[0])
         most = limit
         while size > limit:  # alone, a part can have a few subwords more
-            part = part[: _end(part, tokenizer, most)]
+            offsets = tokenizer.backend.encode(part, add_special_tokens=False).offsets
+            ids, starts = tokenizer.subwords_with_words([part])[0]
+            last = max(1, min(most, len(ids) - 1))
+            cut = max((start for start in starts if 0 < start <= last), default=last)
+            part = part[: max(1, *(end for _, end in offsets[:cut]))]
             size = len(tokenizer.text_subwords([part])[0])
             most -= max(1, size - limit)
         if size:
             yield _Line(part, *tokenizer.subwords_with_words([part])[0])
         text, limit = text[len(part) :], room
-
-
-def _end(text: str, tokenizer: SubwordTokenizer, limit: int) -> int:
-    encoding = tokenizer.backend.encode(text, add_special_tokens=False)
-    ids, starts = tokenizer.subwords_with_words([text])[0]
-    limit = max(1, min(limit, len(ids) - 1))
-    inside = [start for start in starts if 0 < start <= limit]
-    cut = inside[-1] if inside else limit
-    return int(max(1, *(end for _, end in encoding.offsets[:cut])))
 
 
 def large_documents(

@@ -118,7 +118,7 @@ SEEDS: dict[str, bytes] = {
         },
         {"id": 1, "label": "neg", "score": 0.9, "gold": "neg"},
     ),
-    "label-issues.jsonl": lines(
+    "suspects.jsonl": lines(
         {
             "file": "a",
             "line": 1,
@@ -142,19 +142,25 @@ SEEDS: dict[str, bytes] = {
             "gold": {"spans": [], "unreachable": [[0, 2, "PER"]]},
         }
     ),
+    "decisions.jsonl": lines(
+        {"text": "Fine", "given": "pos", "decision": "accept", "label": "neg", "line": 3},
+        {"text": "Bo ran", "given": {"spans": []}, "decision": "edit", "spans": [_SPAN]},
+    ),
+    "names.json": b'{"Pos": "pos", "NEG": "neg"}',
 }
 
-NUMBERS = [0, -1, 3, 10**30, 2**53, 0.5, -0.0, float("nan"), float("inf")]
-TEXTS = ["", " ", "\x00", "\u2028", "a" * 300, "B-PER", "NaN", "\ud800", "[MASK]"]
-LISTS: list[Any] = [[], [[]], [None], [0, 1, "PER"], ["a", 1], [[0, 3]]]
-SPANS = [{"start": 1, "end": 0, "label": "X"}, {"start": None, "end": "1", "label": 3}]
-VALUES: list[Any] = [None, True, *NUMBERS, *TEXTS, *LISTS, {}, {"a": 1}, *SPANS]
+# Recorded outputs draw by the order of contents, values and pieces: new ones go to the ends.
+_NUMBERS = [0, -1, 3, 10**30, 0.5, -0.0, float("nan"), float("inf")]
+_TEXTS = ["", " ", "\x00", "\u2028", "a" * 300, "B-PER", "NaN"]
+_LISTS: list[Any] = [[], {}, [[]], [None], [0, 1, "PER"], ["a", 1], {"a": 1}]
+_SPANS = [{"start": 1, "end": 0, "label": "X"}, {"start": None, "end": "1", "label": 3}]
+VALUES: list[Any] = [None, True, *_NUMBERS, *_TEXTS, *_LISTS, *_SPANS]
+VALUES += [[[0, 3]], "\ud800", "[MASK]", 2**53]
 PIECES = [
-    *b"null -1 1e999 NaN {} [] \" ' \x00 \xff \xef\xbb\xbf , ; { ] \\u0000 \\ud800 < &#0;".split(
-        b" "
-    ),
-    *(b"\t", b"\n", b"\r\n", b"9" * 40, b"-DOCSTART-", b"B-", b"\xe2\x80\xa8", b"\x1f\x8b"),
-    *(b"\xff\xfe", b"T1\t", b"<!DOCTYPE x>"),
+    *b"null -1 1e999 NaN {} [] \" '".split(),
+    *(b"\x00", b"\xff", b"\xef\xbb\xbf", b"\t", b"\n", b"\r\n", b",", b";", b"{", b"]"),
+    *(b"\\u0000", b"\\ud800", b"9" * 40, b"<", b"&#0;", b"-DOCSTART-", b"B-", b"\xe2\x80\xa8"),
+    *(b"\x1f\x8b", b"\xff\xfe", b"T1\t", b"<!DOCTYPE x>"),
 ]
 
 

@@ -406,7 +406,7 @@ COMMANDS = {
 }
 INPUTS = (
     "texts.jsonl texts.tsv tags.jsonl words.conll sentences.jsonl labels.jsonl predicted.jsonl "
-    "label-issues.jsonl"
+    "suspects.jsonl"
 ).split()
 
 
