@@ -44,12 +44,12 @@ def choices(module: ast.Module, classes: set[str]) -> Iterator[ast.AST]:
     for node in ast.walk(module):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            written = " ".join(map(ast.unparse, sides))
-            about_task = re.search(r"\btask(_name)?\b", written)
-            if about_task and set().union(*map(constants, sides)):
-                yield node
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
-            if classes & set(re.findall(r"\w+", ast.unparse(node.args[1]))):
+            if set().union(*map(constants, sides)):
+                if re.search(r"\btask(_name)?\b", " ".join(map(ast.unparse, sides))):
+                    yield node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            is_check = node.func.id in ("isinstance", "issubclass")
+            if is_check and classes & set(re.findall(r"\w+", ast.unparse(node.args[1]))):
                 yield node
         elif isinstance(node, ast.Dict) and len(node.keys) > 1:
             if all(key is not None and constants(key) for key in node.keys):
