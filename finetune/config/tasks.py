@@ -139,15 +139,13 @@ class ModelSettings:
     keeps the weights of labels with the same names; weights of new labels, and always those of
     `ner`, are random. If --model is set too, it must have the same architecture."""
     tuning: Annotated[Literal["full", "lora", "bitfit", "head", "mask"], COMMON] = "full"
-    """Weights to train: the whole model, or few of them (parameter-efficient fine-tuning). Besides
-    the head, `full` trains the whole encoder, `lora` (needs the extra `peft`) low-rank matrices
-    that are added to its linear layers, `bitfit` its biases, `head` nothing, and `mask` a mask that
-    sets weights of its linear layers to 0. All save a complete model; `lora` and `mask` also save a
-    small `adapter/`."""
+    """Weights to train besides the head: the whole encoder (`full`), low-rank matrices added to its
+    linear layers (`lora`; needs the extra `peft`), its biases (`bitfit`), none (`head`), or a mask
+    that sets weights of its linear layers to 0 (`mask`). All save a complete model; `lora` and
+    `mask` also save a small `adapter/`."""
     lora: Annotated[str, Help("RANK[:NAME,…]"), _LORA] = "8"
-    """Rank of the LoRA matrices of `--tuning lora`, and the linear layers to adapt:
-    `8:query,value`. Without names, all linear layers of the encoder are adapted. α equals the rank
-    (Hu et al., 2021, section 4.1)."""
+    """Rank of the matrices of `--tuning lora`, perhaps with names of the linear layers to adapt
+    (`8:query,value`); default: all of the encoder. α equals the rank (Hu et al., 2021)."""
     freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
     """Weights to freeze: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings and
     the N lowest layers)."""
@@ -175,9 +173,9 @@ class DataSettings:
     """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     validation: Annotated[str, Help("SHARE"), VALIDATION] = "auto"
     """Fraction of the training data to hold out for selecting the best model, if the data have no
-    validation split: `0.2`. `auto` holds out 0.1, at most about 10,000 examples; `none` trains on
-    all rows and keeps the last model. Equal texts stay together, and so do documents if there are
-    20 or more; labels are stratified."""
+    validation split. `auto` holds out 0.1, at most about 10,000 examples; `none` trains on all rows
+    and keeps the last model. Labels are stratified, equal texts stay together, and so do documents
+    if there are 20 or more."""
     test_sets: Annotated[tuple[str, ...], Help("NAME=DATA …")] = ()
     """More test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. If the data
     have several splits, the test split is scored."""
@@ -193,8 +191,7 @@ class TrainingSettings:
     affects: ClassVar[Affects] = WEIGHTS
 
     epochs: Annotated[float | None, COMMON, EPOCHS, TRAINING_OF_TASK] = None
-    """Passes over the training data; default: 3, and more for small data. The default grows up to
-    10 if 3 epochs have fewer than 500 steps (runs of few steps are unstable)."""
+    """Passes over the training data; default: 3, or up to 10 if 3 have fewer than 500 steps."""
     steps: Annotated[int | None, POSITIVE, TRAINING_OF_TASK] = None
     """Number of optimizer steps, instead of --epochs."""
     batch_size: Annotated[int, COMMON, POSITIVE, TRAINING_OF_TASK] = 32
@@ -234,27 +231,25 @@ class TrainingSettings:
     custom_metrics: Annotated[
         tuple[str, ...], Help("FILE.py:FUNCTION …"), Affects(scores=True, acts="runs a Python file")
     ] = ()
-    """Custom metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
-    name. The files are executed."""
+    """Custom metrics: functions of gold and predictions, which --metric can name. The files are
+    executed."""
     custom_loss: Annotated[
         str | None, Help("FILE.py:FUNCTION"), Affects(weights=True, acts="runs a Python file")
     ] = None
-    """Custom loss, as FILE.py:FUNCTION: a function of the logits and the targets of a batch that
-    returns the sum of its losses and the number to divide it by. The file is executed."""
+    """Custom loss: a function of the logits and the targets of a batch that returns the sum of the
+    losses and the number to divide it by. The file is executed."""
     eval_every: Annotated[int | None, POSITIVE, TRAINING_OF_TASK] = None
     """Steps between evaluations on the validation split; default: one epoch."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Precision of the forward and backward pass; weights stay float32. `auto` is bf16 if the
     hardware supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
     batching: Annotated[Literal["auto", "packed", "padded"], RESOURCES] = "auto"
-    """Pack sequences without padding, or pad them; `auto` packs if the model's architecture allows
-    it. Results are the same."""
+    """Pack sequences without padding (`auto`: if the model allows it), or pad them."""
     sparse_embeddings: Annotated[Literal["auto", "on", "off"], RESOURCES] = "auto"
     """Update only the embeddings of subwords that occur in the data; `auto` does so if fewer than
     60 % occur. The other embeddings then have no weight decay."""
     gradient_checkpointing: Annotated[bool, Affects(inherited=False)] = False
-    """Recompute the activations of each layer in the backward pass, which saves memory and takes a
-    third more time. Results are the same."""
+    """Save memory: recompute activations in the backward pass, which takes a third more time."""
 
 
 Resume = bool | Literal["auto"]
@@ -438,17 +433,15 @@ class LabelConfig(TrainConfig):
     by default). Logit adjustment adds τ (default 1) times the logarithms of the class frequencies
     to the logits, for balanced errors."""
     label_smoothing: Annotated[float, SHARE] = 0.0
-    """Fraction of the gold probability that the loss spreads evenly over all classes (Szegedy et
-    al., 2016); 0.1 is usual. In multi-label classification, yes and no of each label get half of
-    it."""
+    """Fraction of the gold probability that the loss spreads evenly over all classes, or over yes
+    and no of each of several labels (Szegedy et al., 2016); 0.1 is usual."""
     sampling: Annotated[str, SAMPLING, Affects(data=True, weights=True, inherited=False)] = "none"
     """Oversample rare classes: `balanced` draws all classes equally often, `balanced:0.5` in
     proportion to the square root of their frequency. The size of an epoch stays the same."""
 
     replay: Annotated[str | None, Help("RUN[:SHARE]"), REPLAY] = None
-    """Mix in data of an earlier run, so that a model that learns new labels keeps the old ones.
-    SHARE is the number of its training and validation examples for each new example (default 1).
-    Its test split is also scored, as test_old."""
+    """Mix in data of an earlier run, so that a model that learns new labels keeps the old ones:
+    SHARE examples for each new one (default 1). Its test split is also scored, as test_old."""
 
     @property
     def replayed(self) -> tuple[str, float] | None:
@@ -504,12 +497,11 @@ class TextConfig(LabelConfig):
     """Train on N random examples of each label. --seed chooses them; a larger N includes the
     examples of a smaller one."""
     few_shot: Annotated[bool, COMMON] = False
-    """Train in two phases, for a few examples of each label (SetFit; Tunstall et al., 2022). First,
-    the encoder learns vectors of texts with a cosine of 1 for equal labels and 0 for different
-    ones. Second, a logistic regression is fitted to the vectors (with `--tuning head` the only
-    phase). By default, --epochs is 20, or fewer if 20 have more than 500 steps, and the model is
-    evaluated once, at the end. Plain transformers load the encoder of the saved model, without the
-    classifier."""
+    """Train in two phases, for a few examples of each label (SetFit; Tunstall et al., 2022): the
+    encoder learns vectors of texts with a cosine of 1 for equal labels and 0 for different ones;
+    then a logistic regression is fitted to them (with `--tuning head` the only phase). By default,
+    --epochs is 20, or fewer if 20 have more than 500 steps, with one evaluation, at the end. Plain
+    transformers load the encoder of the saved model, without the classifier."""
     votes: Literal["soft", "majority"] = "soft"
     """Training target for texts with labels of several annotators: their label distribution
     (`soft`), or the label of the majority. The model is scored on both."""
