@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedConfig
 
-from finetune.models.attention_cpu import attend_on_cpu
-from finetune.models.packing import PackedCall, PackedLayout
+from finetune.models.dropout import dropout as drop
+from finetune.models.packing import PackedCall, PackedLayout, RowOrder
 from finetune.types import UserError
 
 NAME = "finetune_packed"
 """The name of this implementation in transformers. It never reaches a saved file."""
 
 SHORT = 96
-"""Length in tokens up to which a CPU uses ``attend_on_cpu`` without dropout: forward and backward
-then take less time than torch's own attention."""
+"""Length in tokens up to which a CPU computes products and softmax one by one without dropout, too:
+forward and backward then take less time than torch's own attention."""
 
 _USES: dict[int, tuple[int, str | None]] = {}
 """By the id of a configuration: the number of blocks that use it now, and its original setting."""
@@ -95,7 +95,7 @@ def attend(
     if _flash_supports(query):
         compute = _flash
     elif query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT):
-        compute = attend_on_cpu
+        compute = _by_products
     # 3 of [T, A, D]; the gradient of an index would be written into zeros
     rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
     return compute(*rows, PackedCall(layout, dropout, scaling, sliding_window))[None], None
@@ -116,6 +116,45 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
         )
         outputs.append(output.flatten(0, 2))  # [size * A * L, D]
     return order.to_tokens(torch.cat(outputs)).view(query.shape)
+
+
+def _by_products(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
+    layout = call.layout
+
+    def biases() -> list[Tensor | None]:
+        masks = [group.attention_mask(call.sliding_window, query.device) for group in layout.groups]
+        return [None if m is None else torch.where(m, 0.0, -torch.inf) for m in masks]
+
+    scale = query.shape[-1] ** -0.5 if call.scaling is None else call.scaling
+    biases_of_groups = layout.cached(("biases", call.sliding_window), biases)
+    order = layout.row_order(query.shape[1])
+    return attend_in_groups((query, key, value), order, biases_of_groups, call.dropout, scale)
+
+
+def attend_in_groups(
+    rows: Sequence[Tensor],
+    order: RowOrder,
+    biases: Sequence[Tensor | None],
+    dropout: float,
+    scale: float,
+) -> Tensor:
+    """Compute softmax(Q K^T * scale + bias) V inside each sequence (Vaswani et al., 2017, eq. 1).
+
+    Queries, keys and values [T, A, D] give [T, A, D]. The bias of each group, [size, A, L, L] or
+    broadcastable, is -inf where a query must not attend to a key. Softmax runs in at least float32.
+    """
+    outputs = []
+    groups = order.split(*(order.to_groups(row) for row in rows))
+    for bias, (group, (query, key, value)) in zip(biases, groups, strict=True):
+        scores = torch.bmm(query, key.transpose(1, 2)).unflatten(0, (group.size, -1))
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        if bias is None:
+            scores = scores.to(dtype) * scale
+        else:
+            scores = torch.add(bias, scores, alpha=scale)
+        weights = drop(scores.softmax(-1, dtype=dtype).to(value.dtype), dropout)
+        outputs.append(torch.bmm(weights.flatten(0, 1), value).flatten(0, 1))
+    return order.to_tokens(torch.cat(outputs)).view(rows[2].shape)
 
 
 def _flash_supports(query: Tensor) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,46 +43,37 @@ def fast_dropout(model: nn.Module) -> Iterator[None]:
 def dropout(input: Tensor, p: float) -> Tensor:
     """Zero elements with probability ``p`` and scale the others by 1 / (1 - p)."""
     level = round(p * LEVELS)
+    if not level:
+        return input
     if input.device.type != "cpu" or level >= LEVELS:
         return F.dropout(input, p)
-    mask = DropoutMask.draw(input, p)
-    return _ApplyMask.apply(input, mask) if level else input  # type: ignore[no-untyped-call]
+    numbers = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    lanes = numbers.view(torch.int16)[: input.numel()].view(input.shape)
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[input.dtype.itemsize]
+    bits = lanes.ge_(level - LEVELS // 2).neg_().to(integers)
+    output: Tensor = _Mask.apply(input, bits, LEVELS / (LEVELS - level))  # type: ignore[no-untyped-call]
+    return output
 
 
-class DropoutMask(NamedTuple):
-    """Integers as wide as the values, 0 or all ones (None: all stay), and the scale of the kept."""
+class _Mask(torch.autograd.Function):
+    """Scales values, and clears the bits of dropped ones, which is faster than a fill.
 
-    bits: Tensor | None
-    scale: float
-
-    @classmethod
-    def draw(cls, values: Tensor, p: float) -> DropoutMask:
-        """Draw a mask for values on the CPU, each of which is dropped with probability ``p``."""
-        if not (level := round(p * LEVELS)):
-            return cls(None, 1.0)
-        numbers = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-        lanes = numbers.view(torch.int16)[: values.numel()].view(values.shape)
-        integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
-        bits = lanes.ge_(level - LEVELS // 2).neg_().to(integers)
-        return cls(bits, LEVELS / max(1, LEVELS - level))
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Scale the values, and clear the bits of dropped ones (faster than a fill)."""
-        if self.bits is None:
-            return values
-        scaled = (values * self.scale).contiguous()
-        scaled.view(self.bits.dtype).bitwise_and_(self.bits)
-        return scaled
-
-
-class _ApplyMask(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, input: Tensor, mask: DropoutMask) -> Tensor:
-        context.save_for_backward(mask.bits)
-        context.scale = mask.scale
-        return mask(input)
+    ``bits`` has integers as wide as the values: 0 for a dropped one, else all ones.
+    """
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def forward(context: Any, values: Tensor, bits: Tensor, scale: float) -> Tensor:
+        context.save_for_backward(bits)
+        context.scale = scale
+        return _masked(values, bits, scale)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (bits,) = context.saved_tensors
-        return DropoutMask(bits, context.scale)(gradients[0]), None
+        return _masked(gradients[0], bits, context.scale), None, None
+
+
+def _masked(values: Tensor, bits: Tensor, scale: float) -> Tensor:
+    scaled = (values * scale).contiguous()
+    scaled.view(bits.dtype).bitwise_and_(bits)
+    return scaled

@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from finetune.models.dropout import dropout
+from finetune.models.attention import attend_in_groups
 from finetune.models.packing import PackedLayout
 
 MAX_WASTE = 0.15
@@ -59,27 +58,14 @@ def forward(
         biases.append(bias_of_group)  # [A, L, L] or [size, A, L, L]
     states = [hidden]
     for layer in model.encoder.layer:
-        attention = layer.attention
-        output = attention.attn.o(_attend(attention.attn, hidden, biases, layout))
+        attention, heads = layer.attention, layer.attention.attn
+        p = heads.dropout.p if heads.training else 0.0
+        shape = heads.num_attention_heads, heads.attention_head_size
+        rows = [project(hidden).unflatten(-1, shape) for project in (heads.q, heads.k, heads.v)]
+        output = attend_in_groups(rows, layout.row_order(shape[0]), biases, p, shape[1] ** -0.5)
+        output = heads.o(output.flatten(1))
         output = attention.LayerNorm(attention.dropout(output) + hidden)
         hidden = layer.output(layer.intermediate(output), output)
         states.append(hidden)
     hidden_states = tuple(state[None] for state in states) if output_hidden_states else None
     return BaseModelOutput(last_hidden_state=hidden[None], hidden_states=hidden_states)
-
-
-def _attend(module: Any, hidden: Tensor, biases: list[Tensor], layout: PackedLayout) -> Tensor:
-    num_heads, size = module.num_attention_heads, module.attention_head_size
-    projections = (module.q, module.k, module.v)
-    rows = [project(hidden).unflatten(-1, (num_heads, size)) for project in projections]
-    order = layout.row_order(num_heads)
-    p = module.dropout.p if module.training else 0.0
-    outputs = []
-    groups = order.split(*(order.to_groups(row) for row in rows))
-    for bias, (group, (query, key, value)) in zip(biases, groups, strict=True):
-        scores = torch.bmm(query, key.transpose(1, 2)).unflatten(0, (group.size, num_heads))
-        dtype = torch.promote_types(scores.dtype, torch.float32)
-        weights = torch.add(bias, scores, alpha=size**-0.5).softmax(-1, dtype=dtype)
-        weights = dropout(weights, p).to(value.dtype)
-        outputs.append(torch.bmm(weights.flatten(0, 1), value).flatten(0, 1))
-    return order.to_tokens(torch.cat(outputs)).view(len(hidden), -1)

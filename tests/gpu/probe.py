@@ -23,7 +23,6 @@ from transformers import RobertaConfig, RobertaForSequenceClassification
 
 from finetune.config.tasks import TrainConfig
 from finetune.models import attention
-from finetune.models.attention_cpu import attend_on_cpu
 from finetune.models.graphs import FEWEST_STEPS, replayed_training, use_of_graphs
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.packing import PackedCall, PackedLayout
@@ -114,7 +113,7 @@ def parity(size: Size) -> Iterator[Row]:
     )
     places = torch.cat([torch.arange(length) for length in lengths]).to(size.device)
     units = torch.eye(each, device=size.device, dtype=kind)[places][:, None].expand_as(query)
-    compute = attention._flash if size.large else attend_on_cpu
+    compute = attention._flash if size.large else attention._by_products
 
     def run(value: torch.Tensor, dropout: float, seed: int = 0) -> torch.Tensor:
         torch.manual_seed(seed)

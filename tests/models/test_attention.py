@@ -197,14 +197,14 @@ def test_gradient_behind_dropout(window: int | None) -> None:
 
 @pytest.mark.parametrize("longest", [attention.SHORT, attention.SHORT + 8])
 def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
-    """Our forward and backward passes, and torch's own call for each group."""
+    """Products and softmax one by one, and torch's own call for each group."""
     lengths = [longest, 9, 33]
     rows = [torch.randn(1, 2, sum(lengths), 8, dtype=torch.double) for _ in range(3)]
     expected = dense(rows, lengths, None, 8**-0.5)
     out, _ = attend(LAYER, *rows, None, layout=layout_of(lengths))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
     ordered = [row[0].transpose(0, 1) for row in rows]
-    for path in (attention._grouped, attention.attend_on_cpu):
+    for path in (attention._grouped, attention._by_products):
         found = path(*ordered, PackedCall(layout_of(lengths)))
         torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
 

@@ -8,22 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from finetune.models.dropout import LEVELS, DropoutMask, FastDropout, dropout, fast_dropout
+from finetune.models.dropout import LEVELS, FastDropout, dropout, fast_dropout
 
 DRAWS = 400_000
 
 
 def drop_mask(shape: tuple[int, int], drop: int) -> torch.Tensor:
-    bits = DropoutMask.draw(torch.ones(shape), drop / LEVELS).bits
-    assert bits is not None
-    return bits == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_all_bits_or_none(dtype: torch.dtype) -> None:
-    bits = DropoutMask.draw(torch.ones(1, 63, dtype=dtype), 0.5).bits
-    assert bits is not None and bits.element_size() == dtype.itemsize
-    assert bits.shape == (1, 63) and set(bits.flatten().tolist()) == {0, -1}
+    return dropout(torch.ones(shape), drop / LEVELS) == 0
 
 
 def test_masks_of_neighbors_are_independent() -> None:
@@ -41,7 +32,7 @@ def test_every_probability_is_met(drop: int) -> None:
     assert abs(found - share) < 5 * (share * (1 - share) / DRAWS) ** 0.5 + 1e-12
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(1,), (5, 7), (3, 2, 9)])
 def test_what_is_kept_is_scaled_and_has_a_gradient(dtype: torch.dtype, shape: tuple[int, ...]):
     input = torch.rand(shape, dtype=dtype) + 1
