@@ -22,7 +22,7 @@ from accelerate.utils import gather_object
 from finetune.config.tasks import default_max_tokens
 from finetune.models.encoder import Encoder
 from finetune.models.graphs import replayed_predictions
-from finetune.models.master_weights import in_precision
+from finetune.models.master_weights import casting
 from finetune.models.shapes import Shape
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.context import surrounded
@@ -192,8 +192,8 @@ def forward_passes(
     encoder = model if isinstance(model, Encoder) else model.encoder
     rows = [Shape(int(of.sum()), len(of), int(of.max())) for of in map(lengths.__getitem__, groups)]
     replaying = replayed_predictions(encoder, rows)
-    casting = in_precision(model, precision, device)
-    with torch.no_grad(), casting, replaying, contextlib.closing(batches):
+    in_precision = casting(model, precision, device)
+    with torch.no_grad(), in_precision, replaying, contextlib.closing(batches):
         outputs = _outputs(model, forward or model, batches, device)
         results = _decoded(outputs, decode, device)
         for done, (group, result) in enumerate(zip(groups, results, strict=True), 1):

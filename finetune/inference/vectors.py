@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from finetune.evaluation.decisions import Choice
 from finetune.evaluation.decisions.sets import conformal_quantile, needed
 from finetune.inference.loop import forward_passes, precision_on, without_blank
+from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
 from finetune.runtime.device import model_to_device
@@ -146,6 +147,7 @@ def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray
         raise UserError(f"{data.name}: --unlike needs a {needed} split: train with one.")
     accelerator = make_accelerator()
     head = model_to_device(task.model(model), accelerator.device)
+    cast_weights(head, precision_on(task, accelerator.device))
     examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
     found = {
         split: decision_vectors(task, head, without_blank(task, rows)[0], accelerator)

@@ -8,10 +8,10 @@ et al., 2018, "Mixed Precision Training", section 3.1). Predictions need no mast
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,57 +50,29 @@ def cast_weights(model: Any, precision: str) -> None:
         weight.data = weight.data.to(TYPES[precision])
 
 
-_CAST: dict[int, tuple[int, list[tuple[nn.Parameter, Tensor]]]] = {}
-"""By the id of a model: the number of blocks that use it now, its weights and their float32."""
-_LOCK = threading.Lock()
-
-
-@contextlib.contextmanager
-def in_precision(model: Any, precision: str, device: torch.device) -> Iterator[None]:
-    """Let a model predict in a precision within a ``with`` block; several threads may do so.
-
-    A model in training, or after ``cast_weights``, has the weights already.
-    """
-    with _LOCK:
-        count, weights = _CAST.get(id(model), (0, []))
-        if not count and TYPES[precision] != torch.float32:
-            weights = [(weight, weight.data) for weight in half_weights(model)]
-            for weight, data in weights:
-                weight.data = data.to(TYPES[precision])
-        _CAST[id(model)] = count + 1, weights
-    try:
-        with casting(model, precision, device):
-            yield
-    finally:
-        with _LOCK:
-            count, weights = _CAST.pop(id(model))
-            if count > 1:
-                _CAST[id(model)] = count - 1, weights
-            else:
-                for weight, data in weights:
-                    weight.data = data
-
-
 def casting(model: Any, precision: str, device: torch.device) -> Any:
     """Return autocast for a model whose weights are float32, else a context that does nothing."""
     is_half = any(weight.dtype == TYPES[precision] for weight in model.parameters())
     return autocast("fp32" if is_half else precision, device)
 
 
-class _Flat(NamedTuple):
-    """Weights of a group of the optimizer, end to end: bfloat16, float32, and their gradients."""
+@dataclass(eq=False)
+class _Flat:
+    """Weights end to end: bfloat16, float32, and their gradients."""
 
     working: Tensor
     master: Tensor
     gradient: Tensor
+    numbers: range
+    """The places of the weights in ``MasterWeights.working``."""
 
 
 class MasterWeights:
     """Float32 weights and gradients of a model that trains in bfloat16.
 
     The weights of the model become views of a flat bfloat16 tensor for each group of the
-    optimizer, which updates flat float32 tensors in their place. A weight without a gradient in a
-    step is not updated in it, nor decayed: the optimizer gets the parts around it.
+    optimizer, and in it for the encoder and each module above. The optimizer updates flat float32
+    tensors in their place. A weight without a gradient in a step stays as it is.
 
     In ``fp32``, and for families that need autocast, all weights stay in place and nothing is flat.
 
@@ -137,57 +109,55 @@ class MasterWeights:
         self.groups: list[dict[str, Any]] = []
         self.working: list[nn.Parameter] = []
         self.gradients: list[Tensor] = []
+        self.shapes: dict[str, torch.Size] = {}
         self._names: list[str] = []
-        self._places: list[tuple[_Flat, int, int]] = []
-        self._segments: dict[int, tuple[Tensor, range]] = {}
+        self._starts: list[int] = []
+        self._flats: list[_Flat] = []
         self._plain: dict[nn.Parameter, str] = {}
         self._float32: list[tuple[nn.Parameter, Tensor]] = []
-        half = half_weights(model) if precision == "bf16" else []
-        frozen = {id(weight): weight for weight in half}
+        self._before: list[tuple[Tensor, Tensor]] = []
+        half = {id(each): each for each in half_weights(model)} if precision == "bf16" else {}
+        encoder = model if isinstance(model, Encoder) else model.encoder
+        of_encoder = {id(weight) for weight in encoder.trained_parameters().values()}
         for group in groups:
-            flattened: dict[str, nn.Parameter] = {}
+            parts: dict[str, dict[str, nn.Parameter]] = {}
             plain: dict[nn.Parameter, str] = {}
             for name, weight in zip(group["names"], group["params"], strict=True):
-                if frozen.pop(id(weight), None) is None:
+                self.shapes[name] = weight.shape
+                module = "" if id(weight) in of_encoder else ".".join(name.split(".")[:2])
+                if half.pop(id(weight), None) is None:
                     plain[weight] = name
                 else:
-                    flattened[name] = weight
-            flat = [self._flatten(flattened)] if flattened else []
+                    parts.setdefault(module, {})[name] = weight
+            masters = [self._flatten(weights) for weights in parts.values()]
             self._plain |= plain
-            self.groups.append({**group, "params": [*flat, *plain]})
-        for weight in frozen.values():
+            self.groups.append({**group, "params": [*masters, *plain]})
+        for weight in half.values():  # frozen
             self._float32.append((weight, weight.data))
             weight.data = weight.data.to(TYPES[precision])
-        self.shapes = {name: weight.shape for weight, name in self._plain.items()}
-        self.shapes |= zip(self._names, (weight.shape for weight in self.working), strict=True)
-        self._flats = list({id(flat): flat for flat, *_ in self._places}.values())
         self.filled = [False] * len(self.working)
         self._filled_before = list(self.filled)
 
     def _flatten(self, weights: Mapping[str, nn.Parameter]) -> Tensor:
         sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights.values()]
         master = torch.zeros(sum(sizes), device=next(iter(weights.values())).device)
-        flat = _Flat(master.bfloat16(), master, torch.zeros_like(master))
         first = len(self.working)
-        for (name, weight), end in zip(weights.items(), accumulate(sizes), strict=True):
-            start = end - -(-weight.numel() // ALIGNMENT) * ALIGNMENT
-            part = slice(start, start + weight.numel())
-            working, float32, gradient = (tensor[part].view(weight.shape) for tensor in flat)
-            float32.copy_(weight.data)
-            weight.data = working.copy_(float32)
-            self.working.append(weight)
-            self.gradients.append(gradient)
-            self._names.append(name)
-            self._places.append((flat, start, end))
+        numbers = range(first, first + len(weights))
+        flat = _Flat(master.bfloat16(), master, torch.zeros_like(master), numbers)
+        self._flats.append(flat)
+        self.working += weights.values()
+        self._names += weights
+        self._starts += accumulate(sizes[:-1], initial=0)
+        for number, weight in zip(numbers, weights.values(), strict=True):
+            float32 = self._view(flat.master, number).copy_(weight.data)
+            weight.data = self._view(flat.working, number).copy_(float32)
+            self.gradients.append(self._view(flat.gradient, number))
             self._float32.append((weight, float32))
-        return self._segment(range(first, len(self.working)))
+        return master
 
-    def _segment(self, numbers: range) -> Tensor:
-        flat, start, _ = self._places[numbers[0]]
-        segment = slice(start, self._places[numbers[-1]][2])
-        tensor = flat.master[segment]
-        self._segments[id(tensor)] = tensor, numbers
-        return tensor
+    def _view(self, flat: Tensor, number: int) -> Tensor:
+        start, shape = self._starts[number], self.working[number].shape
+        return flat[start : start + shape.numel()].view(shape)
 
     def add_gradients(self) -> None:
         """Move the gradients of the working weights to the float32 gradients, which add up."""
@@ -214,17 +184,20 @@ class MasterWeights:
         plain = [weight.grad for weight in self._plain if weight.grad is not None]
         return [*(flat.gradient for flat in self._flats), *plain]
 
-    def prepare(self, optimizer: torch.optim.Optimizer) -> None:
+    def prepare(self) -> None:
         """Give the optimizer the gradients of the step, for the weights that have one."""
-        if any(len({self.filled[i] for i in run}) > 1 for _, run in self._segments.values()):
-            self._divide(optimizer, self.filled, self.moments(optimizer))
-        for tensor, numbers in self._segments.values():
-            flat, start, _ = self._places[numbers[0]]
-            gradient = flat.gradient[start : start + len(tensor)]
-            tensor.grad = gradient if self.filled[numbers[0]] else None
+        for flat in self._flats:
+            empty = [number for number in flat.numbers if not self.filled[number]]
+            flat.master.grad = flat.gradient if len(empty) < len(flat.numbers) else None
+            if flat.master.grad is not None:
+                masters = [self._view(flat.master, number) for number in empty]
+                self._before += [(master, master.clone()) for master in masters]
 
     def finish_step(self) -> None:
         """Write the updated weights to the model, and forget the gradients."""
+        for master, before in self._before:
+            master.copy_(before)
+        self._before.clear()
         self._write_working()
         self.filled = [False] * len(self.working)
         for weight in self._plain:
@@ -262,22 +235,17 @@ class MasterWeights:
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
         """Return the state of an optimizer for each weight by name, such as AdamW's moments."""
-        names = {id(weight): name for weight, name in self._plain.items()}
-        found: dict[str, dict[str, Tensor]] = {}
-        for tensor, state in optimizer.state.items():
-            if id(tensor) not in self._segments:
-                found[names[id(tensor)]] = dict(state)
-                continue
-            _, numbers = self._segments[id(tensor)]
-            for number in numbers:
-                _, start, _ = self._places[number]
-                begin, shape = start - self._places[numbers[0]][1], self.working[number].shape
-                part = slice(begin, begin + shape.numel())
-                found[self._names[number]] = {
-                    kind: values[part].view(shape) if values.ndim else values.clone()
-                    for kind, values in state.items()
+        state = optimizer.state
+        moments = {
+            name: dict(state[weight]) for weight, name in self._plain.items() if weight in state
+        }
+        for flat in self._flats:
+            for number in flat.numbers if flat.master in state else ():
+                moments[self._names[number]] = {
+                    kind: self._view(values, number) if values.ndim else values.clone()
+                    for kind, values in state[flat.master].items()
                 }
-        return found
+        return moments
 
     def load_moments(
         self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
@@ -287,39 +255,12 @@ class MasterWeights:
             if name in moments:
                 state = {kind: value.to(weight.device) for kind, value in moments[name].items()}
                 optimizer.state[weight] = state
-        # weights of several heads have been updated in different steps
-        steps = [float(moments[name]["step"]) if name in moments else None for name in self._names]
-        self._divide(optimizer, steps, moments)
-
-    def _divide(
-        self,
-        optimizer: torch.optim.Optimizer,
-        kinds: Sequence[Any],
-        moments: Mapping[str, Mapping[str, Tensor]],
-    ) -> None:
-        for group in optimizer.param_groups:
-            divided: list[Tensor] = []
-            for tensor in group["params"]:
-                if id(tensor) not in self._segments:
-                    divided.append(tensor)
-                    continue
-                _, numbers = self._segments.pop(id(tensor))
-                optimizer.state.pop(tensor, None)
-                for _, run in groupby(numbers, kinds.__getitem__):
-                    first, *others = run
-                    part = self._segment(range(first, first + 1 + len(others)))
-                    divided.append(part)
-                    self._join(optimizer, part, moments)
-            group["params"] = divided
-
-    def _join(self, optimizer: Any, tensor: Tensor, moments: Mapping[str, Any]) -> None:
-        _, numbers = self._segments[id(tensor)]
-        for number in numbers:
-            begin = self._places[number][1] - self._places[numbers[0]][1]
-            for kind, values in moments.get(self._names[number], {}).items():
-                state = optimizer.state[tensor]
-                if not values.ndim:
-                    state[kind] = values.to(tensor.device)
-                    continue
-                whole = state.setdefault(kind, torch.zeros_like(tensor))
-                whole[begin : begin + values.numel()] = values.flatten()
+        for flat in self._flats:
+            for number in flat.numbers:
+                state = optimizer.state[flat.master] if self._names[number] in moments else {}
+                for kind, value in moments.get(self._names[number], {}).items():
+                    if value.ndim:
+                        values = state.setdefault(kind, torch.zeros_like(flat.master))
+                        self._view(values, number).copy_(value)
+                    else:
+                        state[kind] = value.to(flat.master.device)

@@ -20,7 +20,7 @@ from finetune.evaluation.custom_metrics import custom_metrics, custom_scores
 from finetune.inference.loop import predict
 from finetune.models.adapters import plain_layers
 from finetune.models.graphs import use_of_graphs
-from finetune.models.master_weights import MasterWeights
+from finetune.models.master_weights import MasterWeights, cast_weights
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.progress import Reporter
@@ -279,6 +279,7 @@ class Scorer:
         self.folder.wait()
         accelerator = self.folder.accelerator
         best = model_to_device(self.task.model(self.folder.best), accelerator.device)
+        cast_weights(best, self.precision)
         validation, leaks = self.data.validation, leaked(self.dataset)
         metrics: dict[str, dict[str, float]] = {}
         # validation first: it calibrates what the others are scored with

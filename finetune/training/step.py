@@ -101,7 +101,7 @@ class Step:
         torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
 
         # the update of the float32 weights
-        self.masters.prepare(self.optimizer)
+        self.masters.prepare()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.masters.finish_step()
