@@ -125,15 +125,6 @@ class EncoderGraphs:
         recording.forward()
         return [state[:num_tokens].clone() for state in recording.states]
 
-    @contextlib.contextmanager
-    def shaped(self, shapes: RowShapes | None) -> Iterator[None]:
-        """Context in which rows have other shapes."""
-        before, self.shapes = self.shapes, shapes
-        try:
-            yield
-        finally:
-            self.shapes = before
-
     def shapes_of_predictions(self, rows: Sequence[Shape]) -> RowShapes:
         """Choose shapes for the rows of predictions, or keep the last ones if they suit, too."""
         shapes, last = RowShapes.of(rows, num_sizes=NUM_SIZES_OF_PREDICTIONS), self.predictions
@@ -169,7 +160,7 @@ class EncoderGraphs:
         self.seen[key] += 1
         if self.seen[key] < SIGHTINGS:
             return None
-        state = recorder.random_state()
+        state = recorder.random.get_rng_state()
         try:
             recording = self.recordings[key] = self._record(recorder, key, batch, row)
         except Exception as error:  # out of memory is one of them
@@ -178,7 +169,7 @@ class EncoderGraphs:
             self.reason = f"{' '.join(str(error).split()):.200}"
             self.report(f"CUDA graphs are not used: {self.reason}")
         finally:
-            recorder.set_random_state(state)
+            recorder.random.set_rng_state(state)
         return recording
 
     def _addresses(self) -> tuple[int, ...]:
@@ -187,10 +178,10 @@ class EncoderGraphs:
     def _record(self, recorder: Recorder, key: PassKey, batch: Batch, row: Batch) -> _Recording:
         passes = Passes(self.encoder, key, self.trained)
         row = replace(row.each(torch.clone), lengths=(), targets={}, host=None)
-        random_state = recorder.random_state()
+        random_state = recorder.random.get_rng_state()
 
         def plain() -> tuple[list[Tensor], list[Tensor]]:
-            recorder.set_random_state(random_state)
+            recorder.random.set_rng_state(random_state)
             return passes.forward(row), passes.backward()
 
         first, second = recorder.warm_up(plain), recorder.warm_up(plain)
@@ -208,10 +199,10 @@ class EncoderGraphs:
             return []
 
         forward, states = recorder.record(lambda: passes.forward(row))
-        kinds = (False, True) if key.has_gradients else ()
-        backward = {add: recorder.record(partial(move, add))[0] for add in kinds}
+        ways = (False, True) if key.has_gradients else ()
+        backward = {add: recorder.record(partial(move, add))[0] for add in ways}
         passes.live.clear()  # their memory is free for the next recording
-        recorder.set_random_state(random_state)
+        recorder.random.set_rng_state(random_state)
         forward()
         require_equal(states, first[0], second[0])
         for times, replay in enumerate(backward.values(), 1):
@@ -287,8 +278,12 @@ def replayed_predictions(encoder: Encoder, rows: Sequence[Shape]) -> Iterator[No
         return
     if encoder.graphs is None:
         encoder.graphs = EncoderGraphs(encoder, recorder=new_recorder())
-    with encoder.graphs.shaped(encoder.graphs.shapes_of_predictions(rows)):
+    graphs = encoder.graphs
+    before, graphs.shapes = graphs.shapes, graphs.shapes_of_predictions(rows)
+    try:
         yield
+    finally:
+        graphs.shapes = before
 
 
 @contextlib.contextmanager

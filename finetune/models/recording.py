@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ Action = Callable[[], None]
 class CallAgain:
     """Repeats a function by calling it again, where there are no CUDA graphs."""
 
+    random: Any = torch
+    """The module with the random state of the device."""
+
     def warm_up(self, run: Callable[[], T]) -> T:
         """Call the function where ``record`` does, without recording it."""
         return run()
@@ -36,17 +39,11 @@ class CallAgain:
 
         return replay, results
 
-    def random_state(self) -> Tensor:
-        """Return the state of the CPU's generator."""
-        return torch.get_rng_state()
-
-    def set_random_state(self, state: Tensor) -> None:
-        """Restore a state of the CPU's generator."""
-        torch.set_rng_state(state)
-
 
 class CudaRecorder:
     """Records CUDA graphs on the current device, all in one pool of memory."""
+
+    random: Any = torch.cuda
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
@@ -75,14 +72,6 @@ class CudaRecorder:
             raise
         return graph.replay, results
 
-    def random_state(self) -> Tensor:
-        """Return the state of the device's generator."""
-        return torch.cuda.get_rng_state()
-
-    def set_random_state(self, state: Tensor) -> None:
-        """Restore a state of the device's generator."""
-        torch.cuda.set_rng_state(state)
-
 
 Recorder = CallAgain | CudaRecorder
 """Records what functions do to tensors that stay in place."""
@@ -104,8 +93,7 @@ class GradientBuffers:
     def of(self, weight: nn.Parameter) -> Tensor:
         """Return the buffer of a weight."""
         if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
-            gradient: Tensor = self.masters.gradients[number]
-            return gradient
+            return self.masters.gradients[number]
         if id(weight) not in self.own:
             self.own[id(weight)] = torch.empty_like(weight, requires_grad=False)
         return self.own[id(weight)]
@@ -117,17 +105,16 @@ class GradientBuffers:
         """
         empty: list[Tensor] = []
         for weight in weights:
-            buffer = self.of(weight)
-            if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
-                if not self.masters.filled[number]:
-                    empty.append(buffer)
+            buffer, number = self.of(weight), self.numbers.get(id(weight))
+            if self.masters is not None and number is not None:
+                is_empty = not self.masters.filled[number]
                 self.masters.filled[number] = True
-                continue
-            if weight.grad is None:
-                empty.append(buffer)
-            elif weight.grad is not buffer:
-                buffer.copy_(weight.grad)
-            weight.grad = buffer
+            else:
+                is_empty = weight.grad is None
+                if weight.grad is not None and weight.grad is not buffer:
+                    buffer.copy_(weight.grad)
+                weight.grad = buffer
+            empty += [buffer] if is_empty else []
         if 0 < len(empty) < len(weights):
             torch._foreach_zero_(empty)
         return len(empty) < len(weights)

@@ -8,6 +8,7 @@ included.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,10 +214,32 @@ class EncodedExamples(Sequence[FlatSequences]):
         cls, chunks: Iterable[EncodedExamples], folder: Path | None = None
     ) -> EncodedExamples:
         """Concatenate chunks of examples: in memory, or in the files of a folder, mapped."""
-        joiner = _Joiner(folder)
-        for chunk in chunks:
-            joiner.add(chunk)
-        return joiner.finish()
+        joiner, num_cut, has_segments, has_targets = _Joiner(folder), 0, False, True
+        for chunk in chain(chunks, [cls.of([])]):  # one at least
+            num_cut += chunk.num_cut
+            sequences, segments = chunk.sequences, chunk.sequences.segments
+            has_segments |= segments is not None
+            has_targets &= sequences.targets is not None or not len(sequences)
+            if segments is None:
+                segments = np.zeros(len(sequences.ids.values), np.uint8)
+            joiner.append("segments", segments)
+            joiner.append("example", sequences.example)
+            joiner.append("window", sequences.window)
+            joiner.append_offsets("windows", chunk.offsets)
+            joiner.append_rows("ids", sequences.ids)
+            joiner.append_rows("words", sequences.words)
+            for name, target in (sequences.targets or {}).items() if has_targets else ():
+                joiner.append_rows(f"{TARGET}{name}", target)
+        arrays = {name: array.finish() for name, array in joiner.arrays.items()}
+        if not has_segments:
+            del arrays["segments"]
+        widths = joiner.widths
+        rows = {n: w for n, w in widths.items() if has_targets or not n.startswith(TARGET)}
+        if folder is not None:
+            kinds = {name: values.dtype.str for name, values in arrays.items()}
+            content = {"num_cut": num_cut, "rows": rows, "kinds": kinds}
+            (folder / ENTRY).write_text(json.dumps(content), encoding="utf-8")
+        return _assembled(arrays, rows, num_cut)
 
     @property
     def num_windows(self) -> Array:
@@ -249,97 +272,53 @@ class EncodedExamples(Sequence[FlatSequences]):
 
 
 class _Joiner:
-    """Joins the sequences of chunks of examples, in memory or in the files of a folder."""
+    """Arrays that grow in memory, or in the files of a folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.arrays: dict[str, _Growing] = {}
         self.widths: dict[str, int | None] = {}
-        self.ends: dict[str, int] = {}
-        self.num_cut = 0
-        self.has_targets = True
 
-    def add(self, chunk: EncodedExamples) -> None:
-        """Append the sequences of the next examples."""
-        sequences, segments = chunk.sequences, chunk.sequences.segments
-        if segments is not None and "segments" not in self.arrays and "ids.values" in self.arrays:
-            before = self.arrays["ids.values"].length
-            self._append("segments", np.zeros(before, np.uint8))  # none so far: all are 0
-        if segments is None and "segments" in self.arrays:
-            segments = np.zeros(len(sequences.ids.values), np.uint8)
-        if segments is not None:
-            self._append("segments", segments)
-        self._append("example", sequences.example)
-        self._append("window", sequences.window)
-        self._offsets("windows", chunk.offsets)
-        self._rows("ids", sequences.ids)
-        self._rows("words", sequences.words)
-        self.has_targets &= sequences.targets is not None
-        for name, target in (sequences.targets or {}).items() if self.has_targets else ():
-            self._rows(f"{TARGET}{name}", target)
-        self.num_cut += chunk.num_cut
-
-    def finish(self) -> EncodedExamples:
-        """Return the sequences, and describe their arrays in ``entry.json``."""
-        if not self.arrays:
-            self.add(EncodedExamples.of([]))
-        found = {name: array.finish() for name, array in self.arrays.items()}
-        rows = {
-            name: width
-            for name, width in self.widths.items()
-            if self.has_targets or not name.startswith(TARGET)
-        }
-        if self.folder is not None:
-            kinds = {name: values.dtype.str for name, values in found.items()}
-            content = {"num_cut": self.num_cut, "rows": rows, "kinds": kinds}
-            (self.folder / ENTRY).write_text(json.dumps(content), encoding="utf-8")
-        return _assembled(found, rows, self.num_cut)
-
-    def _append(self, name: str, values: Array) -> None:
+    def append(self, name: str, values: Array) -> None:
         if name not in self.arrays:
             self.arrays[name] = _Growing(self.folder and self.folder / f"{name}.bin")
         self.arrays[name].append(values)
 
-    def _offsets(self, name: str, offsets: Array) -> None:
-        if name not in self.ends:
-            self._append(name, np.zeros(1, np.int64))
-        end = self.ends.setdefault(name, 0)
-        self._append(name, offsets[1:] + end)
-        self.ends[name] = end + int(offsets[-1])
+    def append_offsets(self, name: str, offsets: Array) -> None:
+        if name not in self.arrays:
+            self.append(name, offsets[:1])
+        self.append(name, offsets[1:] + self.arrays[name].last)
 
-    def _rows(self, name: str, rows: Ragged) -> None:
-        same = self.widths.setdefault(name, rows.width) == rows.width
-        self.widths[name] = rows.width if same else None
-        self._append(f"{name}.values", rows.values)
-        self._offsets(f"{name}.offsets", rows.offsets)
+    def append_rows(self, name: str, rows: Ragged) -> None:
+        if name not in self.widths or len(rows.offsets) > 1:
+            same = self.widths.setdefault(name, rows.width) == rows.width
+            self.widths[name] = rows.width if same else None
+        self.append(f"{name}.values", rows.values)
+        self.append_offsets(f"{name}.offsets", rows.offsets)
 
 
 class _Growing:
     """An array that grows in memory, or in a file. Its type is the type of its first values."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.kind, self.length = path, WHOLE, 0
-        self.parts: list[Array] = []
-        self.file = None if path is None else path.open("wb")
+        self.kind = WHOLE
+        self.last = 0
+        self.file = io.BytesIO() if path is None else path.open("wb")
 
     def append(self, values: Array) -> None:
         if not len(values):
             return  # and so of no type
-        if not self.length:
+        if not self.file.tell():
             self.kind = values.dtype
-        self.length += len(values)
+        self.last = values[-1]
         values = values.astype(self.kind, casting="same_kind", copy=False)
-        if self.file is None:
-            self.parts.append(values)
-        else:
-            self.file.write(np.ascontiguousarray(values).data)
+        self.file.write(np.ascontiguousarray(values).data)
 
     def finish(self) -> Array:
-        """Return all values."""
-        if self.path is None or self.file is None:
-            return np.concatenate(self.parts) if self.parts else np.zeros(0, self.kind)
+        if isinstance(self.file, io.BytesIO):
+            return np.frombuffer(self.file.getbuffer(), self.kind)
         self.file.close()
-        return _mapped(self.path, self.kind.str)
+        return _mapped(Path(self.file.name), self.kind.str)
 
 
 def load_encoded(folder: Path) -> EncodedExamples:

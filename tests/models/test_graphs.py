@@ -503,6 +503,27 @@ def test_runs_are_equal_with_and_without_recordings(
     assert used[1].startswith("not used: ")
 
 
+@pytest.mark.parametrize(
+    ("variable", "steps", "use"),
+    [
+        ("1", graphs.FEWEST_STEPS, "used for 1 shapes"),
+        ("0", graphs.FEWEST_STEPS, "not used: turned off, or too few steps"),
+        ("1", graphs.FEWEST_STEPS - 1, "not used: turned off, or too few steps"),
+    ],
+)
+def test_passes_that_are_turned_off_or_few_run_plainly(
+    variable: str, steps: int, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "unsupported_reason", lambda encoder: "")
+    monkeypatch.setattr(graphs, "CudaRecorder", Pool)
+    monkeypatch.setenv("FINETUNE_CUDA_GRAPHS", variable)
+    encoder = encoder_of()
+    with graphs.replayed_training(encoder, lambda: [Shape(96, 8, 24)], steps):
+        encoder(batch_of(1, encoder.model, 4))
+        assert graphs.use_of_graphs(encoder) == use
+    assert encoder.graphs is None
+
+
 def test_the_passes_of_a_teacher_are_replayed_as_predictions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
