@@ -21,9 +21,18 @@ from finetune.types import UserError, abbreviated, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteOptions(FormatOption):
-    """Options of `finetune run SUITE`, besides the options of every task."""
+class SuiteRun(FormatOption, TrainingCommand):
+    """Train all recipes of a suite, and print a table of their scores.
 
+    All options of training apply too (`finetune classify --help`), to every recipe.
+
+    Examples:
+        finetune run glue --model roberta-base --seeds 5
+        finetune run small --only sentiment,nli
+    """
+
+    suite: Annotated[str, argument("SUITE")]
+    """Suite: a file, or the name of a packaged suite (`finetune run` lists them)."""
     out: Annotated[str | None, Help("FOLDER", group="output", common=True)] = None
     """Folder for the runs of all data sets and the table of scores. Default: `runs/SUITE`, with the
     name of --model. The same command continues there."""
@@ -49,21 +58,6 @@ class SuiteOptions(FormatOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteRun(SuiteOptions, TrainingCommand):
-    """Train all recipes of a suite, and print a table of their scores.
-
-    All options of training apply too (`finetune classify --help`), to every recipe.
-
-    Examples:
-        finetune run glue --model roberta-base --seeds 5
-        finetune run small --only sentiment,nli
-    """
-
-    suite: Annotated[str, argument("SUITE")]
-    """Suite: a file, or the name of a packaged suite (`finetune run` lists them)."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class LoadedSuite(SuiteRun):
     """The run of a suite with the command of each task."""
 
@@ -81,7 +75,7 @@ class LoadedSuite(SuiteRun):
         return Path(self.out or RUNS / "-".join(filter(None, parts)))
 
     def run(self) -> None:
-        """Train the members and print the table, or write the files of --submit."""
+        """Train the tasks and print the table, or write the files of --submit."""
         quiet_libraries()
         if self.submit is not None:
             from finetune.suites.submission import submit
@@ -98,27 +92,27 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
     Raises:
         UserError: The suite, an option, or the settings of a task are wrong.
     """
-    values, training_options = parsed_known("run", options_of(SuiteOptions), rest)
-    options: SuiteOptions = filled(SuiteOptions, values)
-    require_count("--seeds", options.seeds)
-    suite = load_suite(path, options.model)
-    data = dict(text.partition("=")[::2] for text in options.data)
+    options = [option for option in options_of(SuiteRun) if not option.positional]
+    values, training_options = parsed_known("run", options, rest)
+    suite, commands = load_suite(path, values.get("model")), dict[str, RecipeCommand]()
+    run = LoadedSuite(suite=path, loaded=suite, commands=commands, **values)
+    require_count("--seeds", run.seeds)
+    data = dict(text.partition("=")[::2] for text in run.data)
     for name, value in data.items():
         if name not in suite.tasks or not value:
             names, hint = abbreviated(suite.tasks, 30), did_you_mean(name, suite.tasks)
             raise UserError(f"--data {name}: write NAME=DATA, with a name of {names}.{hint}")
-    commands = {}
-    for task in suite.order([name.strip() for name in (options.only or "").split(",") if name]):
+    for task in suite.order([name.strip() for name in (run.only or "").split(",") if name]):
         name = task.recipe.task
-        suite_values = {"model": options.model, "seed": options.seed, "data": data.get(task.name)}
+        suite_values = {"model": run.model, "seed": run.seed, "data": data.get(task.name)}
         try:
             settings = parsed(name, task_command(name), training_options)
             settings |= {key: value for key, value in suite_values.items() if value is not None}
-            command = recipe_command(str(task.recipe.path), smoke=options.smoke)
+            command = recipe_command(str(task.recipe.path), smoke=run.smoke)
             commands[task.name] = filled(type(command), settings, command)
         except UserError as error:
             raise UserError(f"{task.name}: {error}") from error
         for setting in ("sizes", "folds", "resume", "init_from", "columns"):
             if setting in settings:
                 raise UserError(f"{flag(setting)} does not apply to a suite: leave it out.")
-    return LoadedSuite(suite=path, loaded=suite, commands=commands, **vars(options))
+    return run

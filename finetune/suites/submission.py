@@ -49,8 +49,6 @@ GLUE = {
     "AX.tsv": GlueFile("mnli", "test", 1104, _NLI, "nyu-mll/glue:ax"),
 }
 """The files of the GLUE server by name."""
-LOWEST, HIGHEST = 0.0, 5.0
-"""The range of the scores of STS-B."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 """Date of the files in the archive: equal predictions give equal archives."""
 
@@ -122,7 +120,7 @@ def glue_text(name: str, predictions: Sequence[Prediction]) -> str:
         if expected.labels and isinstance(label, str) and label in words:
             rows.append(f"{index}\t{words[label]}")
         elif not expected.labels and isinstance(label, float):
-            rows.append(f"{index}\t{min(max(label, LOWEST), HIGHEST):.3f}")
+            rows.append(f"{index}\t{min(max(label, 0.0), 5.0):.3f}")
         else:
             legal = f"one of {', '.join(expected.labels)}" if expected.labels else "a number"
             problem = (
