@@ -60,7 +60,10 @@ def publish(
     features: Any = TEXT,
     revision: str = "main",
 ) -> Path:
-    """Write a data set as ``push_to_hub`` does, or as a Parquet copy without a card."""
+    """Write a data set as ``push_to_hub`` does, or as a Parquet copy without a card.
+
+    ``features`` may be features by configuration.
+    """
     folder = hub.dataset(id, revision)
     shutil.rmtree(folder)
     card = []
@@ -68,7 +71,8 @@ def publish(
         for split, rows in splits.items():
             name = f"{config}/{split}/0000.parquet"
             (folder / name).parent.mkdir(parents=True)
-            datasets.Dataset.from_list([*rows], features=features).to_parquet(folder / name)
+            table = datasets.Dataset.from_list([*rows], features=features.get(config, features))
+            table.to_parquet(folder / name)
         files = [{"split": s, "path": f"{config}/{s}/*"} for s in splits]
         card.append({"config_name": config, "data_files": files})
     if revision == "main":

@@ -70,7 +70,7 @@ def copy_of_glue(hub: Hub) -> None:
             file = next(own, "AX.tsv")
             splits[f"test{part}"] = rows(name, ROWS.get(file, 8), blind=True)
         configs[name] = splits
-    publish(hub, "nyu-mll/glue", configs, features_of=features)
+    publish(hub, "nyu-mll/glue", configs, features)
 
 
 def small_server(monkeypatch: pytest.MonkeyPatch) -> None:
