@@ -123,8 +123,8 @@ class DataOptions(EncodingOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions:
-    """Options that name texts."""
+class InputOptions(DataOptions):
+    """Options of the commands that read texts or words of any format."""
 
     group: ClassVar[str] = "data"
 
@@ -134,11 +134,6 @@ class TextOptions:
     """File of texts or words; `-` reads standard input. Formats are JSON Lines, CSV, TSV, plain
     lines, CoNLL columns and more. A folder or a pattern such as 'new/*.jsonl' names several
     files."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputOptions(TextOptions, DataOptions):
-    """Options of the commands that read texts or words of any format."""
 
     def require_input(self, command: str) -> None:
         """Raise UserError unless there is one of the options."""
@@ -256,20 +251,15 @@ class HubOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderOptions(HubOptions, SpeedOptions):
-    """Options of the commands that run an encoder."""
-
-    def keywords(self) -> dict[str, Any]:
-        """The options as arguments of ``Embedder``."""
-        return dict(vars(self))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingOptions(EncoderOptions):
-    """Options of the commands that read texts of any length."""
+class ReadingOptions(HubOptions, SpeedOptions):
+    """Options of the commands that run an encoder on texts of any length."""
 
     group: ClassVar[str] = "encoder"
 
     max_length: int | None = None
     """Longest sequence in tokens; longer texts are read in windows. Default: the model's limit, at
     most 512."""
+
+    def keywords(self) -> dict[str, Any]:
+        """The options as arguments of ``Embedder``."""
+        return dict(vars(self))

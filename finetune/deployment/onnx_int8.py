@@ -42,7 +42,9 @@ def quantize(folder: Path, examples: Sequence[Any]) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph, full = folder / GRAPH, folder / "full.onnx"
-    outside = _files_of_weights(onnx.load(graph, load_external_data=False))
+    tensors = onnx.load(graph, load_external_data=False).graph.initializer
+    entries = [entry for tensor in tensors for entry in tensor.external_data]
+    outside = {entry.value for entry in entries if entry.key == "location"}  # files of weights
     model = onnx.load(graph)
     _copy_shared_weights(model)
     _divide_outliers(model, _ranges(model, folder, examples[:CALIBRATION_SEQUENCES]))
@@ -65,11 +67,6 @@ def quantize(folder: Path, examples: Sequence[Any]) -> None:
         logger.setLevel(level)
     for name in {*outside, full.name, f"{full.name}.data"}:
         (folder / name).unlink(missing_ok=True)
-
-
-def _files_of_weights(model: Any) -> set[str]:
-    entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
-    return {entry.value for entry in entries if entry.key == "location"}
 
 
 def _save(model: Any, path: Path) -> None:

@@ -45,20 +45,14 @@ def _build(
     return Tables.of(SUBWORDS, gold, predicted, items, predictions=predictions, **facts)
 
 
-def _subword_counts(tables: Tables) -> np.ndarray:
-    # These columns are correct (or summed loss) and number of each sequence [N, 2].
-    return item_counts(tables)[:, ::2]
-
-
 def _subword_losses(tables: Tables) -> np.ndarray:
-    return _summed([prediction.losses for prediction in tables.predictions])
+    # The sum and number of each sequence [N, 2].
+    losses = [prediction.losses for prediction in tables.predictions]
+    return np.array([(math.fsum(loss), len(loss)) for loss in losses], dtype=float)
 
 
 def _boundary_losses(tables: Tables) -> np.ndarray:
-    return _summed([prediction.boundary_losses or () for prediction in tables.predictions])
-
-
-def _summed(losses: Sequence[Sequence[float]]) -> np.ndarray:
+    losses = [prediction.boundary_losses or () for prediction in tables.predictions]
     return np.array([(math.fsum(loss), len(loss)) for loss in losses], dtype=float)
 
 
@@ -66,11 +60,6 @@ def _next_sentence_counts(tables: Tables) -> np.ndarray:
     known = [(p.follows, p.follows_score) for p in tables.predictions]
     rows = [(s is not None and f == (s >= 0.5), s is not None) for f, s in known]
     return np.array(rows, dtype=np.int64)
-
-
-def _perplexity(sums: np.ndarray) -> np.ndarray:
-    perplexity: np.ndarray = np.exp(mean(sums))
-    return perplexity
 
 
 def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[Any]:
@@ -119,9 +108,9 @@ SUBWORDS = PredictionType(
     key="subwords",
     wording=Wording("subwords", "text"),
     metrics={
-        "mlm_accuracy": Metric(_subword_counts, mean),
+        "mlm_accuracy": Metric(lambda tables: item_counts(tables)[:, ::2], mean),
         "mlm_loss": Metric(_subword_losses, mean),
-        "perplexity": Metric(_subword_losses, _perplexity),
+        "perplexity": Metric(_subword_losses, lambda sums: np.exp(mean(sums))),
         "sbo_loss": Metric(
             _boundary_losses,
             mean,
