@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.annotation import brat, doccano, inclusive, label_studio, prodigy, spacy
-from finetune.annotation.rows import (
-    ANNOTATORS,
-    AnnotatedRow,
-    Annotations,
-    counted,
-)
+from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, Annotations, counted
 from finetune.config.recipes import local_path
 from finetune.config.values import conforms
 from finetune.data import texts, token_records, tokens

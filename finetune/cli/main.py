@@ -101,9 +101,7 @@ def _without(*streams: Callable[[IO[str]], AbstractContextManager[Any]]) -> Iter
         yield
 
 
-def _with_verbosity(
-    arguments: list[str],
-) -> tuple[list[str], AbstractContextManager[None]]:
+def _with_verbosity(arguments: list[str]) -> tuple[list[str], AbstractContextManager[None]]:
     before, after = before_dashes(arguments)
     quiet, verbose = (option in before for option in OPTIONS_OF_ALL)
     if quiet and verbose:

@@ -34,11 +34,7 @@ from finetune.pretraining.model import MOST_TARGETS, require_next_sentence
 from finetune.pretraining.packing import large_documents, packed_documents
 from finetune.pretraining.sentence_pairs import PACKED, SentencePairs, pair_notes
 from finetune.tasks.base import ENCODE_CHUNK, EncodeChunk, Gather, Task, encode_all
-from finetune.tasks.definition import (
-    load_tokenizer,
-    sequence_limit,
-    starting_config,
-)
+from finetune.tasks.definition import load_tokenizer, sequence_limit, starting_config
 from finetune.types import (
     Batch,
     MaskedPrediction,

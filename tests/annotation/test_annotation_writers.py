@@ -125,10 +125,7 @@ def test_utf_16_of_doccano(spans: Annotations, tmp_path):
     row["label"] = [[16, 25, "LOC"]]
     assert read_annotations(write_jsonl(tmp_path / "a.jsonl", [row])).rows[0].character_spans[0][
         :2
-    ] == (
-        16,
-        25,
-    )
+    ] == (16, 25)
 
 
 def test_words_with_tags(tmp_path):

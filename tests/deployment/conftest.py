@@ -8,13 +8,7 @@ import pytest
 
 from tests.laboratory import trained
 
-TASKS = {
-    "texts": "classify",
-    "pairs": "nli",
-    "tags": "tag",
-    "nested": "ner",
-    "choices": "choice",
-}
+TASKS = {"texts": "classify", "pairs": "nli", "tags": "tag", "nested": "ner", "choices": "choice"}
 """The task of each run."""
 
 

@@ -342,12 +342,7 @@ def argument_cases() -> Iterator[Case]:
         )
 
 
-CASES = [
-    *data_cases(),
-    *saved_cases(),
-    *recipe_cases(),
-    *argument_cases(),
-]
+CASES = [*data_cases(), *saved_cases(), *recipe_cases(), *argument_cases()]
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
