@@ -55,7 +55,7 @@ def _answer(answer: Any, row: Mapping[str, Any]) -> str:
         scores = row.get("scores") or {}
         return BETWEEN.join(f"{name} {scores[name]:.2f}" for name in answer) or "no label"
     if row.get("withheld") is not None:
-        return f"withheld: {row['withheld']}"
+        return f"abstained: {row['withheld']}"
     if isinstance(answer, float):
         return f"{answer:.4g}"
     shown = "no answer" if answer in (None, "") else str(answer)

@@ -161,8 +161,8 @@ def _require_export(task: Task, source: Path) -> None:
         )
     if not reason and "distance" in task.state.decisions:
         reason = (
-            "it withholds answers for texts unlike its training data, whose distance a graph does "
-            "not measure: remove that with `finetune thresholds RUN --reset`"
+            "it abstains for out-of-distribution texts, whose distance a graph does not measure: "
+            "remove that with `finetune thresholds RUN --reset`"
         )
     if reason:
         raise UserError(f"{source}: {reason}.")

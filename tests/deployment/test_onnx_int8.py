@@ -71,7 +71,7 @@ def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
     assert "int8: validation accuracy" in outcome.out, outcome
     run("thresholds", tmp_path / "run", "--unlike", "0.5")
     refused = run(*command[:-1], "--out", tmp_path / "other")
-    one_line(refused, "withholds answers for texts unlike its training data")
+    one_line(refused, "abstains for out-of-distribution texts")
     run("thresholds", tmp_path / "run", "--reset")
     run("thresholds", tmp_path / "run", "--coverage", "0.1")
     run(*command[:-1], "--out", tmp_path / "other").ok()

@@ -149,7 +149,7 @@ def test_on_a_terminal_a_text_gets_a_line_for_people(monkeypatch: pytest.MonkeyP
 LINES = [
     ({"label": "pos", "score": 0.912}, "pos 0.91"),
     ({"label": ["a", "b"], "scores": {"a": 0.9, "b": 0.6, "c": 0.1}}, "a 0.90   b 0.60"),
-    ({"label": None, "score": 0.5, "withheld": "pos"}, "withheld: pos"),
+    ({"label": None, "score": 0.5, "withheld": "pos"}, "abstained: pos"),
     ({"label": 2.54321}, "2.543"),
     ({"answer": "", "score": 0.5}, "no answer 0.50"),
     ({"words": ["a", "b"], "tags": ["DET", "N"], "scores": [1, 1]}, "a DET   b N"),
