@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from finetune import UserError
-from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.decisions.abstaining import Answers, at_risk, upper_bound
 from finetune.evaluation.decisions.sets import fit_sets, table_of_sets
-from finetune.evaluation.prediction_types import Tables
+from finetune.evaluation.items import Tables
+from finetune.evaluation.predictions import align_runs
 
 
 def sample(scored: Tables, rng: np.random.Generator, number: int) -> Tables:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
-from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.metrics import score
-from finetune.evaluation.predictions import GoldSource
+from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.tasks import task_class
 from finetune.types import Example

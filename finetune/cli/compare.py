@@ -236,24 +236,24 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
 
 
 def _notes(comparison: SystemComparison, names: Sequence[str]) -> list[str]:
-    pairs = zip(names, comparison.withheld, strict=True)
-    withheld = [f"{name}: {note}" for name, note in pairs if note]
-    return [*filter(None, [comparison.positive_note]), *withheld]
-
-
-def _in_percent(score: TableScore) -> bool:
-    from finetune.evaluation.prediction_types import score_limits
-
-    return math.isfinite(score_limits(score.metric)[1])
+    pairs = zip(names, comparison.abstained, strict=True)
+    abstained = [f"{name}: {note}" for name, note in pairs if note]
+    return [*filter(None, [comparison.positive_note]), *abstained]
 
 
 def _score_cell(score: TableScore) -> ScoreCell:
-    percent = _in_percent(score)
+    percent = _in_percent(score.metric)
     mean, deviation = (
         None if value is None else f"{100 * value:.2f}" if percent else f"{value:.4f}"
         for value in (score.score.value, score.deviation)
     )
     return ScoreCell(mean or "", deviation, score.best, score.significant)
+
+
+def _in_percent(metric: str) -> bool:
+    from finetune.evaluation.prediction_types import score_limits
+
+    return math.isfinite(score_limits(metric)[1])
 
 
 def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: int) -> str:
@@ -268,7 +268,7 @@ def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: i
         f"randomization ({quantity(resamples, 'resample')}, seed {seed}), adjusted for "
         f"{quantity(tests, 'comparison')} (Holm, 1979)."
     )
-    percent = "in percent, " if any(map(_in_percent, scores)) else ""
+    percent = "in percent, " if any(_in_percent(score.metric) for score in scores) else ""
     return f"Scores: {percent}{mean}; the best in bold.{tested if tests else ''}"
 
 

@@ -17,7 +17,6 @@ from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.error_analysis import Analysis, ErrorCase
-    from finetune.reporting.rendering import Table
 
 ON_A_PAGE, IN_A_TEXT = 300, 10
 """Examples with errors on a page, and errors of each category in a text, if --examples is unset."""
@@ -112,7 +111,7 @@ class Report(ReasonOptions, GoldOptions, Command):
 
 def print_analysis(analysis: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
-    from finetune.evaluation.decisions.abstaining import withheld_note
+    from finetune.evaluation.decisions.abstaining import abstained_note
     from finetune.evaluation.positive import metric_title
     from finetune.reporting.analysis import analysis_tables
 
@@ -124,25 +123,21 @@ def print_analysis(analysis: Analysis, num_examples: int) -> None:
     overall = {name: value for name, value in analysis.scores.items() if ":" not in name}
     titles = {metric_title(name, analysis.run.positive): value for name, value in overall.items()}
     show("  ".join(f"{title} {shown_value(value)}" for title, value in titles.items()))
-    for note in filter(None, (analysis.positive_note, withheld_note(analysis.run))):
+    for note in filter(None, (analysis.positive_note, abstained_note(analysis.run))):
         show(note)
     for name, table in analysis_tables(analysis).items():
-        if name in analysis.tables:
-            show()
-            _print_subgroups(name, table)
+        if name not in analysis.tables:
+            continue
+        show()
+        if name == "confusion" and len(table.rows) > MOST_COLUMNS:
+            show(f"(the confusion matrix of {len(table.rows)} labels: --format csv)")
+        else:
+            rows = table.rows[:MOST_ROWS] if name == "confused" else table.rows
+            print_table(table.columns, rows, table.caption)
     if analysis.type.lists_errors:
         show()
         _print_calibration(analysis)
         _print_errors(analysis, num_examples)
-
-
-def _print_subgroups(name: str, table: Table) -> None:
-    rows = table.rows
-    if name == "confusion" and len(rows) > MOST_COLUMNS:
-        show(f"(the confusion matrix of {len(rows)} labels: --format csv)")
-    else:
-        rows = rows[:MOST_ROWS] if name == "confused" else rows
-        print_table(table.columns, rows, table.caption)
 
 
 def _print_calibration(analysis: Analysis) -> None:

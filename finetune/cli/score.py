@@ -62,11 +62,10 @@ class Score(FormatOption, DataOptions, Command):
             self._score(predictions, data, column_map(columns))
 
     def _score(self, predictions: Path, gold: str | None, usual: Mapping[str, str] | None) -> None:
-        from finetune.evaluation.alignment import align_runs
-        from finetune.evaluation.decisions.abstaining import withheld_note
+        from finetune.evaluation.decisions.abstaining import abstained_note
         from finetune.evaluation.decisions.costs import read_costs
         from finetune.evaluation.metrics import score
-        from finetune.evaluation.predictions import GoldSource
+        from finetune.evaluation.predictions import GoldSource, align_runs
 
         source = GoldSource(
             gold=gold,
@@ -86,5 +85,5 @@ class Score(FormatOption, DataOptions, Command):
         by_position = "Aligned by position: one of the files has no ids."
         unsure = aligned.aligned_by == "position" and usual is None  # not predicted from gold
         notes = [by_position if unsure else "", aligned.positive_note]
-        for note in filter(None, [*notes, withheld_note(tables)]):
+        for note in filter(None, [*notes, abstained_note(tables)]):
             show(note, error=True)

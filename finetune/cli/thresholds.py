@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,7 +27,7 @@ LEAST = 1e-6
 GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "unlike", "costs")
 """The options of which one is given."""
 _OF_ANSWERS = {"thresholds", "confidence", "costs"}
-"""The rules of which one decides the answers of a model."""
+"""The rules of which one decides the answers of a model: a new one replaces them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +85,11 @@ class Thresholds(FormatOption, Command):
 
     def run(self) -> None:
         """Choose, save the choice, and print what it does."""
+        from finetune.evaluation.runs import CHECKSUMS, write_run_checksums
         from finetune.inference.vectors import FILE as DISTANCE_FILE
-        from finetune.tasks import model_folder, saved_task
+        from finetune.tasks import model_folder, replace_state, saved_task
 
-        goal = self._goal_name()
+        self._check_goal()
         folder, model = Path(self.folder), model_folder(self.folder)
         if not (folder.exists() or self.dry_run):
             raise UserError(
@@ -97,53 +97,56 @@ class Thresholds(FormatOption, Command):
                 "download the model into a folder."
             )
         task = saved_task(model)
-        record: Any = task.state
+        state: Any = task.state
         no_thresholds: dict[str, Any] = {"thresholds": {}} if _chooses_labels(task) else {}
         if self.reset:
             (model / DISTANCE_FILE).unlink(missing_ok=True)
-            self._save(task, no_thresholds | {"decisions": {}}, model)
+            choice, fields = None, no_thresholds | {"decisions": {}}
+        else:
+            choice = self._chosen(task, model)
+            replaced = _OF_ANSWERS if _OF_ANSWERS & choice.fields.keys() else set()
+            decisions = {n: value for n, value in state.decisions.items() if n not in replaced}
+            fields = (no_thresholds if replaced else {}) | {"decisions": decisions}
+            for name, value in choice.fields.items():
+                (fields if name == "thresholds" else decisions)[name] = value
+        if not self.dry_run:
+            replace_state(replace(task, state=replace(state, **fields)), model)
+            if (model.parent / CHECKSUMS).is_file():
+                write_run_checksums(model.parent)
+        if choice is None:
             show(f"{model}: thresholds and decisions removed.")
-            return
-        choice = self._chosen(goal, task, model)
-        replaced = _OF_ANSWERS if _OF_ANSWERS & choice.fields.keys() else set()  # one rule decides
-        decisions = {n: value for n, value in record.decisions.items() if n not in replaced}
-        fields = (no_thresholds if replaced else {}) | {"decisions": decisions}
-        for name, value in choice.fields.items():
-            (fields if name == "thresholds" else decisions)[name] = value
-        if not self.dry_run:
-            self._save(task, fields, model)
-        if self.format == "json":
+        elif self.format == "json":
             show(json.dumps(choice.content, indent=2, ensure_ascii=False))
-            return
-        if choice.title:
-            self.note(choice.title)
-        tables = [
-            (title, tuple(rows[0]), [tuple(row.values()) for row in rows])
-            for title, rows in choice.tables.items()
-        ]
-        print_tables(self.format, *tables)
-        for note in choice.notes:
-            self.note(note)
-        if not self.dry_run:
-            self.note(f"saved in {model}: `finetune predict` uses it; --reset removes it.")
+        else:
+            if choice.title:
+                self.note(choice.title)
+            tables = [
+                (title, tuple(rows[0]), [tuple(row.values()) for row in rows])
+                for title, rows in choice.tables.items()
+            ]
+            print_tables(self.format, *tables)
+            for note in choice.notes:
+                self.note(note)
+            if not self.dry_run:
+                self.note(f"saved in {model}: `finetune predict` uses it; --reset removes it.")
 
-    def _chosen(self, goal: str, task: Task, model: Path) -> Choice:
+    def _chosen(self, task: Task, model: Path) -> Choice:
         from finetune.evaluation.decisions import abstaining, costs, label_thresholds, sets
         from finetune.evaluation.prediction_types import TYPES
         from finetune.evaluation.runs import RunFolder
         from finetune.inference.vectors import choose_distance
 
-        record: Any = task.state
+        state: Any = task.state
         split = self.split
         if self.unlike is not None:
             return choose_distance(task, model, split, self.unlike, save=not self.dry_run)
         if self.costs is not None:
-            type, labels = TYPES[record.prediction_type], list(record.labels)
+            type, labels = TYPES[state.prediction_type], list(state.labels)
             return costs.choose_costs(self.costs, labels, type, self._runs(), split)
         if self.sets is not None:
             how = self.set_scores, self.per_class
             return sets.choose_sets(self._runs(), split, self.sets, *how)
-        if goal in ("risk", "coverage"):
+        if self.risk is not None or self.coverage is not None:
             validated = RunFolder.open(Path(self.folder)).config.get("validation") != "none"
             chose_epoch = split == "validation" and validated
             wanted = self.risk, self.coverage, self.delta
@@ -152,31 +155,20 @@ class Thresholds(FormatOption, Command):
             raise UserError(
                 f"{self.folder}: --metric, --precision and --recall are for labels of texts; "
                 "`ner` (--calibrate types) and `qa` choose thresholds in training. Give --risk or "
-                "--coverage to withhold answers."
+                "--coverage to abstain."
             )
-        label_goal = label_thresholds.Goal(self.metric, self.precision, self.recall)
-        of_model = list(record.labels), record.positive, record.threshold
-        runs = self._runs(record.positive)
-        return label_thresholds.choose_thresholds(
-            runs, split, *of_model, label_goal, folder=self.folder
-        )
+        goal = label_thresholds.Goal(self.metric, self.precision, self.recall)
+        of_model = list(state.labels), state.positive, state.threshold
+        runs = self._runs(state.positive)
+        return label_thresholds.choose_thresholds(runs, split, *of_model, goal, folder=self.folder)
 
-    def _save(self, task: Task, fields: Mapping[str, Any], model: Path) -> None:
-        from finetune.evaluation.runs import CHECKSUMS, write_run_checksums
-        from finetune.tasks import replace_state
-
-        replace_state(replace(task, state=replace(task.state, **fields)), model)
-        if (model.parent / CHECKSUMS).is_file():
-            write_run_checksums(model.parent)
-
-    def _goal_name(self) -> str:
+    def _check_goal(self) -> None:
         goals = [name for name in GOALS if getattr(self, name) is not None]
         if len(goals) > 1:
             raise UserError(f"{flag(goals[0])} and {flag(goals[1])}: give one goal.")
         for name in ("precision", "recall", "risk", "coverage", "sets", "unlike", "delta"):
             value = getattr(self, name)
-            last = name in ("precision", "recall", "coverage")  # 1 is legal
-            most = 1.0 if last else 1 - LEAST
+            most = 1.0 if name in ("precision", "recall", "coverage") else 1 - LEAST
             if value is not None and not LEAST <= value <= most:
                 raise UserError(f"--{name} must be from {LEAST:g} to {most:.7g}, not {value:g}.")
         if (self.per_class or self.set_scores != "probability") and self.sets is None:
@@ -186,11 +178,9 @@ class Thresholds(FormatOption, Command):
         if self.reset and (goals or self.dry_run):
             other = flag(goals[0]) if goals else "--dry-run"
             raise UserError(f"--reset removes what was saved: leave out {other}.")
-        return goals[0] if goals else ""
 
     def _runs(self, positive: str | None = None) -> dict[str, Tables]:
-        from finetune.evaluation.alignment import align_runs
-        from finetune.evaluation.predictions import GoldSource
+        from finetune.evaluation.predictions import GoldSource, align_runs
         from finetune.evaluation.runs import RunFolder
 
         runs, opened = {}, RunFolder.open(Path(self.folder))
@@ -211,4 +201,4 @@ def _chooses_labels(task: Task) -> bool:
     from finetune.evaluation.prediction_types import TYPES
 
     type = TYPES[task.state.prediction_type]
-    return type.takes_thresholds and (type.one_class or bool(task.state.threshold_labels))
+    return type.classes == "label" and (type.one_class or bool(task.state.threshold_labels))

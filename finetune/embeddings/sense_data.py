@@ -31,10 +31,9 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    grouped,
 )
 from finetune.evaluation.metrics import RATES, Metric, f1, item_counts
-from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
+from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import SenseTarget, TokenExample, UserError
 
@@ -244,9 +243,7 @@ def _words(sentence: Element, gold: Mapping[str, list[str]]) -> dict[str, Any]:
     return {"tokens": tokens, "targets": targets}
 
 
-def _build(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], **facts: Any
-) -> Tables:
+def _items(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], _: Any) -> Items:
     # As in the scorer of Raganato et al. (2017), any gold sense is correct, and several predicted
     # senses share the credit.
     credit = [
@@ -254,8 +251,7 @@ def _build(
         for right, senses in zip(gold, predicted, strict=True)
     ]
     answered = (tuple(senses) or None for senses in predicted)
-    items = Items.of(range(len(gold)), gold, answered, credit=np.array(credit))
-    return Tables.of(SENSES, gold, predicted, items, **facts)
+    return Items.of(range(len(gold)), gold, answered, credit=np.array(credit))
 
 
 def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
@@ -276,29 +272,21 @@ def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> tuple[st
     return _keys(row.get("senses", ()))  # none of a target that a system leaves out
 
 
-def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
-    if file.ids is None:
-        raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
-    keys = [target.key for target in gold.examples]
-    places = [target.where for target in gold.examples]
-    order = file.indices_of(keys, places, gold.name, [False] * len(keys))
-    pairs = [
-        (target, ("", {}) if row is None else file.rows[row])
-        for target, row in zip(gold.examples, order, strict=True)
-        if target.senses
-    ]
-    if not pairs:
-        raise DataError(f"{gold.name}: {type.without_gold}")
-    predicted = [_parse(row, where, target) for target, (where, row) in pairs]
-    return type.tables_of([target for target, _ in pairs], predicted), "id"
-
-
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
     names = [target.pos for target in tables.examples]
     order, counts = sorted({*names} - {""}), item_counts(tables)
     if not names:
         return {}
-    return {"pos": grouped(tables.items.example, names, order, counts, _rates, "f1", f1)}
+    grouping = Grouping(
+        example=tables.items.example,
+        names=names,
+        counts=counts,
+        order=order,
+        row=_rates,
+        score="f1",
+        value=f1,
+    )
+    return {"pos": grouping}
 
 
 def _rates(sums: np.ndarray) -> dict[str, Any]:
@@ -314,16 +302,14 @@ SENSES = PredictionType(
     default="f1",
     gold=lambda target: target.senses or None,
     value=lambda senses: senses,
-    build=_build,
+    items=_items,
     parse=_parse,
     read_gold=_read_gold,
     gold_of_row=_target_of_row,
     asked=lambda target: target.key,
-    align=_align,
     document=lambda target: target.document,
     groupings=_groupings,
     without_gold="no target has gold senses.",
-    needs_training=False,
     may_leave_out=True,
     lists_errors=False,
 )

@@ -25,7 +25,8 @@ from finetune.embeddings.sentence_objectives import OBJECTIVES, Objective
 from finetune.embeddings.sentence_rows import scored_rows, with_half
 from finetune.embeddings.settings import SentenceConfig
 from finetune.embeddings.vectors import unit_vectors
-from finetune.evaluation.prediction_types import TYPES, score
+from finetune.evaluation.metrics import score
+from finetune.evaluation.prediction_types import TYPES
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, FlatSequences, Ragged

@@ -56,23 +56,22 @@ def baselines_of(
 ) -> dict[str, Baseline]:
     """Return the accuracy of the rule that reads no text, by split.
 
-    The rule is to predict the most frequent training label, and for multiple choice the better one
-    of choosing at random and of choosing the most frequent position in training.
+    It predicts the most frequent label of training; of choices, the better one of a random choice
+    and of the most frequent position.
     """
-    train = Examples.of(splits["train"])
-    if train.kind is ChoiceQuestion:
-        return {
-            split: _of_choices(train, splits[split])
-            for split, values in metrics.items()
-            if split in splits and "accuracy" in values
-        }
-    counts, found = Counter(_gold_names(train)), dict[str, Baseline]()
-    for split, values in metrics.items() if counts else ():
+    train, baselines = Examples.of(splits["train"]), dict[str, Baseline]()
+    of_choices = train.kind is ChoiceQuestion
+    counts = Counter() if of_choices else Counter(_gold_names(train))
+    for split, values in metrics.items():
         metric = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
-        if metric is not None and split in splits:
+        if metric is None or split not in splits:
+            continue
+        if of_choices:
+            baselines[split] = _of_choices(train, splits[split])
+        elif counts:
             label, gold = counts.most_common(1)[0][0], list(_gold_names(splits[split]))
-            found[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
-    return found
+            baselines[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
+    return baselines
 
 
 def _of_choices(train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
@@ -87,10 +86,7 @@ def _of_choices(train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
 
 
 def selection_note(metrics: Mapping[str, object], validation: str) -> str:
-    """Return that the split of the scores also selected the model; empty if test has scores.
-
-    ``metrics`` are the scores by split, ``validation`` is the setting of the run.
-    """
+    """Return that the split of the scores also selected the model; empty if test has scores."""
     splits = {split.split("_")[0] for split in metrics}
     if validation == "none" or "test" in splits or "validation" not in splits:
         return ""

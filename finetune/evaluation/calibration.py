@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from finetune.evaluation.metrics import NUM_BINS, bin_counts, calibration_error
-from finetune.evaluation.temperature import log_probabilities, probabilities_of, tempered
 from finetune.types import IGNORED, LabelSet, TokenPrediction, quantity
 
 LOWEST, HIGHEST = 0.05, 20.0
@@ -82,10 +81,7 @@ def word_calibration_scores(
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
-    """Return the temperature under which the gold classes [N] are most likely, 1 without any.
-
-    The negative log-likelihood of ``logs`` [N, C] is convex in 1 / temperature.
-    """
+    """Return the temperature under which the gold classes [N] are most likely, 1 without any."""
     from scipy.optimize import minimize_scalar  # imported late: it costs half a second
 
     if len(logs) == 0:
@@ -130,3 +126,39 @@ def fit_on_words(
     gold = np.array([tag for tags, _ in pairs for tag in tags], dtype=int)
     known = gold != IGNORED
     return fit_and_describe(np.concatenate([rows for _, rows in pairs])[known], gold[known])
+
+
+# --- Probabilities under a temperature ------------------------------------------------------------
+
+
+def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> np.ndarray:
+    """Return probabilities [..., C] with their logits divided by a temperature."""
+    logs = log_probabilities(probabilities, independent)
+    scaled: np.ndarray = np.exp(tempered(logs, temperature))
+    return scaled[..., 1] if independent else scaled
+
+
+def probabilities_of(ids: Sequence[int], logs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """Return the probabilities [W] of tags [W] from log-probabilities [W, C] and a temperature."""
+    if temperature != 1.0:
+        logs = tempered(logs, temperature)
+    probabilities: np.ndarray = np.exp(logs[np.arange(len(ids)), ids])
+    return probabilities
+
+
+def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:
+    """Return log-probabilities [N, C] with their logits divided by a temperature."""
+    scaled = logs / temperature
+    scaled -= scaled.max(-1, keepdims=True)
+    scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
+    return scaled
+
+
+def log_probabilities(probabilities: np.ndarray, independent: bool) -> np.ndarray:
+    """Return finite logarithms of probabilities [..., C], or [..., 2] of no and of yes for each
+    ``independent`` probability [...]."""
+    if independent:
+        probabilities = np.clip(probabilities, 1e-15, 1 - 1e-15)
+        return np.stack([np.log1p(-probabilities), np.log(probabilities)], axis=-1)
+    logs: np.ndarray = np.log(np.maximum(probabilities, np.finfo(float).tiny))
+    return logs

@@ -9,17 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from finetune.config.metric_properties import properties_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
-from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.custom_metrics import load_metric
-from finetune.evaluation.decisions.abstaining import withheld_note
-from finetune.evaluation.items import Tables
+from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
-from finetune.evaluation.predictions import GoldSource
+from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import find_system, read_summary
 from finetune.evaluation.significance import (
@@ -41,21 +37,14 @@ from finetune.types import UserError, quantity
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions:
-    """Options of a comparison.
-
-    Attributes:
-        source: The gold, and how it is read.
-        metric: The metric of training by default; `FILE.py:FUNCTION` is a custom one.
-        split: The split whose predictions are read from run folders.
-        unit: The resampling unit, ``example`` or ``document``.
-        resamples: The number of resamples of each test.
-        seed: The seed of the resamples.
-    """
+    """Options of a comparison."""
 
     source: GoldSource = field(default_factory=GoldSource)
     metric: str | None = None
+    """By default the metric of training; `FILE.py:FUNCTION` is a custom one."""
     split: str = "test"
     unit: str = "example"
+    """The resampling unit, ``example`` or ``document``."""
     resamples: int = 10_000
     seed: int = 0
     run_files: bool = True
@@ -68,10 +57,7 @@ class ComparisonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """The counts of a metric for each run of each system on the same gold.
-
-    ``unit`` is texts, sentences, targets or documents.
-    """
+    """The counts of a metric for each run of each system on the same gold."""
 
     files: Sequence[tuple[Path, ...]]
     counts: Sequence[Sequence[Counts]]
@@ -81,15 +67,15 @@ class Counted:
     gold: str
     aligned_by: str
     positive_note: str
-    withheld: Sequence[str]
-    """What each system withholds; empty for nothing."""
+    abstained: Sequence[str]
+    """How often each system abstains; empty for never."""
     options: ComparisonOptions
 
     @property
     def how(self) -> dict[str, Any]:
         """The arguments of tests and intervals."""
-        options, limits = self.options, score_limits(self.metric)
-        return {"num_resamples": options.resamples, "seed": options.seed, "limits": limits}
+        resamples, seed = self.options.resamples, self.options.seed
+        return {"num_resamples": resamples, "seed": seed, "limits": score_limits(self.metric)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +106,15 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         lower = properties_of(metric).lower_is_better
     units = type.wording.example
     if options.unit == "document":
-        units, documents = "document", _document_indices(aligned.runs[0], aligned.gold)
-        counts = [replace(each, unit=documents) for each in counts]
-    remaining = iter(counts)
-    of_runs = map(withheld_note, aligned.runs)
-    withheld = [list(dict.fromkeys(next(of_runs) for _ in system)) for system in files]
+        first, units = aligned.runs[0], "document"
+        if all(type.document(example) is None for example in first.examples):
+            raise DataError(
+                f"{aligned.gold}: --unit document: its examples name no documents: -DOCSTART- or "
+                "# newdoc lines in columns, a column `document` in tables; or leave --unit out."
+            )
+        counts = [replace(each, unit=first.clusters) for each in counts]
+    remaining, of_runs = iter(counts), map(abstained_note, aligned.runs)
+    notes = [dict.fromkeys(next(of_runs) for _ in system) for system in files]
     return Counted(
         files=files,
         counts=[[next(remaining) for _ in system] for system in files],
@@ -134,7 +124,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         gold=aligned.gold,
         aligned_by=aligned.aligned_by,
         positive_note=aligned.positive_note if metric == "f1" else "",
-        withheld=["; ".join(filter(None, notes)) for notes in withheld],
+        abstained=["; ".join(filter(None, of_system)) for of_system in notes],
         options=options,
     )
 
@@ -186,34 +176,32 @@ class TableScore(NamedTuple):
 def score_systems(
     entries: Sequence[Entry], *, baseline: str, options: ComparisonOptions
 ) -> tuple[list[TableScore], list[str]]:
-    """Score systems on data sets, and test each of them against the ``baseline``.
-
-    Also returns notes for the reader.
-    """
+    """Score systems on data sets, test each against the ``baseline``, and note what to say."""
     table: list[TableScore] = []
     notes: list[str] = []
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
         found = _count([entry.runs for entry in entries if entry.data == data], options)
-        named = zip(names, found.withheld, strict=True)
+        named = zip(names, found.abstained, strict=True)
         notes += [f"{data}: {found.positive_note}"] if found.positive_note else []
-        notes += [f"{data}, {name}: {withheld}" for name, withheld in named if withheld]
+        notes += [f"{data}, {name}: {note}" for name, note in named if note]
         means = [float(observed_scores(runs).mean()) for runs in found.counts]
         best = min(means) if found.lower_is_better else max(means)
         against = found.counts[names.index(baseline)] if baseline in names else None
         for name, runs, mean in zip(names, found.counts, means, strict=True):
             tested = against is not None and name != baseline
-            score = TableScore(
-                name,
-                data,
-                found.metric,
-                estimate(runs, **found.how),
-                standard_deviation(observed_scores(runs).tolist()),
-                len(runs),
-                math.isclose(mean, best, rel_tol=1e-9),
-                compare(runs, against, **found.how) if against and tested else None,
+            table.append(
+                TableScore(
+                    name,
+                    data,
+                    found.metric,
+                    estimate(runs, **found.how),
+                    standard_deviation(observed_scores(runs).tolist()),
+                    len(runs),
+                    math.isclose(mean, best, rel_tol=1e-9),
+                    compare(runs, against, **found.how) if against and tested else None,
+                )
             )
-            table.append(score)
     tests = iter(adjust([score.test for score in table if score.test]))
     return [score._replace(test=next(tests)) if score.test else score for score in table], notes
 
@@ -230,11 +218,7 @@ class FoldComparison(NamedTuple):
 
 
 def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldComparison:
-    """Compare two systems that ``--folds`` trained, by the corrected resampled t-test.
-
-    The test (Nadeau & Bengio, 2003) takes the difference of the scores on each fold. Its null
-    hypothesis is that both ways of training have the same expected score.
-    """
+    """Compare two systems of ``--folds`` by the corrected t-test of Nadeau & Bengio (2003)."""
     found = [read_summary(folder) for folder in (first, second)]
     for name in ("data", "folds", "hold_out", "seed"):
         one, other = (content.get(name) for content in found)
@@ -260,20 +244,8 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
     return FoldComparison(metric, one, other, difference, p, len(names))
 
 
-def _document_indices(run: Tables, gold: str) -> np.ndarray:
-    if all(run.type.document(example) is None for example in run.examples):
-        raise DataError(
-            f"{gold}: --unit document: its examples name no documents: -DOCSTART- or # newdoc "
-            "lines in columns, a column `document` in tables; or leave --unit out."
-        )
-    return run.clusters
-
-
 def verdict(result: Comparison, lower_is_better: bool) -> str:
-    """Return one sentence on the difference: it is significant where both tests find it so.
-
-    Among several comparisons their adjusted p-value decides.
-    """
+    """Return one sentence on the difference: it is significant where both tests find it so."""
     both = result.p_bootstrap < ALPHA, result.p_randomization < ALPHA
     if result.adjusted is not None and all(both) and result.adjusted >= ALPHA:
         return f"The difference is not significant at {ALPHA} among these comparisons (Holm)."

@@ -28,13 +28,13 @@ def credibility_warning(accuracy: float, error: float) -> str:
 def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[tuple[int, int]]:
     """Return examples whose label is probably wrong, each with the class that the model predicts.
 
-    Takes probabilities [N, C] and given labels [N]. A label is suspect if the most likely of the
+    Takes probabilities [N, C] and labels [N]. A label is an issue if the most likely of the
     ``confident_classes`` is more likely than it. The largest margin of the class comes first.
     """
     better = confident_classes(probabilities, given)
-    suspects = np.flatnonzero((better >= 0) & (better != given))
-    margins = probabilities[suspects, better[suspects]] - probabilities[suspects, given[suspects]]
-    order = suspects[np.argsort(-margins, kind="stable")]
+    issues = np.flatnonzero((better >= 0) & (better != given))
+    margins = probabilities[issues, better[issues]] - probabilities[issues, given[issues]]
+    order = issues[np.argsort(-margins, kind="stable")]
     return [(int(index), int(better[index])) for index in order]
 
 

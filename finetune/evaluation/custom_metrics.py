@@ -19,7 +19,7 @@ class CustomMetric:
 
     Args:
         function: The function. Both lists hold labels, tuples of labels, numbers, tags of words, or
-            tuples of ``Span``, by the task. A prediction that is withheld is None.
+            tuples of ``Span``, by the task. It is None if the model abstained.
         lower_is_better: Whether lower values are better.
         probabilities: Whether ``predicted`` holds the probability of each label by name.
 

@@ -10,16 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning, probable_label_errors
 from finetune.evaluation.decisions import Decisions
-from finetune.evaluation.decisions.abstaining import tables_of_decisions, withheld_note
+from finetune.evaluation.decisions.abstaining import abstained_note, tables_of_decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
-from finetune.evaluation.metrics import is_rated, score
-from finetune.evaluation.predictions import GoldSource
+from finetune.evaluation.metrics import class_scores, is_rated, name_of, score
+from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import RunFolder, find_system
-from finetune.evaluation.subgroups import tables_of_groups
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError
 
@@ -54,6 +52,8 @@ TITLES = {
     "costs": "Confusions by cost",
 }
 """Captions of tables by name."""
+NOTHING = "(nothing)"
+"""In a confusion matrix of spans: no span corresponds."""
 AROUND = 12  # words of an excerpt on each side of an error
 MOST_CHARACTERS = 200  # of the excerpt of a text
 
@@ -193,10 +193,7 @@ def analyze_file(path: Path, source: GoldSource | None = None) -> Analysis:
 def analyze_predictions(
     run: Tables, vocabulary: TrainingVocabulary | None = None, decisions: Decisions | None = None
 ) -> Analysis:
-    """Analyze aligned predictions, with the decisions of their model.
-
-    ``vocabulary`` has the words of the system's training data.
-    """
+    """Analyze aligned predictions, with the words of their training data and their decisions."""
     scores, items = score(run), run.calibrated
     bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
     tables = tables_of_groups(run, vocabulary)
@@ -208,6 +205,38 @@ def analyze_predictions(
         not_credible = credibility_warning(scores["accuracy"], error)
         doubts = [] if not_credible else contradictions(run)
     return Analysis(run, scores, tables, bins, mistakes(run), doubts, not_credible)
+
+
+def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, TableRows]:
+    """Return the tables of an analysis by name."""
+    type, found = tables.type, dict(tables.type.first_tables(tables))
+    if type.classes:
+        found[type.classes] = [
+            {type.classes: name} | dict(row) for name, row in class_scores(tables).items()
+        ]
+    if type.has_confusions:
+        gold, predicted = (
+            [NOTHING if value is None else name_of(value) for value in side]
+            for side in (tables.items.gold, tables.items.given)
+        )
+        found |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
+    groupings = tables.groupings(vocabulary).items()
+    return found | {name: each.table(name) for name, each in groupings if each.shown}
+
+
+def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:
+    """Tabulate the confusion matrix of (gold, predicted) pairs, and the most frequent errors."""
+    found = {name for pair in pairs for name in pair}
+    names = sorted(found, key=lambda name: (name == NOTHING, name))
+    matrix = [
+        {"gold": gold, "predicted": {name: pairs[gold, name] for name in names}} for gold in names
+    ]
+    confused = [
+        {"gold": gold, "predicted": predicted, "number": number}
+        for (gold, predicted), number in pairs.most_common()
+        if gold != predicted and NOTHING not in (gold, predicted)
+    ]
+    return {"confusion": matrix, "confused": confused}
 
 
 def mistakes(run: Tables) -> list[ErrorCase]:
@@ -261,9 +290,9 @@ def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
     return {
         "predictions": found.predictions,
         "gold": found.gold,
-        "withheld": withheld_note(found.run) or None,
+        "withheld": abstained_note(found.run) or None,
         "aligned_by": found.aligned_by or None,
-        "kind": found.type.title or found.type.name,
+        "kind": found.type.name.removeprefix("plain "),
         "num_examples": len(found.run),
         "scores": found.scores,
         "tables": found.tables,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.evaluation.items import Grouping, Tables, grouped
+from finetune.evaluation.items import Grouping, Tables
 from finetune.evaluation.metrics import RATES, Metric, item_counts, total
 from finetune.types import UserError, abbreviated
 
@@ -129,5 +129,13 @@ def by_level(tables: Tables) -> dict[str, Grouping]:
     value = tables.type.metrics[name].value
     counts = np.concatenate([item_counts(cut) for cut in levels.values()])
     example = np.tile(np.arange(len(tables)), len(levels))
-    groups = np.repeat(order, len(tables)).tolist()
-    return {"level": grouped(example, groups, order, counts, row, name, value)}
+    grouping = Grouping(
+        example=example,
+        names=np.repeat(order, len(tables)).tolist(),
+        counts=counts,
+        order=order,
+        row=row,
+        score=name,
+        value=value,
+    )
+    return {"level": grouping}

@@ -25,7 +25,7 @@ from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.data.files import DataFile
-    from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
+    from finetune.evaluation.predictions import GoldSource
     from finetune.evaluation.training_vocabulary import TrainingVocabulary
 
 TableRows = list[dict[str, Any]]
@@ -56,7 +56,7 @@ class Items:
         predicted: Predicted values [I], also if the model abstained; "" for a blank text.
         score: Probabilities of the decisions [I], NaN where they are not known.
         credit: Whether predictions are right, or the fraction that is [I].
-        abstained: Whether the prediction is withheld [I].
+        abstained: Whether the model abstained [I].
         columns: Further columns of a type [I].
     """
 
@@ -80,10 +80,7 @@ class Items:
         abstained: Any = None,
         **columns: np.ndarray,
     ) -> Items:
-        """Make columns of values; by default a prediction is right if it equals gold.
-
-        Without scores, or where one is None, the probability is not known.
-        """
+        """Make columns; by default a prediction is right if it equals gold, and no score known."""
         sides = [np.fromiter(side, dtype=object) for side in (gold, predicted)]
         number, known = len(sides[0]), [] if score is None else list(score)
         if credit is None:
@@ -99,7 +96,6 @@ class Items:
         )
 
     def __len__(self) -> int:
-        """Return the number of items."""
         return len(self.example)
 
     def take(self, rows: Any) -> Items:
@@ -124,39 +120,32 @@ class Items:
 
     @property
     def rated(self) -> Items:
-        """The items with a prediction, which may be withheld."""
+        """The items with a prediction, also if the model abstained."""
         return self.take(np.array([value is not None for value in self.predicted], bool))
 
 
-def score_of_value(known: Sequence[Mapping[Any, float]]) -> Callable[[int, Any, Any], float]:
-    """Return the ``score`` of ``pair_items`` from the probabilities of predicted values."""
-    if not known:
-        return lambda *_: math.nan
-    return lambda index, _, predicted: known[index].get(predicted, math.nan)
-
-
-def pair_items(rows: Iterable[tuple[int, Any, Any]], score: Callable[..., float]) -> Items:
-    """Return rows of an example, a gold and a predicted value, with their scores."""
-    rows = list(rows)
-    example, gold, predicted = zip(*rows, strict=True) if rows else ((), (), ())
-    return Items.of(example, gold, predicted, (score(*row) for row in rows))
+def pair_items(
+    rows: Iterable[tuple[int, Any, Any]], known: Sequence[Mapping[Any, float]] = ()
+) -> Items:
+    """Make items of an example, a gold and a predicted value, whose probabilities are ``known``."""
+    example, gold, predicted = list(zip(*rows, strict=True)) or ((), (), ())
+    pairs = zip(example, predicted, strict=True) if known else ()
+    return Items.of(example, gold, predicted, (known[i].get(name, math.nan) for i, name in pairs))
 
 
 def set_items(
     gold: Sequence[Collection[Any]],
     predicted: Sequence[Collection[Any]],
-    score: Callable[..., float] = lambda *_: math.nan,
+    known: Sequence[Mapping[Any, float]] = (),
 ) -> Items:
-    """Return the items of two sets for each example: gold in order, then what is predicted only."""
+    """Make the items of two sets for each example: gold in order, then what is predicted only."""
     sides = zip(map(set, gold), map(set, predicted), strict=True)
-    return pair_items(
-        (
-            (index, value if value in of_gold else None, value if value in answered else None)
-            for index, (of_gold, answered) in enumerate(sides)
-            for value in (*sorted(of_gold), *sorted(answered - of_gold))
-        ),
-        score,
+    rows = (
+        (index, value if value in of_gold else None, value if value in answered else None)
+        for index, (of_gold, answered) in enumerate(sides)
+        for value in (*sorted(of_gold), *sorted(answered - of_gold))
     )
+    return pair_items(rows, known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +155,7 @@ class Tables:
     Attributes:
         type: The type of the predictions.
         gold: The gold value of each example, as custom metrics compare it.
-        predicted: The predicted value of each example; empty or -1 where it is withheld.
+        predicted: The predicted value of each example; empty or -1 if the model abstained.
         items: The decisions.
         examples: The examples, with their texts, documents and votes; empty for bare values.
         predictions: The predictions, with all probabilities; empty for bare values.
@@ -191,27 +180,7 @@ class Tables:
     scale: Sequence[float] = ()
     costs: Costs = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        type: PredictionType,
-        gold: Sequence[Any],
-        predicted: Sequence[Any],
-        items: Items,
-        *,
-        labels: Iterable[str] = (),
-        names: tuple[str, ...] | None = None,
-        **facts: Any,
-    ) -> Tables:
-        """Make the tables of a type; ``names`` are found in the items by default."""
-        labels = tuple(labels)
-        if names is None:
-            names = sorted_names(items, labels) if type.named else ()
-        sides: dict[str, Any] = {"gold": gold, "predicted": predicted, "items": items}
-        return cls(type=type, names=names, labels=labels, **sides, **facts)
-
     def __len__(self) -> int:
-        """Return the number of examples."""
         return len(self.gold)
 
     @property
@@ -229,12 +198,12 @@ class Tables:
 
     @property
     def answers(self) -> Sequence[Any]:
-        """The predicted values as custom metrics take them: None for what is withheld."""
+        """The predicted values as custom metrics take them: None if the model abstained."""
         if not self.items.abstained.any():
             return self.predicted
         if self.type.one_each:
             pairs = zip(self.predicted, self.items.abstained, strict=True)
-            return [None if withheld else value for value, withheld in pairs]
+            return [None if abstained else value for value, abstained in pairs]
         return [tuple(tag or None for tag in tags) for tags in self.predicted]
 
     @property
@@ -257,10 +226,10 @@ class Tables:
         return replace(self, gold=sides[0], predicted=sides[1], items=items)
 
 
-def sorted_names(items: Items, labels: Iterable[str] = ()) -> tuple[str, ...]:
+def sorted_names(tables: Tables) -> tuple[str, ...]:
     """Return the names in gold and given predictions, and the labels of the model."""
-    values = {*items.gold, *items.given} - {None, ""}
-    return tuple(sorted({*labels, *map(name_of, values)}))
+    values = {*tables.items.gold, *tables.items.given} - {None, ""}
+    return tuple(sorted({*tables.labels, *map(name_of, values)}))
 
 
 # --- Subgroups ------------------------------------------------------------------------------------
@@ -270,12 +239,12 @@ def sorted_names(items: Items, labels: Iterable[str] = ()) -> tuple[str, ...]:
 class Grouping:
     """A division of decisions into subgroups; a row of its table is a metric.
 
-    Row r adds ``counts[r]`` [K] to the subgroup ``order[group[r]]`` of an ``example``. ``row``
-    makes the row of a table from their sum, ``value`` the metric ``score``.
+    Row r adds ``counts[r]`` [K] to the subgroup ``names[r]`` of an ``example``, if it is in
+    ``order``. ``row`` makes the row of a table from their sum, ``value`` the metric ``score``.
     """
 
     example: np.ndarray
-    group: np.ndarray
+    names: Iterable[str]
     counts: np.ndarray
     order: Sequence[str]
     row: Callable[[np.ndarray], Mapping[str, Any]]
@@ -283,69 +252,42 @@ class Grouping:
     value: Callable[[np.ndarray], np.ndarray]
     shown: bool = True
 
+    @property
+    def group(self) -> np.ndarray:
+        """The index in ``order`` of each row, -1 for none."""
+        number = {name: index for index, name in enumerate(self.order)}
+        return np.fromiter((number.get(name, -1) for name in self.names), np.int64)
+
     def table(self, name: str) -> TableRows:
         """Return a row for each subgroup that occurs."""
+        groups = self.group
         return [
-            {name: self.order[group]} | dict(self.row(self.counts[self.group == group].sum(axis=0)))
-            for group in np.unique(self.group).tolist()
+            {name: self.order[group]} | dict(self.row(self.counts[groups == group].sum(axis=0)))
+            for group in np.unique(groups[groups >= 0]).tolist()
         ]
 
-    def of_examples(self, group: str, number: int) -> np.ndarray:
-        """Return the counts of a subgroup in each of the examples [N, K]."""
-        found = np.zeros((number, self.counts.shape[1]))
-        rows = self.group == self.order.index(group)
-        np.add.at(found, self.example[rows], self.counts[rows])
-        return found
 
-
-def right_by_group(
-    items: Items, groups: Iterable[str], order: Sequence[str], unit: str
-) -> Grouping:
-    """Return the grouping whose table counts right predictions of each subgroup.
-
-    ``groups`` are the subgroups of the items, ``unit`` is their name in the table.
-    """
+def right_by_group(items: Items, names: Iterable[str], order: Sequence[str], unit: str) -> Grouping:
+    """Return the grouping of items whose table counts the right predictions of each subgroup."""
 
     def row(sums: np.ndarray) -> dict[str, Any]:
         correct, number = sums.astype(int).tolist()
         return {unit: number, "correct": correct, "accuracy": correct / number}
 
-    counts = np.column_stack([items.correct, np.ones(len(items))])
-    return grouped(items.example, groups, order, counts, row, "accuracy", mean)
-
-
-def grouped(
-    example: np.ndarray,
-    groups: Iterable[str],
-    order: Sequence[str],
-    counts: np.ndarray,
-    row: Callable[[np.ndarray], Mapping[str, Any]],
-    score: str,
-    value: Callable[[np.ndarray], np.ndarray],
-) -> Grouping:
-    """Return the grouping of items with ``counts`` [I, K] by the names of their subgroups."""
-    number = {name: index for index, name in enumerate(order)}
-    found = np.fromiter((number.get(name, -1) for name in groups), np.int64)
-    kept = found >= 0
     return Grouping(
-        example=example[kept],
-        group=found[kept],
-        counts=counts[kept],
+        example=items.example,
+        names=list(names),
+        counts=np.column_stack([items.correct, np.ones(len(items))]),
         order=order,
         row=row,
-        score=score,
-        value=value,
+        score="accuracy",
+        value=mean,
     )
 
 
 # --- The interface of a type ----------------------------------------------------------------------
 
 Row = Mapping[str, Any]
-
-
-def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
-    examples, predictions, by = file.parsed(gold, type)
-    return type.tables_of(examples, predictions), by
 
 
 def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
@@ -367,8 +309,9 @@ class PredictionType:
     """From an example to its gold; None without."""
     value: Callable[[Any], Any]
     """From a prediction to what metrics compare with gold."""
-    build: Callable[..., Tables]
-    """From gold and predicted values, and further facts, to tables."""
+    items: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Items] | None = None
+    """From gold and predicted values, and predictions with scores, to the decisions; None if
+    ``settled`` adds them."""
     parse: Callable[[Row, str, Any], Any]
     """From a row, its place and its example to the prediction: the inverse of its ``to_dict()``."""
     read_gold: Callable[[str | DataFile, GoldSource], Sequence[Any]]
@@ -379,12 +322,11 @@ class PredictionType:
     """From an example to its content without gold."""
     key: str = ""
     """The key of a row of this type; empty if the values decide it."""
-    title: str = ""
-    """Its name in the JSON of an analysis, where this differs."""
-    align: Callable[[PredictionFile, Gold, PredictionType], tuple[Tables, str]] = _align
-    """From a file and its gold to tables, and what joined them: id or position."""
-    unified: Callable[[list[Tables]], list[Tables]] = lambda runs: runs
-    """Makes runs one type, if the values of one file alone did not tell it."""
+    settled: Callable[[Tables], Tables] = lambda tables: tables
+    """Adds to tables of values what the whole lists decide, such as the positive class."""
+    tables_of_file: Callable[[Sequence[Any], Sequence[Any], tuple[str, str]], Tables] | None = None
+    """From all examples and predictions of a file, and the names of the files of both, to tables,
+    where whole lists tell labels, schemes or numbers; None is ``tables_of``."""
     together: Callable[[list[Tables], str | None], tuple[list[Tables], str]] = _together
     """Adds what is decided over all runs, and a note on it for the reader."""
     document: Callable[[Any], str | None] = lambda _: None
@@ -428,18 +370,14 @@ class PredictionType:
     """The table of scores by class, and its first column; empty without classes."""
     has_confusions: bool = False
     """Whether gold and predicted classes make a confusion matrix."""
-    takes_thresholds: bool = False
-    """Whether `finetune thresholds` can choose from which probability a label is predicted."""
     one_class: bool = False
     """Whether exactly one of the classes that have a probability is right for an example."""
     without_gold: str = ""
     """What a file of gold lacks if no row of it has gold."""
-    needs_training: bool = True
-    """Whether training data tell anything of the predictions."""
     tells_seen: bool = False
     """Whether tables tell what is seen in training data."""
     may_leave_out: bool = False
-    """Whether files may lack predictions for some examples."""
+    """Whether files, which then have ids, may lack predictions for some examples."""
     has_categories: bool = True
     """Whether errors are of several categories."""
     lists_errors: bool = True
@@ -454,19 +392,31 @@ class PredictionType:
         gold, predicted = list(map(self.gold, examples)), list(map(self.value, predictions))
         return self.of_values(gold, predicted, examples=examples, predictions=predictions, **facts)
 
-    def of_values(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Tables:
-        """Return the tables of gold and predicted values, one of each for each example.
-
-        Raises:
-            UserError: The numbers of examples or of words differ, or a number is not finite.
-        """
+    def of_values(
+        self,
+        gold: Sequence[Any],
+        predicted: Sequence[Any],
+        *,
+        predictions: Sequence[Any] = (),
+        labels: Iterable[str] = (),
+        items: Items | None = None,
+        **facts: Any,
+    ) -> Tables:
+        """Return the tables of gold and predicted values, one of each for each example."""
         if len(gold) != len(predicted):
             unit = f"predicted {self.wording.example}"
             raise UserError(
                 f"{len(gold)} gold and {quantity(len(predicted), unit)}: every one needs exactly "
                 "one prediction"
             )
-        return self.build(gold, predicted, **facts)
+        if items is None:
+            items = self.items(gold, predicted, predictions) if self.items else Items.of((), (), ())
+        sides: dict[str, Any] = {"gold": gold, "predicted": predicted, "items": items}
+        facts |= {"predictions": predictions, "labels": tuple(labels)}
+        tables = self.settled(Tables(type=self, **sides, **facts))
+        if not tables.type.named or tables.names:
+            return tables
+        return replace(tables, names=sorted_names(tables))
 
 
 # --- Values in the rows of prediction files -------------------------------------------------------
@@ -496,7 +446,7 @@ def known_or_nan(value: Any) -> float:
 
 
 def withheld_in(row: Row) -> dict[str, Any]:
-    """Return what decisions withheld from the prediction of a row."""
+    """Return the answers from which the model of a row abstained."""
     return {} if row.get("withheld") is None else {"withheld": row["withheld"]}
 
 

@@ -268,10 +268,7 @@ def metrics_of_names(tables: Tables) -> dict[str, Metric]:
 
 
 def class_scores(tables: Tables) -> dict[str, dict[str, float]]:
-    """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name in order.
-
-    Names are the labels, plain tags or span types that occur.
-    """
+    """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name."""
     return {
         name: {rate: float(value(row)) for rate, value in RATES.items()} | {"support": int(row[2])}
         for name, row in zip(tables.names, total(class_counts, tables, True), strict=True)

@@ -1,5 +1,7 @@
-"""Prediction files of any system: JSON Lines, or words in columns of which the last is predicted,
-or the JSON object of answers by id that the official script of SQuAD reads.
+"""Read the prediction files of any systems, and align them with the same gold.
+
+Files are JSON Lines, or words in columns of which the last is predicted, or the JSON object of
+answers by id that the official script of SQuAD reads.
 
 The files that a run writes (``predictions.<split>.jsonl``) also hold the gold of each example and
 the text or words to show, so that nothing has to read the data again:
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,10 +30,22 @@ from finetune.data.files import UTF_8, DataFile, uncompressed_name
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.evaluation.decisions import Costs
-from finetune.evaluation.items import PredictionType, check_names
+from finetune.evaluation.decisions.costs import with_costs
+from finetune.evaluation.items import PredictionType, Tables, check_names
 from finetune.evaluation.prediction_types import TYPES, type_of_row
-from finetune.evaluation.prediction_types.label import NO_LABEL
-from finetune.types import Example, MaskedPrediction, Prediction, quantity
+from finetune.evaluation.prediction_types.labels import NO_LABEL
+from finetune.evaluation.prediction_types.spans import SPANS, with_spelled_spans
+from finetune.evaluation.prediction_types.tags import TAGS
+from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import (
+    Example,
+    MaskedPrediction,
+    Prediction,
+    UserError,
+    abbreviated,
+    quantity,
+)
 
 Row = tuple[str, dict[str, Any]]
 """The ``file:line`` of a line of predictions, and its JSON object."""
@@ -96,38 +110,41 @@ class PredictionFile:
         )
 
     @property
-    def has_gold(self) -> bool:
-        """True if each line has ``gold``."""
-        return all("gold" in row for _, row in self.rows)
-
-    @property
     def ids(self) -> list[str] | None:
         """The ids of the rows; None without ids."""
         return _ids([(row.get("id"), where) for where, row in self.rows])
 
-    def parsed(self, gold: Gold, type: PredictionType) -> tuple[list[Any], list[Any], str]:
-        """Return examples with gold, their predictions, and what aligned them: id or position."""
+    def tables(self, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
+        """Return the tables of the predictions with gold, and what aligned them: id or position."""
         if type.without_gold and all(type.gold(each) is None for each in gold.examples):
             raise DataError(f"{gold.name}: {type.without_gold}")
-        pairs, by = self.pairs(gold, type)
-        known = [pair for pair in pairs if type.gold(pair[1]) is not None]
-        predictions = [type.parse(row, where, example) for (where, row), example in known]
-        return [example for _, example in known], predictions, by
+        pairs, by = self._pairs(gold, type)
+        if type.without_gold:
+            pairs = [pair for pair in pairs if type.gold(pair[1]) is not None]
+        predictions = [type.parse(row, where, example) for (where, row), example in pairs]
+        examples = [example for _, example in pairs]
+        if type.tables_of_file is None:
+            return type.tables_of(examples, predictions), by
+        return type.tables_of_file(examples, predictions, (str(self), gold.name)), by
 
-    def pairs(self, gold: Gold, type: PredictionType) -> tuple[list[tuple[Row, Any]], str]:
-        """Return the rows, each with its gold example, and what aligned them: id or position.
-
-        Rows are aligned by id if both sides have ids, else by position. Systems may leave out
-        examples without words or gold.
-        """
+    def _pairs(self, gold: Gold, type: PredictionType) -> tuple[list[tuple[Row, Any]], str]:
+        # by id if both sides have ids, else by position; systems may leave out examples without
+        # words or gold
         words = [bool(type.asked(each)) for each in gold.examples]
         golds = [type.gold(each) is not None for each in gold.examples]
         needed = [asked and known for asked, known in zip(words, golds, strict=True)]
         keys, own = _ids([(each.key, each.where) for each in gold.examples]), self.ids
+        if type.may_leave_out and own is None:
+            raise DataError(
+                f"{self}: its lines have no ids: write the `id` of each {type.wording.example}."
+            )
         if keys is not None and own is not None:
-            order = self.indices_of(keys, [e.where for e in gold.examples], gold.name, needed)
-            found = zip(order, gold.examples, strict=True)
-            return [(self.rows[i], each) for i, each in found if i is not None], "id"
+            places = [example.where for example in gold.examples]
+            required = [False] * len(keys) if type.may_leave_out else needed
+            left_out: Row | None = ("", {}) if type.may_leave_out else None
+            indices = self.indices_of(keys, places, gold.name, required)
+            rows = (left_out if index is None else self.rows[index] for index in indices)
+            return [(row, e) for row, e in zip(rows, gold.examples, strict=True) if row], "id"
         filters = ([True] * len(golds), words, needed, golds)
         kept = next((some for some in filters if sum(some) == len(self.rows)), None)
         if kept is None:
@@ -147,13 +164,7 @@ class PredictionFile:
     def indices_of(
         self, ids: Sequence[str], places: Sequence[str], name: str, needed: Sequence[object] = ()
     ) -> list[int | None]:
-        """Return the index of the row of each id; None for missing rows that are not needed.
-
-        ``places`` are the ``file:line`` of ``ids`` in the file ``name``.
-
-        Raises:
-            DataError: An id is unknown, missing or occurs twice; not if both sides repeat the same.
-        """
+        """Return the index of the row of each id; None for missing rows that are not needed."""
         own = self.ids or []
         if own == ids:
             return list(range(len(own)))
@@ -208,10 +219,7 @@ def _mismatch(gold: Sequence[Example], number: int) -> str:
 
 
 def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
-    """Read a prediction file, whose format is found from its name or its first line.
-
-    JSON Lines (by suffix) and standard input are UTF-8; ``encoding`` applies to other files.
-    """
+    """Read a prediction file, whose format is found from its name or its first line."""
     always_utf_8 = str(path) == "-" or format_of(path) in ("jsonl", "json")
     if format_of(path) in ("csv", "xlsx", "parquet"):
         raise DataError(
@@ -251,34 +259,21 @@ def _column_rows(file: DataFile) -> list[Row]:
     ]
 
 
-_TYPES = {
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("positive_label", "text", "text_pair", "choice_text", "where"), str),
+    **dict.fromkeys(("lemma", "pos", "label_separator"), str),
+    **dict.fromkeys(("choices", "words", "senses", "subwords", "read_as"), list[str]),
+    **dict.fromkeys(("losses", "boundary_losses"), list[float]),
+    **dict.fromkeys(("answer", "document"), str | None),
+    **dict.fromkeys(("score", "no_answer_score"), float | None),
     "id": int | str | None,
-    "positive_label": str,
-    "label_separator": str,
-    "answer": str | None,
     "withheld": str | int | list[Any] | None,
-    "no_answer_score": float | None,
     "best": list[dict[str, int | float | str | None]],
-    "text": str,
-    "text_pair": str,
     "choice": int | None,
-    "choice_text": str,
-    "choices": list[str],
     "votes": dict[str, float],
-    "where": str,
-    "words": list[str],
-    "senses": list[str],
-    "lemma": str,
-    "pos": str,
-    "document": str | None,
     "offsets": list[list[int]] | None,
-    "score": float | None,
     "scores": dict[str, float] | list[float] | None,
-    "subwords": list[str],
-    "losses": list[float],
-    "read_as": list[str],
     "counts": list[int],
-    "boundary_losses": list[float],
     "follows": bool,
     "follows_score": float,
 }
@@ -317,3 +312,116 @@ def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
             if key in row:
                 check_names(where, key, row[key], tags=key == "tags")
         yield where, row
+
+
+# --- Alignment ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AlignedRuns:
+    """The predictions of several runs for the same examples; ``gold`` is the name of its file."""
+
+    runs: Sequence[Tables]
+    gold: str
+    vocabulary: TrainingVocabulary | None
+    aligned_by: str = ""
+    """``id`` or ``position``; empty for one file with its gold."""
+    positive_note: str = ""
+
+
+def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> AlignedRuns:
+    """Read prediction files for the same examples and align them with the same gold.
+
+    Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
+    ``relations``, ``answer``, or ``spans`` (in words; in characters where the line has a ``text``
+    and no words), or words in columns of which the last is predicted, or a JSON object of answers
+    by id. Predictions and gold are aligned by ``id`` where both have ids, else by position.
+    """
+    source = source or GoldSource()
+    files = [read_predictions(path, source.encoding) for path in paths]
+    types = [file.type for file in files]
+    if {*types} == {TAGS, SPANS}:
+        files, types = list(map(with_spelled_spans, files)), [SPANS] * len(files)
+    _check_types(files, types)
+    type = types[0]
+    if not type.may_leave_out:
+        files = _in_one_order(files)
+    if source.usual_columns is None:
+        known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
+        source = replace(source, usual_columns=known)
+    vocabulary = None
+    if source.gold is not None:
+        gold = Gold(source.gold, type.read_gold(source.gold, source))
+    else:
+        if source.columns and source.train is None:
+            role, name = next(iter(source.columns.items()))
+            raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
+        file = _file_with_gold(files)
+        gold = Gold(str(file), file.gold(type))
+        vocabulary = TrainingVocabulary.load(file.path.parent)
+    if source.train is not None:
+        if not type.tells_seen:
+            raise UserError(
+                f"--train {source.train}: it does not apply to {type.name}: leave it out."
+            )
+        vocabulary = TrainingVocabulary.of(type.read_gold(source.train, source))
+    aligned = [file.tables(gold, type) for file in files]
+    runs, note = type.together([run for run, _ in aligned], source.positive)
+    _check_types(files, [run.type for run in runs])
+    costs = source.costs or RunFolder.open(paths[0].parent).decisions.costs
+    if costs:
+        runs = [with_costs(run, costs) for run in runs]
+    by = {by for _, by in aligned}
+    one_file = source.gold is None and len(files) == 1
+    aligned_by = "" if one_file else "position" if "position" in by else "id"
+    return AlignedRuns(runs, gold.name, vocabulary, aligned_by, note)
+
+
+def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
+    ids = [file.ids for file in files]
+    first = next((f for f, own in zip(files, ids, strict=True) if own is not None), files[0])
+    found = []
+    for file, own in zip(files, ids, strict=True):
+        if first.ids is not None and own is not None:
+            order = file.indices_of(first.ids, [where for where, _ in first.rows], str(first))
+            file = replace(file, rows=[file.rows[index or 0] for index in order])
+        elif len(file.rows) != len(first.rows):
+            raise DataError(
+                f"{file}: {quantity(len(file.rows), 'prediction')}, but {len(first.rows):,} in "
+                f"{first}: the files do not belong together, or one was cut."
+            )
+        found.append(file)
+    return found
+
+
+def _check_types(files: Sequence[PredictionFile], types: Sequence[PredictionType]) -> None:
+    for file, type in zip(files, types, strict=True):
+        if type is not types[0]:
+            raise DataError(
+                f"{file} predicts {type.wording.predicted}, but {files[0]} "
+                f"{types[0].wording.predicted}: only predictions of one kind can be compared."
+            )
+
+
+def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
+    with_gold = [file for file in files if all("gold" in row for _, row in file.rows)]
+    if not with_gold:
+        raise UserError(
+            f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
+            "of gold labels (--gold FILE; of `finetune score` the second file)."
+        )
+    first, *others = with_gold
+    for other in others:
+        same_type = other.type is first.type
+        if _contents(first, same_type) != _contents(other, same_type):
+            raise UserError(
+                f"{other} has other examples, or other gold, than {first}: only predictions for "
+                "the same examples can be compared."
+            )
+    return first
+
+
+def _contents(file: PredictionFile, with_gold: bool) -> list[tuple[object, ...]]:
+    type = file.type
+    examples = file.gold(type)
+    return [(type.asked(each), type.gold(each) if with_gold else None) for each in examples]

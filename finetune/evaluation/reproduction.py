@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import statistics
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import MAY_DIFFER, Recipe, changed
 from finetune.evaluation.prediction_types import score_limits
-from finetune.evaluation.runs import RunFolder, read_summary
+from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.significance import fold_interval
 from finetune.types import UserError, quantity
 
@@ -66,13 +65,8 @@ def verdicts(
 ) -> list[ScoreVerdict]:
     """Compare every expected score with the score of a run, or with its statistic over seeds.
 
-    Args:
-        expected: The scores that the recipe expects.
-        metrics: Scores by split and name: numbers, or with ``num_seeds`` a ``Summary``.
-        differing: The settings that differ from the recipe.
-        fingerprint: Identifies the data.
-        num_degenerate: Number of degenerate runs. If all are, nothing is reproduced.
-        num_seeds: Number of seeds; None for a single run.
+    With ``num_seeds``, ``metrics`` are a ``Summary``. ``differing`` are settings that differ from
+    the recipe. If all runs are degenerate, nothing is reproduced.
     """
     found = []
     for entry in expected:
@@ -81,7 +75,18 @@ def verdicts(
             scores = value or {}
             value = scores.get(entry.statistic)
             statistic = f"{entry.statistic} of {quantity(len(scores.get('seeds', ())), 'seed')}"
-        verdict = _verdict(entry, value, differing, fingerprint)
+        same_data = entry.fingerprint is not None and entry.fingerprint == fingerprint
+        other = [n for n in differing if not (same_data and n in ("data", "columns"))]
+        if value is None:
+            verdict = "not measured"
+        elif other:
+            verdict = f"not comparable ({', '.join(other)} changed)"
+        elif not math.isfinite(value):
+            verdict = "not reproduced (no number)"
+        elif value > entry.value + entry.tolerance:
+            verdict = "above"
+        else:
+            verdict = "below" if value < entry.value - entry.tolerance else "reproduced"
         if num_degenerate:
             if verdict in ("reproduced", "above") and num_degenerate == (num_seeds or 1):
                 verdict = "not reproduced"
@@ -89,23 +94,6 @@ def verdicts(
             verdict = f"{verdict} ({seeds}degenerate)"
         found.append(ScoreVerdict(entry, value, verdict, statistic))
     return found
-
-
-def _verdict(
-    entry: Expected, value: float | None, differing: Sequence[str], fingerprint: str | None
-) -> str:
-    if entry.fingerprint is not None and entry.fingerprint == fingerprint:
-        # the same data under another name
-        differing = [name for name in differing if name not in ("data", "columns")]
-    if value is None:
-        return "not measured"
-    if differing:
-        return f"not comparable ({', '.join(differing)} changed)"
-    if not math.isfinite(value):
-        return "not reproduced (no number)"
-    if value > entry.value + entry.tolerance:
-        return "above"
-    return "below" if value < entry.value - entry.tolerance else "reproduced"
 
 
 def summarize(
@@ -144,46 +132,15 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-class FinishedRun(NamedTuple):
-    """A finished run, or several seeds (``seeds`` is seeds.json): ``config`` of the first."""
-
-    folder: Path
-    config: Mapping[str, Any]
-    metrics: Mapping[str, Mapping[str, Any]]
-    seeds: Mapping[str, Any]
-    recipe: Mapping[str, str] | None
-    degenerate: Sequence[str] = ()
-
-
-def finished_runs(runs: Path) -> list[FinishedRun]:
+def finished_runs(runs: Path) -> list[RunFolder]:
     """Find all finished runs below a folder; several seeds are one."""
     found = []
     for path, inside, files in os.walk(runs):
         inside.sort()
         if "seeds.json" in files or "config.json" in files:
             inside.clear()  # the folders of seeds and checkpoints are part of this run
-            found.append(read_run(Path(path)))
-    finished = (run for run in found if run.config and run.metrics)
-    return sorted(finished, key=lambda run: run.folder)
-
-
-def read_run(folder: Path) -> FinishedRun:
-    """Return a run, or several seeds, as far as they are finished; empty values for neither."""
-    seeds: Mapping[str, Any] = {}
-    with contextlib.suppress(OSError, UserError):
-        seeds = read_summary(folder)
-    first = min(folder.glob("seed-*"), default=folder) if seeds else folder
-    run = RunFolder.open(first)
-    recipe = seeds.get("recipe") or run.environment.get("recipe") or {}
-    named = isinstance(recipe.get("name"), str) and isinstance(recipe.get("path"), str)
-    return FinishedRun(
-        folder,
-        run.config,
-        seeds.get("metrics") or {} if seeds else run.metrics,
-        seeds,
-        recipe if named else None,
-        run.environment.get("degenerate") or (),
-    )
+            found.append(RunFolder.open_all(Path(path)))
+    return sorted((r for r in found if r.config and r.metrics), key=lambda run: run.path)
 
 
 STATISTICS = {
@@ -198,7 +155,7 @@ STATISTICS = {
 
 def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of the scores of a finished run, or of the summary of its seeds."""
-    run = read_run(folder)
+    run = RunFolder.open_all(folder)
     if not run.metrics:
         raise UserError(
             f"{folder}: no scores in seeds.json, folds.json or metrics.json: give the folder of a "
@@ -226,45 +183,29 @@ def summary_table(
 
 
 RECIPE_COLUMNS = (
-    "recipe",
-    "task",
-    "split",
-    "metric",
-    "expected",
-    "tolerance",
-    "source",
-    "run",
-    "value",
-    "verdict",
+    *("recipe", "task", "split", "metric", "expected", "tolerance", "source"),
+    *("run", "value", "verdict"),
 )
 
 
-def recipe_rows(recipe: Recipe, runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
+def recipe_rows(recipe: Recipe, runs: Sequence[RunFolder]) -> Iterator[list[Any]]:
     """Yield a row of ``RECIPE_COLUMNS`` for each expected score, and for each run of it."""
-    measured = [
-        (str(run.folder), recipe_verdicts(run, recipe)) for run in runs if _follows(run, recipe)
-    ]
+    measured = [(run.path, recipe_verdicts(run, recipe)) for run in runs if _follows(run, recipe)]
     for index, entry in enumerate(recipe.expected):
-        row = [
-            recipe.path.stem,
-            recipe.task,
-            entry.split,
-            entry.metric,
-            entry.value,
-            entry.tolerance,
-        ]
-        found = [[run, each[index].value, each[index].verdict] for run, each in measured]
-        yield from ([*row, entry.cited, *each] for each in found or [[None, None, None]])
+        row = [recipe.path.stem, recipe.task, entry.split, entry.metric, entry.value]
+        row += [entry.tolerance, entry.cited]
+        scores = [[str(path), each[index].value, each[index].verdict] for path, each in measured]
+        yield from ([*row, *score] for score in scores or [[None, None, None]])
 
 
-def run_lines(recipe: Recipe, runs: Sequence[FinishedRun]) -> Iterator[str]:
+def run_lines(recipe: Recipe, runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield the scores of the runs of a recipe."""
     for run in runs:
         if _follows(run, recipe):
-            yield from (f"{run.folder}: {line}" for line in _score_lines(run, recipe))
+            yield from (f"{run.path}: {line}" for line in _score_lines(run, recipe))
 
 
-def _follows(run: FinishedRun, recipe: Recipe) -> bool:
+def _follows(run: RunFolder, recipe: Recipe) -> bool:
     if run.recipe is None:
         return False
     path = Path(run.recipe["path"])
@@ -273,10 +214,10 @@ def _follows(run: FinishedRun, recipe: Recipe) -> bool:
     )
 
 
-def recipe_verdicts(run: FinishedRun, recipe: Recipe, *free: str) -> list[ScoreVerdict]:
+def recipe_verdicts(run: RunFolder, recipe: Recipe, *free: str) -> list[ScoreVerdict]:
     """Return the verdict on each expected score; besides the seed, settings ``free`` may differ."""
     differing = changed(run.config, recipe.config(), *MAY_DIFFER, *free)
-    degenerate, num_seeds = 1 if run.degenerate else 0, None
+    degenerate, num_seeds = 1 if run.environment.get("degenerate") else 0, None
     if run.seeds:
         bad = {each["seed"] for each in run.seeds.get("degenerate") or ()}
         degenerate, num_seeds = len(bad), len(bad.union(run.seeds.get("seeds") or ()))
@@ -290,7 +231,7 @@ def recipe_verdicts(run: FinishedRun, recipe: Recipe, *free: str) -> list[ScoreV
     )
 
 
-def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
+def _score_lines(run: RunFolder, recipe: Recipe) -> Iterator[str]:
     yield from (verdict.line() for verdict in recipe_verdicts(run, recipe))
     if not recipe.expected:
         differing = changed(run.config, recipe.config(), *MAY_DIFFER)

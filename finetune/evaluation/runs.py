@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Self, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from finetune.config.tasks import CONFIGS, column_map
 from finetune.config.values import conforms
@@ -31,15 +32,17 @@ class RunFolder:
     path: Path
     config: Mapping[str, Any]
     """``config.json``: the settings, and facts such as the fingerprint of the data."""
-    metrics: Mapping[str, Mapping[str, float]]
-    """``metrics.json``: scores by split and name."""
+    metrics: Mapping[str, Mapping[str, Any]]
+    """``metrics.json``: scores by split and name; of several runs their ``Summary``."""
     environment: Mapping[str, Any]
     """``environment.json``: versions, baselines, and why the run is degenerate."""
     problems: Mapping[str, str]
     """Why a file could not be read, by its name. Empty text: the run has not written it."""
+    seeds: Mapping[str, Any] = field(default_factory=dict)
+    """``seeds.json`` or ``folds.json`` of a folder of several runs."""
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path) -> RunFolder:
         """Read what a run has written until now; nothing of a folder without a run."""
         found: dict[str, dict[str, Any]] = {}
         problems = {}
@@ -59,6 +62,23 @@ class RunFolder:
         return cls(
             path, found["config.json"], found["metrics.json"], found["environment.json"], problems
         )
+
+    @classmethod
+    def open_all(cls, path: Path) -> RunFolder:
+        """Read a run, or a folder of several: the settings of the first and a ``Summary``."""
+        seeds: dict[str, Any] = {}
+        with contextlib.suppress(OSError, UserError):
+            seeds = read_summary(path)
+        if not seeds:
+            return cls.open(path)
+        first = cls.open(min(path.glob("seed-*"), default=path))
+        return replace(first, path=path, metrics=seeds.get("metrics") or {}, seeds=seeds)
+
+    @property
+    def recipe(self) -> Mapping[str, Any] | None:
+        """The name and the path of the recipe of the run; None without one."""
+        recipe = self.seeds.get("recipe") or self.environment.get("recipe") or {}
+        return recipe if conforms([recipe.get("name"), recipe.get("path")], list[str]) else None
 
     @property
     def is_run(self) -> bool:
@@ -83,11 +103,7 @@ class RunFolder:
             )
 
     def require_intact(self, *, model_only: bool = False) -> Path | None:
-        """Raise UserError if the model of a finished run has changed since.
-
-        Reads all files of the run, or of its model, if it has checksums. Returns another file that
-        has changed; None if there is none.
-        """
+        """Raise UserError if the model of a finished run changed; return another changed file."""
         known = (self.path / CHECKSUMS).is_file()
         found = damaged_file(self.path, _MODEL if model_only else ()) if known else None
         if found and found.relative_to(self.path).parts[0] in _MODEL:
@@ -100,11 +116,7 @@ class RunFolder:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns of the data by role, as the settings name them; empty for no run.
-
-        Raises:
-            UserError: ``config.json`` is damaged.
-        """
+        """The columns of the data by role, as the settings name them; empty for no run."""
         if problem := self.problems.get("config.json"):
             raise UserError(problem)
         return column_map(self.config.get("columns") or ())
@@ -183,12 +195,7 @@ _SUMMARY: Mapping[str, Any] = {
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read the summary of several seeds or folds.
-
-    Raises:
-        UserError: The file is damaged.
-        OSError: There is none.
-    """
+    """Read the summary of several seeds or folds; OSError if there is none."""
     folds = folder / "folds.json"
     return read_object(folds if folds.is_file() else folder / "seeds.json", _SUMMARY)
 

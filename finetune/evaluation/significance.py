@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,7 @@ from finetune.evaluation import metrics
 from finetune.evaluation.custom_metrics import CustomMetric, probabilities_of_labels
 from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric
-from finetune.evaluation.prediction_types.number import rank_moments
-from finetune.evaluation.subgroups import subgroup_metrics
+from finetune.evaluation.prediction_types.labels import rank_moments
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -64,7 +64,7 @@ class Counts:
 
     @property
     def num_units(self) -> int:
-        """Return the number of units."""
+        """The number of units."""
         return len(self.rows) if self.unit is None else int(self.unit.max()) + 1
 
     @property
@@ -108,7 +108,7 @@ class Counts:
 
 def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
     """Return the counts of a custom metric for each run."""
-    found = []
+    counts = []
     for run in runs:
         predicted = run.answers
         if metric.probabilities:
@@ -116,8 +116,8 @@ def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
         rows = np.empty((len(run.gold), 2), dtype=object)
         for index, sides in enumerate(zip(run.gold, predicted, strict=True)):
             rows[index, 0], rows[index, 1] = sides
-        found.append(Counts(rows, np.asarray, function=metric))
-    return found
+        counts.append(Counts(rows, np.asarray, function=metric))
+    return counts
 
 
 def count_metric(
@@ -129,19 +129,21 @@ def count_metric(
     ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
     ``finetune report``. A UserError names the metrics of the predictions.
     """
-    runs = comparable(runs)
+    names = tuple(sorted({name for run in runs for name in run.names}))
+    scale = [number for run in runs for number in run.scale]
+    runs = [replace(run, names=names, scale=scale) for run in runs]  # columns of counts agree
     type = runs[0].type
     known = {name: each for name, each in type.metrics.items() if all(map(each.applies, runs))}
     known |= metrics.metrics_of_names(runs[0])
     of_subgroups: dict[str, Metric] = {}
     for run in runs if metric not in known else ():
         of_subgroups |= subgroup_metrics(run, vocabulary)
-    if found := (known | of_subgroups).get(metric):
-        if found.counts is rank_moments:
-            return [Counts(np.array([r.gold, r.predicted]).T, found.value, True) for r in runs]
-        rows = [found.counts(run) for run in runs]
+    if chosen := (known | of_subgroups).get(metric):
+        if chosen.counts is rank_moments:
+            return [Counts(np.array([r.gold, r.predicted]).T, chosen.value, True) for r in runs]
+        rows = [chosen.counts(run) for run in runs]
         if not of_subgroups or any(each.any() for each in rows):  # the subgroup occurs
-            return [Counts(each.astype(np.float64), found.value) for each in rows]
+            return [Counts(each.astype(np.float64), chosen.value) for each in rows]
     legal = [*known, *of_subgroups]
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
     if vocabulary is None and type.tells_seen and ("in_training" in metric or "unseen" in metric):
@@ -151,11 +153,31 @@ def count_metric(
     )
 
 
-def comparable(runs: Sequence[Tables]) -> list[Tables]:
-    """Return the runs with the names and numbers of all, so that the columns of counts agree."""
-    names = tuple(sorted({name for run in runs for name in run.names}))
-    scale = [number for run in runs for number in run.scale]
-    return [replace(run, names=names, scale=scale) for run in runs]
+def subgroup_metrics(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Metric]:
+    """Return a metric for each row of the tables of subgroups.
+
+    Their names join the score, the table and the subgroup, with ``_`` for spaces:
+    ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_position:1``. The accuracy on
+    unseen words has a name of its own.
+    """
+
+    def counts(tables: Tables, name: str, group: str) -> np.ndarray:
+        grouping = tables.groupings(vocabulary)[name]
+        sums = np.zeros((len(tables), grouping.counts.shape[1]))
+        rows = grouping.group == grouping.order.index(group)
+        np.add.at(sums, grouping.example[rows], grouping.counts[rows])
+        return sums
+
+    found = {
+        f"{each.score}_{name}:{group}".replace(" ", "_"): Metric(
+            partial(counts, name=name, group=group), each.value
+        )
+        for name, each in tables.groupings(vocabulary).items()
+        if each.shown
+        for group in each.order
+    }
+    unseen = found.get("accuracy_in_training:unseen")
+    return found if unseen is None else found | {"unseen_word_accuracy": unseen}
 
 
 # --- Intervals and tests --------------------------------------------------------------------------
@@ -238,21 +260,20 @@ def compare(
     observed = [observed_scores(runs) for runs in systems]
     resampled = _scores_of_resamples(systems, num_resamples, np.random.default_rng(seeds[0]))
     first_estimate, second_estimate = (
-        _estimate(_trained_again([scores], [values], seeds[1]), runs, limits)
+        _estimate(runs, scores, values, seeds[1], limits)
         for runs, scores, values in zip(systems, observed, resampled, strict=True)
     )
-    pooled = _trained_again(observed, resampled, seeds[1])
-    difference = pooled.scores[0] - pooled.scores[1]
-    differences = pooled.means[0] - pooled.means[1]
+    means, deviation = _trained_again(observed, resampled, seeds[1])
+    value, differences = float(observed[0].mean()) - float(observed[1].mean()), means[0] - means[1]
     swapped = _randomized(systems, num_resamples, np.random.default_rng(seeds[2]))
     return Comparison(
         first_estimate,
         second_estimate,
-        _cut(_interval(difference, differences), limits[0] - limits[1], limits[1] - limits[0]),
-        _p_value(difference, differences - difference),
-        _p_value(difference, swapped),
+        _interval(value, differences, (limits[0] - limits[1], limits[1] - limits[0])),
+        _p_value(value, differences - value),
+        _p_value(value, swapped),
         (tuple(observed[0].tolist()), tuple(observed[1].tolist())),
-        pooled.deviation,
+        deviation,
         sizes.pop(),
         num_resamples,
     )
@@ -276,14 +297,15 @@ def estimate(
         raise UserError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
     seeds = np.random.SeedSequence(seed).spawn(2)
     resampled = _scores_of_resamples([runs], num_resamples, np.random.default_rng(seeds[0]))
-    return _estimate(_trained_again([observed_scores(runs)], resampled, seeds[1]), runs, limits)
+    return _estimate(runs, observed_scores(runs), resampled[0], seeds[1], limits)
 
 
 def fold_interval(
     scores: Sequence[float], ratio: float, limits: tuple[float, float] = UNLIMITED
 ) -> Estimate:
     """Return the mean of scores on folds with its interval (``fold_test``), cut at ``limits``."""
-    return _cut(fold_test(scores, ratio)[0], *limits)
+    mean, low, high = fold_test(scores, ratio)[0]
+    return Estimate(mean, max(low, limits[0]), min(high, limits[1]))
 
 
 def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:
@@ -328,29 +350,29 @@ def observed_scores(runs: Sequence[Counts]) -> np.ndarray:
     return np.concatenate([run.values(np.ones((1, run.num_units))) for run in runs])
 
 
-class _TrainedAgain(NamedTuple):
-    scores: list[float]
-    means: list[np.ndarray]  # [R] by system
-    deviation: float | None
-
-
 def _trained_again(
-    observed: Sequence[np.ndarray],
-    resampled: Sequence[np.ndarray],
-    seed_of_runs: np.random.SeedSequence,
-) -> _TrainedAgain:
-    # adds the variance across the runs of systems, pooled over them, to the resampled means; the
-    # scores of the runs of each system are observed [runs] and resampled [runs, R]
-    variance, degrees = _variance_across_runs(observed, resampled)
+    observed: Sequence[np.ndarray], resampled: Sequence[np.ndarray], seed: np.random.SeedSequence
+) -> tuple[list[np.ndarray], float | None]:
+    # Adds the variance across the runs of systems, pooled over them, to the means of resamples, and
+    # returns these [R] by system, and the deviation. The scores of the runs of each system are
+    # observed [runs] and resampled [runs, R].
     means = [values.mean(axis=0) for values in resampled]
-    if variance:
-        random = np.random.default_rng(seed_of_runs)
-        number = len(means[0])
-        scale = np.sqrt(variance * degrees / random.chisquare(degrees, number))
-        for each, scores in zip(means, observed, strict=True):
-            each += scale * random.standard_normal(number) / math.sqrt(len(scores))
-    deviation = math.sqrt(variance) if degrees else None
-    return _TrainedAgain([float(scores.mean()) for scores in observed], means, deviation)
+    degrees = sum(len(values) - 1 for values in observed)
+    if not degrees:
+        return means, None
+    between, resampled_between = (
+        sum(((values - values.mean(axis=0)) ** 2).sum(axis=0) for values in side) / degrees
+        for side in (observed, resampled)
+    )
+    # without the part of their different predictions on these units, which the bootstrap includes
+    variance = float(2 * between - np.mean(resampled_between))
+    if variance <= 1e-24 * max(float(np.square(values).max()) for values in observed):  # rounding
+        return means, 0.0
+    random, number = np.random.default_rng(seed), len(means[0])
+    scale = np.sqrt(variance * degrees / random.chisquare(degrees, number))
+    for mean, scores in zip(means, observed, strict=True):
+        mean += scale * random.standard_normal(number) / math.sqrt(len(scores))
+    return means, math.sqrt(variance)
 
 
 def _scores_of_resamples(
@@ -394,29 +416,18 @@ def _in_chunks(draw: Callable[[int], Any], num_resamples: int, num_units: int) -
         yield draw(min(size, num_resamples - start))
 
 
-def _variance_across_runs(
-    observed: Sequence[np.ndarray], resampled: Sequence[np.ndarray]
-) -> tuple[float, int]:
-    # without the part of their different predictions on these units, which the bootstrap includes
-    degrees = sum(len(values) - 1 for values in observed)
-    if not degrees:
-        return 0.0, 0
-    between, resampled_between = (
-        sum(((values - values.mean(axis=0)) ** 2).sum(axis=0) for values in side) / degrees
-        for side in (observed, resampled)
-    )
-    variance = float(2 * between - np.mean(resampled_between))
-    rounding = 1e-24 * max(float(np.square(values).max()) for values in observed)
-    return (variance if variance > rounding else 0.0), degrees
-
-
 def _estimate(
-    system: _TrainedAgain, runs: Sequence[Counts], limits: tuple[float, float]
+    runs: Sequence[Counts],
+    observed: np.ndarray,
+    resampled: np.ndarray,
+    seed: np.random.SeedSequence,
+    limits: tuple[float, float],
 ) -> Estimate:
     # The bootstrap cannot see errors that the units do not contain: without any, all resamples are
     # equal. A rate of fewer than ``FEWEST`` right or wrong units, and any score between 0 and 1
     # whose resamples are all equal, also covers the interval of Wilson (1927).
-    value, low, high = _interval(system.scores[0], system.means[0])
+    (means,), _ = _trained_again([observed], [resampled], seed)
+    value, low, high = _interval(float(observed.mean()), means)
     units = runs[0].num_units
     rare = all(run.is_rate for run in runs) and min(value, 1 - value) * units < FEWEST
     if limits == (0.0, 1.0) and (rare or low == high):
@@ -424,16 +435,14 @@ def _estimate(
         middle = (value + squared / 2) / (1 + squared)
         half = math.sqrt(squared * (value * (1 - value) + squared / 4)) / (1 + squared)
         low, high = min(low, middle - half), max(high, middle + half)
-    return _cut(Estimate(value, low, high), *limits)
+    return Estimate(value, max(low, limits[0]), min(high, limits[1]))
 
 
-def _cut(found: Estimate, least: float, most: float) -> Estimate:
-    return Estimate(found.value, max(found.low, least), min(found.high, most))
-
-
-def _interval(value: float, resampled: np.ndarray) -> Estimate:
+def _interval(
+    value: float, resampled: np.ndarray, limits: tuple[float, float] = UNLIMITED
+) -> Estimate:
     low, high = np.quantile(resampled, [ALPHA / 2, 1 - ALPHA / 2])
-    return Estimate(value, float(low), float(high))
+    return Estimate(value, max(float(low), limits[0]), min(float(high), limits[1]))
 
 
 def _p_value(observed: float, under_null: np.ndarray) -> float:

@@ -31,18 +31,15 @@ COUNTS = (0, 1, 10, 100, 1000, 10_000)
 """The first number of occurrences of each subgroup."""
 
 
-def _build(
+def _items(
     gold: Sequence[Any],
     predicted: Sequence[Sequence[str]],
-    *,
-    predictions: Sequence[MaskedPrediction] = (),
-    **facts: Any,
-) -> Tables:
+    predictions: Sequence[MaskedPrediction],
+) -> Items:
     if predictions:
         gold = [list(prediction.gold or ()) for prediction in predictions]
     example = np.repeat(np.arange(len(gold)), np.fromiter(map(len, gold), np.int64))
-    items = Items.of(example, chain.from_iterable(gold), chain.from_iterable(predicted))
-    return Tables.of(SUBWORDS, gold, predicted, items, predictions=predictions, **facts)
+    return Items.of(example, chain.from_iterable(gold), chain.from_iterable(predicted))
 
 
 def _subword_losses(tables: Tables) -> np.ndarray:
@@ -125,7 +122,7 @@ SUBWORDS = PredictionType(
     default="mlm_accuracy",
     gold=lambda example: example.label,
     value=lambda prediction: prediction.subwords,
-    build=_build,
+    items=_items,
     parse=_parse,
     read_gold=_read_gold,
     gold_of_row=text_of_row,

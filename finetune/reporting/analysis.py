@@ -290,10 +290,7 @@ def fragments(spans: Sequence[Span]) -> list[Fragment]:
 def highlight(
     example: TokenExample, styles: Mapping[Span, str], first: int, last: int
 ) -> list[Part]:
-    """Return words ``first`` to ``last`` (exclusive) of a sentence with spans highlighted.
-
-    The style of a span is "right", "missed" or "wrong".
-    """
+    """Return words ``first`` to ``last`` (exclusive) with spans: "right", "missed" or "wrong"."""
     clipped = {Span(max(s.start, first), min(s.end, last), s.label): styles[s] for s in styles}
     starting = defaultdict(list)
     for fragment in fragments([span for span in clipped if span.start < span.end]):

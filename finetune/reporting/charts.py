@@ -89,17 +89,12 @@ def chart(
 ) -> Chart:
     """Draw bars, the diagonal, lines and dots, in this order. Series have a color and a legend.
 
-    Args:
-        caption: The line above the chart.
-        x_name: The name of the horizontal axis.
-        label: The description for screen readers; unset is the caption.
-        bars: Bars from the bottom.
-        lines: The name and the points of each line. Points of short lines are marked.
-        dots: The name and the dots of each group.
-        diagonal: Whether to draw the diagonal.
-        ranges: The ranges of both axes; unset are those of lines and dots.
+    ``label`` describes the chart for screen readers. Points of short lines are marked.
     """
-    ranges = ranges or _ranges_of([*lines, *dots])
+    if ranges is None:
+        shown: list[Any] = [place[:2] for _, places in (*lines, *dots) for place in places]
+        xs, ys = zip(*shown, strict=True)
+        ranges = Ranges(min(xs), max(xs), *padded(min(ys), max(ys)))
     shapes = _axes(ranges, x_name)
     for bar in bars:
         x, width = ranges.x(bar.low) + 1, ranges.x(bar.high) - ranges.x(bar.low) - 2
@@ -114,7 +109,10 @@ def chart(
         (x1, y1), (x2, y2) = ((ranges.x(end), ranges.y(end)) for end in ends)
         shapes.append(_line("diagonal", x1, y1, x2, y2))
     marked = max((len(points) for _, points in lines), default=0) <= MOST_MARKED
-    styles = [_series(number) for number in range(len(lines) + len(dots))]
+    styles = [
+        f"series{number % NUM_COLORS + 1}{' again' if number >= NUM_COLORS else ''}"
+        for number in range(len(lines) + len(dots))
+    ]
     for (name, points), style in zip(lines, styles, strict=False):
         path = " ".join(f"{ranges.x(x):.1f},{ranges.y(y):.1f}" for x, y in points)
         shapes.append(_shape("polyline", f"line {style}", points=path))
@@ -126,11 +124,6 @@ def chart(
             shapes.append(_dot(ranges.x(x), ranges.y(y), f"point {style}", tooltip))
     legend = list(zip([name for name, _ in (*lines, *dots)], styles, strict=True))
     return Chart(caption, label or caption, shapes, legend if len(legend) > 1 else (), ranges.size)
-
-
-def _ranges_of(series: Sequence[tuple[str, Sequence[tuple[Any, ...]]]]) -> Ranges:
-    xs, ys = zip(*(point[:2] for _, points in series for point in points), strict=True)
-    return Ranges(min(xs), max(xs), *padded(min(ys), max(ys)))
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -178,10 +171,6 @@ def _axes(ranges: Ranges, x_name: str) -> list[Shape]:
     for value in ticks(ranges.left, ranges.right):
         shapes.append(_text(ranges.x(value), height - BOTTOM + 17, tick(value)))
     return [*shapes, _text((LEFT + width - RIGHT) / 2, height - 5, x_name, kind="axis")]
-
-
-def _series(number: int) -> str:
-    return f"series{number % NUM_COLORS + 1}{' again' if number >= NUM_COLORS else ''}"
 
 
 def _shape(element: str, kind: str, text: str = "", **attributes: Any) -> Shape:

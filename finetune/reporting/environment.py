@@ -73,12 +73,13 @@ def write_environment(
     number of threads of an operation on a CPU. ``cuda_graphs`` says whether a GPU used them.
     """
     folder = Path(config.out or "")
+    name, is_new = config.init_from or config.model, settings(config).get("config") is not None
     baselines = baselines_of(data.splits, metrics)
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
     content = environment(device, precision, threads) | {
         "command": command,
         "data": data.format,
-        "license": _license(config),
+        "license": model_license(name) if name is not None and not is_new else None,
         "weights": dict(zip(("trained", "all"), weights, strict=True)),
         "splits": {split: len(examples) for split, examples in data.splits.items()},
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
@@ -109,13 +110,6 @@ def write_environment(
         predict_command(folder, task.name, task.state.pairs, mask),
         advice(config, data.splits["train"], bool(reasons)),
     )
-
-
-def _license(config: TrainConfig) -> str | None:
-    name = config.init_from or config.model
-    if name is None or settings(config).get("config") is not None:  # a new encoder
-        return None
-    return model_license(name)
 
 
 def saved_outcome(run: RunFolder) -> RunOutcome:

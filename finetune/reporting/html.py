@@ -11,24 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.calibration import error_of_bins
-from finetune.evaluation.compare import (
-    ComparisonOptions,
-    SystemComparison,
-    compare_systems,
-    seed_note,
-    verdict,
-)
+from finetune.evaluation.compare import seed_note, verdict
 from finetune.evaluation.decisions.abstaining import Answers, area_under_risk
 from finetune.evaluation.error_analysis import TITLES, Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import summarize
-from finetune.evaluation.significance import ALPHA, adjust
+from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
 from finetune.reporting.analysis import (
     MOST_EXAMPLES,
@@ -39,7 +32,7 @@ from finetune.reporting.analysis import (
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import Section, Table, markup, page_of
-from finetune.reporting.runs import Run, System, gather
+from finetune.reporting.runs import ModelRuns, Run, compare_pairs, gather
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.types import UserError, quantity
 
@@ -71,43 +64,41 @@ def write_report(
 ) -> tuple[Path, list[str]]:
     """Write one report on the runs in ``folders``, and the model card of a run without one.
 
-    Each folder holds a run or several seeds. ``out`` defaults to `report.html` in the only folder,
-    else in the working directory; ``split`` defaults to a test split, else another with gold.
-    ``reasons`` returns the reasons of predictions of a run, to show beside errors. Return the path
-    of the report, and a line for each missing part.
+    Each folder holds a run or several seeds. ``reasons`` returns the reasons of predictions of a
+    run, to show beside errors. Return the path of the report, and a line for each missing part.
     """
     if most_examples < 0:
         raise UserError(f"--examples must be 0 or more, not {most_examples}.")
     if repeated := [path for path in folders if folders.count(path) > 1]:
         raise UserError(f"{repeated[0]}: named twice: name each run once.")
-    systems = [gather(path, split) for path in folders]
-    runs = [run for system in systems for run in system.runs]
+    models = [gather(path, split) for path in folders]
+    runs = [run for model in models for run in model.runs]
     if split is not None and not any(run.evaluated for run in runs):
         problem = next(line for line in runs[0].warnings if "predictions" in line)
         raise UserError(f"--split {split}: {runs[0].path}: {problem}: nothing was written.")
-    names = Counter(system.name for system in systems)
-    systems = [replace(s, name=str(s.folder)) if names[s.name] > 1 else s for s in systems]
-    if (number := sum(len(system.runs) for system in systems)) > MOST_RUNS:
+    names = Counter(model.name for model in models)
+    models = [replace(s, name=str(s.folder)) if names[s.name] > 1 else s for s in models]
+    if (number := sum(len(model.runs) for model in models)) > MOST_RUNS:
         raise UserError(f"{number} runs are too many for one report: name {MOST_RUNS} at most.")
     out = out or (folders[0] / REPORT_FILE if len(folders) == 1 else Path(REPORT_FILE))
-    _write_page(systems, out, most_examples, reasons)
-    if len(systems) == 1 and not (folders[0] / "best" / "README.md").exists():
-        _write_card(systems[0])  # an existing card may have been edited
-    return out, [f"{system.folder}: {line}" for system in systems for line in system.problems]
+    _write_page(models, out, most_examples, reasons)
+    if len(models) == 1 and not (folders[0] / "best" / "README.md").exists():
+        _write_card(models[0])  # an existing card may have been edited
+    return out, [f"{model.folder}: {line}" for model in models for line in model.problems]
 
 
-def write_run_report(folder: Path) -> System:
+def write_run_report(folder: Path) -> ModelRuns:
     """Write the report and the model card of a finished run, or the report of a seeds folder."""
-    system = gather(folder, None)
-    _write_page([system], folder / REPORT_FILE, MOST_EXAMPLES)
-    _write_card(system)
-    return system
+    model = gather(folder, None)
+    _write_page([model], folder / REPORT_FILE, MOST_EXAMPLES)
+    _write_card(model)
+    return model
 
 
 def _write_page(
-    systems: Sequence[System], out: Path, most_examples: int, reasons: ReasonsOf | None = None
+    models: Sequence[ModelRuns], out: Path, most_examples: int, reasons: ReasonsOf | None = None
 ) -> None:
-    text = page(systems, most_examples, reasons)
+    text = page(models, most_examples, reasons)
     require_replaceable(out, "<!doctype html")
     if out.is_dir() or not out.absolute().parent.is_dir():
         problem = "is a folder" if out.is_dir() else "its folder does not exist"
@@ -115,21 +106,28 @@ def _write_page(
     write_text(out, text, follow=True)
 
 
-def _write_card(system: System) -> None:
-    if (system.folder / "best").is_dir() and system.runs[0].metrics:
-        write_card(system)
+def _write_card(model: ModelRuns) -> None:
+    if (model.folder / "best").is_dir() and model.runs[0].metrics:
+        write_card(model)
 
 
 def page(
-    systems: Sequence[System], most_examples: int = MOST_EXAMPLES, reasons: ReasonsOf | None = None
+    models: Sequence[ModelRuns],
+    most_examples: int = MOST_EXAMPLES,
+    reasons: ReasonsOf | None = None,
 ) -> str:
-    """Return the report on one system or several as HTML; see ``write_report``."""
-    runs = [(_run_name(s, run, systems), run) for s in systems for run in s.runs]
+    """Return the report on one model or several as HTML; see ``write_report``."""
+    runs = []
+    for model in models:
+        several = len(model.runs) > 1
+        prefix = f"{model.name}/" if len(models) > 1 else ""
+        runs += [(prefix + r.path.name if several else model.name, r) for r in model.runs]
+    metric = next((model.score.metric for model in models if model.score), None)
     evaluated = [(name, run.evaluated) for name, run in runs if run.evaluated]
     why = {name: reasons and partial(reasons, run.path) for name, run in runs}
     sections = [
-        _results(systems, runs),
-        *([_comparison(systems)] if len(systems) > 1 else []),
+        _results(models, runs),
+        *([_comparison(models)] if len(models) > 1 else []),
         *([_errors(evaluated, most_examples, why)] if evaluated else []),
         Section("Scores by class", tables=_class_tables(evaluated)),
         _by_run("Confusion", [(name, _confusion(each)) for name, each in evaluated]),
@@ -137,19 +135,19 @@ def page(
             "Calibration and decisions", [(name, _calibration(each)) for name, each in evaluated]
         ),
         _by_run("Subgroups", [(name, _subgroups(each)) for name, each in evaluated]),
-        Section("Training", charts=_curves(runs, _metric_of(systems))),
+        Section("Training", charts=_curves(runs, metric)),
         _by_run("Environment", [(name, _environment(run)) for name, run in runs]),
     ]
     tasks = ", ".join(dict.fromkeys(run.task for _, run in runs))
-    kind = "comparison" if len(systems) > 1 else "seeds" if len(runs) > 1 else "run"
+    kind = "comparison" if len(models) > 1 else "seeds" if len(runs) > 1 else "run"
     fingerprints = dict.fromkeys(str(run.config.get("fingerprint", ""))[:16] for _, run in runs)
     named = ", ".join(filter(None, fingerprints))
     return page_of(
         f"{tasks} · {kind}",
-        ", ".join(system.name for system in systems),
+        ", ".join(model.name for model in models),
         sections,
-        about="; ".join(dict.fromkeys("{} on {}".format(*each.source) for each in systems)),
-        facts=_facts(runs) if len(systems) == 1 else (),
+        about="; ".join(dict.fromkeys("{} on {}".format(*each.source) for each in models)),
+        facts=_facts(runs) if len(models) == 1 else (),
         source=f"Fingerprint of the data: {named}." if named else "",
         command="finetune report",
     )
@@ -175,42 +173,29 @@ def _by_run(title: str, sections: Sequence[tuple[str, Section]]) -> Section:
     return Section(title, parts=[replace(section, title=name) for name, section in sections])
 
 
-def _metric_of(systems: Sequence[System]) -> str | None:
-    return next((s.headline.metric for s in systems if s.headline), None)
-
-
-def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
-    if len(system.runs) == 1:
-        return system.name
-    return run.path.name if len(systems) == 1 else f"{system.name}/{run.path.name}"
-
-
-def _results(systems: Sequence[System], runs: NamedRuns) -> Section:
-    tables = _score_tables(systems, runs)
-    scores = [(system.name, system.headline) for system in systems if system.headline]
+def _results(models: Sequence[ModelRuns], runs: NamedRuns) -> Section:
+    tables = _score_tables(models, runs)
+    scores = [(model.name, model.score) for model in models if model.score]
     if len({(score.metric, score.split) for _, score in scores}) == 1 < len(scores):
         rows = [[name, *score.estimate] for name, score in scores]
         caption = f"{scores[0][1].metric} on {scores[0][1].split} with {1 - ALPHA:.0%} intervals"
         tables = [Table(caption, ["run", "score", "low", "high"], rows), *tables]
-    html = markup("report.html", "systems_and_scores", systems, 1 - ALPHA)
+    html = markup("report.html", "models_and_scores", models, 1 - ALPHA)
     return Section("Results", html=html, tables=tables)
 
 
-def _comparison(systems: Sequence[System]) -> Section:
-    rows, lines, notes, reports = [], [], {}, []
-    for first, second in combinations(systems, 2):
-        names = f"{first.name} and {second.name}"
-        try:
-            reports.append((first, second, _compare(first, second)))
-        except (UserError, OSError) as error:
-            lines.append(f"{names} cannot be compared: {error}")
-    results = adjust([report.result for *_, report in reports])
-    for (first, second, report), result in zip(reports, results, strict=True):
+def _comparison(models: Sequence[ModelRuns]) -> Section:
+    rows, lines, notes = [], [], {}
+    for first, second, comparison, problem in compare_pairs(models):
+        if comparison is None:
+            lines.append(f"{first} and {second} cannot be compared: {problem}")
+            continue
+        result = comparison.result
         value, low, high = result.difference
-        shown = [first.name, second.name, f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}"]
-        told = verdict(result, report.lower_is_better)
+        told = verdict(result, comparison.lower_is_better)
+        shown = [first, second, f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}"]
         rows.append([*shown, result.p_bootstrap, result.p_randomization, told])
-        notes[f"{first.name} and {second.name}"] = seed_note(result)
+        notes[f"{first} and {second}"] = seed_note(result)
     columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval"]
     columns += ["p (bootstrap)", "p (randomization)", "verdict"]
     table = Table("Differences, by the paired tests of finetune compare", columns, rows)
@@ -224,20 +209,6 @@ def _comparison(systems: Sequence[System]) -> Section:
             "The verdicts, not the p-values, are adjusted for the number of pairs (Holm, 1979)."
         )
     return Section("Comparison", [*lines, *distinct], tables=[table] if rows else [])
-
-
-def _compare(first: System, second: System) -> SystemComparison:
-    one, other = first.headline, second.headline
-    if one is None or other is None:
-        raise UserError("one of them has no score.")
-    if "fold" in (one.unit, other.unit):
-        raise UserError("the scores of folds are of different examples.")
-    if (one.metric, one.split) != (other.metric, other.split):
-        raise UserError(f"{one.metric} on {one.split} and {other.metric} on {other.split} differ.")
-    files = (",".join(map(str, each.folders)) for each in (one, other))
-    return compare_systems(
-        *files, options=ComparisonOptions(metric=one.metric, split=one.split, run_files=False)
-    )
 
 
 def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) -> Section:
@@ -263,10 +234,12 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
     return Section("Error analysis", html=html)
 
 
-def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
+def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[Table]:
     by_split = {
         split: {name: run.metrics.get(split, {}) for name, run in runs}
-        for split in sorted({s for _, run in runs for s in run.metrics}, key=_split_order)
+        for split in sorted(
+            {s for _, run in runs for s in run.metrics}, key=lambda s: (not s.startswith("test"), s)
+        )
     }
     if len(runs) == 1:
         ((name, run),) = runs
@@ -276,7 +249,7 @@ def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
         }
         return [_scores_table("All scores", scores)] if scores else []
     tables = [_scores_table(f"Scores on {split}", scores) for split, scores in by_split.items()]
-    if len(systems) > 1:
+    if len(models) > 1:
         return tables
     summary = summarize({name: run.metrics for name, run in runs if run.metrics})
     with_means = []
@@ -288,10 +261,6 @@ def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
         ]
         with_means.append(replace(table, columns=[*table.columns, "mean", "deviation"], rows=rows))
     return with_means
-
-
-def _split_order(split: str) -> tuple[bool, str]:
-    return not split.startswith("test"), split
 
 
 def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> Table:
@@ -412,15 +381,14 @@ def _calibration(analysis: Analysis) -> Section:
     if "risk" in analysis.tables:
         charts_of.append(_risk_chart(analysis))
     known = analysis_tables(analysis)
-    decisions = [table for name, table in known.items() if name.startswith(_DECISION_TABLES)]
+    decisions = [known[name] for name in _DECISION_TABLES if name in known]
     return Section("", notes, charts_of, [*tables, *decisions])
 
 
 def _subgroups(analysis: Analysis) -> Section:
-    shown = (*_CLASS_TABLES, "confusion", "confused", "scores", "calibration")
+    shown = (*_CLASS_TABLES, *_DECISION_TABLES, "confusion", "confused", "scores", "calibration")
     known = analysis_tables(analysis).items()
-    tables = [t for name, t in known if not name.startswith(_DECISION_TABLES) and name not in shown]
-    return Section("", tables=tables)
+    return Section("", tables=[table for name, table in known if name not in shown])
 
 
 def _scatter(analysis: Analysis) -> Chart:

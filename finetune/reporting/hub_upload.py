@@ -51,17 +51,10 @@ def push(
     license: str | None = None,
     replace: bool = False,
 ) -> Pushed:
-    """Upload the best model of a run to a repository of the hub; a model without a card gets one.
+    """Upload the best model of a run to ``OWNER/NAME``; a model without a card gets one.
 
-    Args:
-        folder: A run or a saved model.
-        id: ``OWNER/NAME``.
-        private: Make the repository private, if it is new.
-        license: The license in the card, in place of the license of the base model.
-        replace: Remove all other files of the repository.
-
-    Raises:
-        UserError: The hub refuses the upload; the message has the command to try again.
+    ``license`` takes the place of the license of the base model, and ``replace`` removes all other
+    files of the repository.
     """
     source = model_folder(folder)
     if not (source / "README.md").is_file():

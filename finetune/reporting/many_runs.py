@@ -32,10 +32,7 @@ RECIPE_FILE = "best.yaml"
 def write_search(
     result: SearchResult, metrics: Mapping[str, Mapping[str, float]] | None = None
 ) -> Path:
-    """Write the trials of a search and their page into its folder; return the path of the page.
-
-    ``metrics`` are the scores of the best trial by split and name, once all trials have ended.
-    """
+    """Write the trials of a search, and the scores of the best; return the path of the page."""
     failures = [f"Trial {t.number} failed: {t.error}" for t in result.trials if t.error]
     legend = "A pruned trial has the score of its last evaluation."
     trials = Table("Trials, the best first", *result.table())
@@ -89,8 +86,8 @@ def write_best_recipe(
     for split, values in metrics.items():
         if result.metric not in metrics_of(result.task) or split not in SCORED_SPLITS:
             continue
-        system = gather(run, split)
-        found = system.headline
+        model = gather(run, split)
+        found = model.score
         wide = (found.estimate.high - found.estimate.low) / 2 if found else 0.0
         expected.append(
             Expected(
@@ -99,7 +96,7 @@ def write_best_recipe(
                 round(values[result.metric], 4),
                 round(max(wide, 0.01), 4),
                 f"{source}; the tolerance is half the 95 % interval over the examples",
-                fingerprint=system.runs[0].config["fingerprint"],
+                fingerprint=model.runs[0].config["fingerprint"],
             )
         )
     write_text(result.folder / RECIPE_FILE, recipe_text(result.task, config, source, expected))

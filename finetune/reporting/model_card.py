@@ -22,7 +22,7 @@ from finetune.evaluation.runs import last_part
 from finetune.models.loading import ALIASES
 from finetune.reporting.environment import RunOutcome, again_command
 from finetune.reporting.rendering import render
-from finetune.reporting.runs import Run, System
+from finetune.reporting.runs import ModelRuns, Run
 from finetune.runtime.files import write_text
 from finetune.runtime.hub import ID
 from finetune.tasks import TASK_FILE
@@ -35,15 +35,15 @@ PLACEHOLDER = "path/to/this/folder"
 """Name of the model in its card until it is uploaded."""
 
 
-def write_card(system: System) -> None:
+def write_card(model: ModelRuns) -> None:
     """Write the card of a run's best model; raise UserError where there is no such model."""
-    path = system.runs[0].path / "best" / "README.md"
-    write_text(path, card(system))
+    path = model.runs[0].path / "best" / "README.md"
+    write_text(path, card(model))
 
 
-def card(system: System) -> str:
+def card(model: ModelRuns) -> str:
     """Return the card: metadata in YAML, then Markdown."""
-    run = system.runs[0]
+    run = model.runs[0]
     path = run.path / "best" / TASK_FILE
     if not path.is_file():
         raise UserError(f"{run.path}: no saved model: best/{TASK_FILE} does not exist.")
@@ -68,7 +68,7 @@ def card(system: System) -> str:
             split: {name: value for name, value in scores.items() if ":" not in name}
             for split, scores in run.metrics.items()
         },
-        headline=system.headline if run.metrics else None,
+        score=model.score if run.metrics else None,
         positive=run.positive,
         tables=analysis.tables if analysis else {},
         calibration_error=error_of_bins(analysis.bins) if analysis and analysis.bins else None,
@@ -191,11 +191,7 @@ def _mask_token(run: Run) -> str:
 def write_run_readme(
     config: TrainConfig, result: FitResult, outcome: RunOutcome, command: str, *, repeatable: bool
 ) -> None:
-    """Write the README.md of a run folder.
-
-    ``command`` trained the run; ``repeatable`` says that its settings and their data suffice to
-    train the model again.
-    """
+    """Write the README.md of a run folder; ``repeatable`` runs can be trained again by settings."""
     values = settings(replace(config, resume=False))
     defaults = settings(type(config)())
     text = render(

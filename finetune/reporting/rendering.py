@@ -76,14 +76,8 @@ def page_of(
 ) -> str:
     """Return a page of notes, charts and tables: one file that needs no network.
 
-    Args:
-        kind: The line above the heading.
-        heading: The heading.
-        sections: The sections; one without content is left out.
-        about: The line under the heading.
-        facts: Values with what they count, under this line.
-        source: The data of the page, at its end.
-        command: What wrote the page.
+    ``kind`` stands above the heading, ``about`` and ``facts`` (values with what they count) under
+    it, ``source`` and the ``command`` at the end. A section without content is left out.
     """
     script = _template_text("script.js")
     script_hash = hashlib.sha256(script.encode()).digest()

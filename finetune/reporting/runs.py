@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from finetune.config.tasks import affects_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.baselines import Baseline, selection_note
+from finetune.evaluation.compare import ComparisonOptions, SystemComparison, compare_systems
 from finetune.evaluation.error_analysis import Analysis, analyze_file
-from finetune.evaluation.items import Tables
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.reproduction import standard_deviation
@@ -24,6 +25,7 @@ from finetune.evaluation.runs import RunFolder, read_summary
 from finetune.evaluation.significance import (
     ALPHA,
     Estimate,
+    adjust,
     count_metric,
     estimate,
     observed_scores,
@@ -34,27 +36,26 @@ from finetune.types import UserError, abbreviated, quantity
 TOLERANCE = 1e-4
 """Largest difference of scores that count as equal."""
 MOST_SEEDS = 10
-"""Most runs to read of one system."""
+"""Most runs to read of one model."""
 MOST_CLASSES = 10
 """Most classes whose scores are listed; the report has all."""
 RARE = 10
 """Classes with fewer examples in gold are named as rare."""
 _MAY_DIFFER = {"seed", "revision_used", "data", "data_used"}
-"""Settings that may differ between runs of one system. Data are compared by fingerprint."""
+"""Settings that may differ between runs of one model. Data are compared by fingerprint."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run(RunFolder):
-    """A run folder with its log and its analyzed predictions.
+    """A run folder with its log and its analyzed predictions."""
 
-    ``training`` and ``evaluations`` are lines of the log, ``warnings`` name missing or damaged
-    files.
-    """
-
-    training: list[dict[str, Any]]
-    evaluations: list[dict[str, Any]]
+    training: Sequence[dict[str, Any]]
+    """Lines of the log of training."""
+    evaluations: Sequence[dict[str, Any]]
+    """Lines of the log of evaluations."""
     evaluated: Analysis | None
-    warnings: list[str]
+    warnings: Sequence[str]
+    """Missing or damaged files."""
 
     @property
     def task(self) -> str:
@@ -80,8 +81,8 @@ class Run(RunFolder):
 
 
 @dataclass(frozen=True)
-class Headline:
-    """The main score of a system: the mean over its runs by the metric that selects models.
+class MainScore:
+    """The score of a model by the metric that selects models: the mean over its runs.
 
     ``scores`` and ``folders`` belong to the runs; ``deviation`` is the standard deviation of the
     scores. ``num_units`` examples were resampled, each a text or sentence (``unit``).
@@ -98,15 +99,15 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class System:
-    """One run, or the runs of several seeds in one folder; ``seeds`` is their seeds.json."""
+class ModelRuns:
+    """A model: one run, or the runs of several seeds in one folder; ``seeds`` is seeds.json."""
 
     name: str
     folder: Path
-    runs: list[Run]
-    headline: Headline | None
-    seeds: dict[str, Any]
-    warnings: list[str]
+    runs: Sequence[Run]
+    score: MainScore | None
+    seeds: Mapping[str, Any]
+    warnings: Sequence[str]
 
     @property
     def source(self) -> tuple[str, str]:
@@ -117,9 +118,9 @@ class System:
 
     @property
     def baseline(self) -> Mapping[str, Any] | None:
-        """The majority-class baseline of the split of the headline."""
+        """The majority-class baseline of the split of the score."""
         found = self.seeds.get("baselines") or self.runs[0].environment.get("baselines") or {}
-        baseline = found.get(self.headline.split, {}) if self.headline else {}
+        baseline = found.get(self.score.split, {}) if self.score else {}
         if not {"label", "metric", "share"} <= baseline.keys():
             return None
         return {**baseline, "rule": Baseline(**baseline).rule}
@@ -145,7 +146,7 @@ class System:
         return lines
 
 
-def gather(folder: Path, split: str | None) -> System:
+def gather(folder: Path, split: str | None) -> ModelRuns:
     """Read a run folder, or a folder of several seeds.
 
     Analyze the predictions on ``split``; None is a test split, or another with gold.
@@ -174,11 +175,11 @@ def gather(folder: Path, split: str | None) -> System:
         raise UserError(
             f"{folder}: the folder {problem}. Give the folder of --out, or one of several seeds."
         )
-    found = _fold_headline(runs, seeds) if "folds" in seeds else headline(runs, warnings)
-    return System(folder.resolve().name, folder, runs, found, seeds, warnings)
+    score = _score_of_folds(runs, seeds) if "folds" in seeds else _main_score(runs, warnings)
+    return ModelRuns(folder.resolve().name, folder, runs, score, seeds, warnings)
 
 
-def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | None:
+def _score_of_folds(runs: Sequence[Run], folds: Mapping[str, Any]) -> MainScore | None:
     evaluated = next((run.evaluated for run in runs if run.evaluated), None)
     if evaluated is None:
         return None
@@ -186,7 +187,7 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
     found = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in found:
         return None
-    return Headline(
+    return MainScore(
         metric,
         "test",
         Estimate(found["mean"], found["low"], found["high"]),
@@ -196,6 +197,46 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
         len(found["seeds"]),
         "fold",
     )
+
+
+class PairedComparison(NamedTuple):
+    """The comparison of two models, or why they cannot be compared."""
+
+    first: str
+    second: str
+    comparison: SystemComparison | None
+    problem: str = ""
+
+
+def compare_pairs(models: Sequence[ModelRuns]) -> list[PairedComparison]:
+    """Compare each two models, with p-values adjusted for the number of pairs."""
+    pairs = []
+    for first, second in combinations(models, 2):
+        names = first.name, second.name
+        try:
+            pairs.append(PairedComparison(*names, _compare(first.score, second.score)))
+        except (UserError, OSError) as error:
+            pairs.append(PairedComparison(*names, None, str(error)))
+    compared = [pair.comparison for pair in pairs if pair.comparison]
+    results = iter(adjust([comparison.result for comparison in compared]))
+    return [
+        pair._replace(comparison=replace(pair.comparison, result=next(results)))
+        if pair.comparison
+        else pair
+        for pair in pairs
+    ]
+
+
+def _compare(one: MainScore | None, other: MainScore | None) -> SystemComparison:
+    if one is None or other is None:
+        raise UserError("one of them has no score.")
+    if "fold" in (one.unit, other.unit):
+        raise UserError("the scores of folds are of different examples.")
+    if (one.metric, one.split) != (other.metric, other.split):
+        raise UserError(f"{one.metric} on {one.split} and {other.metric} on {other.split} differ.")
+    files = (",".join(map(str, score.folders)) for score in (one, other))
+    options = ComparisonOptions(metric=one.metric, split=one.split, run_files=False)
+    return compare_systems(*files, options=options)
 
 
 def _is_run(folder: Path) -> bool:
@@ -225,8 +266,7 @@ def load_run(folder: Path, split: str | None = None) -> Run:
     )
 
 
-def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
-    """Return the score that selects models, over the finished runs with the same split."""
+def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
     known = [(run, run.evaluated) for run in runs if run.evaluated]
     known = [pair for pair in known if pair[0].metrics] or known
     if not known:
@@ -242,7 +282,15 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
     if len({(each.type, len(each.gold)) for each in predictions}) > 1:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
-    metric, counts = _counts(known[0][0].config.get("metric"), predictions, warnings)
+    wanted, metric = known[0][0].config.get("metric"), predictions[0].type.default
+    try:
+        counts = count_metric(wanted or metric, predictions)
+        metric = wanted or metric
+    except UserError as error:
+        if wanted in (None, metric):
+            raise
+        warnings.append(f"the interval is for {metric}, not for {wanted}: {error}")
+        counts = count_metric(metric, predictions)
     interval = estimate(counts, limits=score_limits(metric))
     scores = tuple(observed_scores(counts).tolist())
     for (run, _), value in zip(known, scores, strict=True):
@@ -252,7 +300,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
                 f"{metric} of {run.path.name} on {split} is {value:.4f} over the labels of that "
                 f"split, but {saved:.4f} in metrics.json"
             )
-    return Headline(
+    return MainScore(
         metric,
         split,
         interval,
@@ -262,19 +310,6 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
         counts[0].num_units,
         predictions[0].type.wording.example,
     )
-
-
-def _counts(
-    wanted: str | None, predictions: Sequence[Tables], warnings: list[str]
-) -> tuple[str, Sequence[Any]]:
-    usual = predictions[0].type.default
-    try:
-        return wanted or usual, count_metric(wanted or usual, predictions)
-    except UserError as error:
-        if wanted in (None, usual):
-            raise
-        warnings.append(f"the interval is for {usual}, not for {wanted}: {error}")
-        return usual, count_metric(usual, predictions)
 
 
 def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analysis | None:
@@ -316,16 +351,16 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def summary_lines(system: System) -> list[str]:
+def summary_lines(model: ModelRuns) -> list[str]:
     """Return the score with its interval, the scores of few classes, and the rare classes."""
-    headline, run = system.headline, system.runs[0]
-    if headline is None:
+    score, run = model.score, model.runs[0]
+    if score is None:
         return []
-    value, low, high = headline.estimate
-    name = metric_title(headline.metric, run.positive)
+    value, low, high = score.estimate
+    name = metric_title(score.metric, run.positive)
     lines = [
-        f"{headline.split} {name} {format_score(value, headline.metric)}, {1 - ALPHA:.0%} interval "
-        f"{low:.4f} to {high:.4f} over {quantity(headline.num_units, headline.unit)}"
+        f"{score.split} {name} {format_score(value, score.metric)}, {1 - ALPHA:.0%} interval "
+        f"{low:.4f} to {high:.4f} over {quantity(score.num_units, score.unit)}"
     ]
     if run.selection_note:
         lines.append(run.selection_note)
@@ -334,5 +369,5 @@ def summary_lines(system: System) -> list[str]:
         scores = (f"{row[kind]} {row['f1']:.4f} ({row['support']:,})" for row in rows)
         lines.append(f"F1 by {kind} (examples): {', '.join(scores)}")
     if rare := [f"{row[kind]} ({row['support']})" for row in rows if row["support"] < RARE]:
-        lines.append(f"rare on {headline.split}, with scores that say little: {abbreviated(rare)}")
+        lines.append(f"rare on {score.split}, with scores that say little: {abbreviated(rare)}")
     return lines

@@ -14,10 +14,10 @@ from finetune.cli.output import ScoreCell, table_text
 from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.reproduction import (
     ScoreVerdict,
-    read_run,
     recipe_verdicts,
     standard_deviation,
 )
+from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import write_text
 from finetune.suites.definition import AVERAGES, RESULTS_FILE, Suite, SuiteTask
 from finetune.types import abbreviated
@@ -95,7 +95,7 @@ def write_results(
 def _read_scores(suite: Suite, folder: Path) -> list[TaskScore]:
     scores = []
     for task in suite.tasks.values():
-        run = read_run(folder / task.name)
+        run = RunFolder.open_all(folder / task.name)
         free = () if task.start is None or task.published else ("init_from",)
         reference = task.published or task.recipe
         verdicts = {

@@ -19,7 +19,8 @@ import torch
 from finetune.config.description import TaskDescription
 from finetune.data import Dataset
 from finetune.data.reading import read_examples
-from finetune.evaluation.prediction_types import TYPES, score
+from finetune.evaluation.metrics import score
+from finetune.evaluation.prediction_types import TYPES
 from finetune.models.warm_start import ReusableHead, WarmStart
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged, whole
 from finetune.preprocessing.tokenizer import SubwordTokenizer

@@ -14,7 +14,8 @@ from finetune.config.expected_scores import SCORED_SPLITS, Expected, metrics_of,
 from finetune.config.metric_properties import METRIC_PROPERTIES
 from finetune.evaluation import hierarchy
 from finetune.evaluation.calibration import calibration_scores
-from finetune.evaluation.prediction_types import TYPES, score, scores_of
+from finetune.evaluation.metrics import score
+from finetune.evaluation.prediction_types import TYPES, scores_of
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.registry import TASKS
 from finetune.types import Span, TextExample, TextPrediction

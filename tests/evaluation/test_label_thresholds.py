@@ -17,8 +17,7 @@ from finetune.evaluation.decisions.label_thresholds import (
     trade_of,
 )
 from finetune.evaluation.prediction_types import scores_of
-from finetune.evaluation.prediction_types.label import LABEL
-from finetune.evaluation.prediction_types.labels import LABELS
+from finetune.evaluation.prediction_types.labels import LABEL, LABELS
 from finetune.types import TextExample, UserError
 from tests.command import run
 

@@ -26,10 +26,10 @@ from finetune.config.tasks import NliConfig
 from finetune.data.tag_schemes import spans_to_tags, tag_names
 from finetune.data.text_labels import label_order, nli_label_order
 from finetune.evaluation import metrics, prediction_types
+from finetune.evaluation.error_analysis import confusion_tables
 from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.positive import positive_label
 from finetune.evaluation.prediction_types import scores_of
-from finetune.evaluation.subgroups import confusion_tables
 from finetune.tasks.text_classification import TextClassificationTask, TextState
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
 from tests.command import run

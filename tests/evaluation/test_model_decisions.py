@@ -26,7 +26,9 @@ from finetune.evaluation.decisions.abstaining import (
 )
 from finetune.evaluation.decisions.costs import by_cost, check_costs, read_costs
 from finetune.evaluation.decisions.sets import conformal_quantile, fit_sets, table_of_sets
-from finetune.evaluation.prediction_types import TYPES, Tables, score
+from finetune.evaluation.items import Tables
+from finetune.evaluation.metrics import score
+from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.significance import custom_counts
 from finetune.types import (
     AnswerPrediction,
@@ -379,25 +381,25 @@ def test_unsure_answers_are_withheld_and_nothing_else(kind: str) -> None:
                 {"label": None, "withheld": "a", "gold": "b"},
                 {"label": None, "withheld": "b", "gold": "b"},
             ],
-            "2 of 3 withheld; accuracy of the answers given 1.000, of all if forced 0.667",
+            "abstained on 2 of 3; accuracy of the answers given 1.000, of all if forced 0.667",
         ),
         (
             [
                 {"choice": 0, "choices": ["x", "y"], "gold": 0},
                 {"choice": None, "withheld": 1, "choices": ["x", "y"], "gold": 0},
             ],
-            "1 of 2 withheld; accuracy of the answers given 1.000, of all if forced 0.500",
+            "abstained on 1 of 2; accuracy of the answers given 1.000, of all if forced 0.500",
         ),
         (
             [
                 {"answer": "Oslo", "gold": [{"text": "Oslo", "start": 0}]},
                 {"answer": None, "withheld": "Rome", "gold": [{"text": "Rome", "start": 0}]},
             ],
-            "1 of 2 withheld; f1 of the answers given 1.000, of all if forced 1.000",
+            "abstained on 1 of 2; f1 of the answers given 1.000, of all if forced 1.000",
         ),
         (
             [{"label": ["a"], "withheld": ["b"], "scores": {"b": 0.4}, "gold": ["a"]}],
-            "1 answer withheld, which count as missing",
+            "abstained from 1 answer, which count as missing",
         ),
     ],
     ids=("label", "choice", "answers", "labels"),

@@ -18,8 +18,7 @@ from finetune.evaluation.error_analysis import analyze_predictions
 from finetune.evaluation.items import PredictionType, Tables
 from finetune.evaluation.metrics import class_scores, is_rated
 from finetune.evaluation.prediction_types import TYPES
-from finetune.evaluation.significance import count_metric
-from finetune.evaluation.subgroups import subgroup_metrics
+from finetune.evaluation.significance import count_metric, subgroup_metrics
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
     Example,
@@ -129,7 +128,7 @@ def scored_as(
     """Other values, as those of a run of their own."""
     facts = {"schemes": run.schemes} if run.schemes != (None, None) else {}
     facts |= {"positive": run.positive} if run.positive else {}
-    kind = TYPES["tags"] if run.type.title == "tags" else run.type
+    kind = TYPES["tags"] if run.type.name == "plain tags" else run.type
     return kind.of_values(gold, predicted, examples=examples, predictions=predictions, **facts)
 
 

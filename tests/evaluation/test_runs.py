@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from finetune.data import DataError, read_tokens
-from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.metrics import score
-from finetune.evaluation.predictions import GoldSource, to_row
+from finetune.evaluation.predictions import GoldSource, align_runs, to_row
 from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction, UserError
 from tests.command import run
 from tests.runs import score_predictions

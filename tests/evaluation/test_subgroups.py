@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from finetune.data.spans import inner_spans
 from finetune.evaluation.prediction_types import TYPES, scores_of
-from finetune.evaluation.prediction_types.sentences import POSITIONS
-from finetune.evaluation.prediction_types.spans import SEEN_ENTITIES, depths
+from finetune.evaluation.prediction_types.spans import POSITIONS, SEEN_ENTITIES, depths
 from finetune.evaluation.prediction_types.tags import SEEN_WORDS
 from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary

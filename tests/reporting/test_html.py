@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from finetune.config.values import shown_value
-from finetune.evaluation.alignment import align_runs
+from finetune.evaluation.predictions import align_runs
 from finetune.evaluation.significance import count_metric, estimate
 from tests import laboratory as lab
 from tests import small_data as data

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from scipy.spatial.distance import jensenshannon
 
 from finetune.data.dataset import DataError
-from finetune.evaluation.alignment import align_runs
-from finetune.evaluation.prediction_types import TYPES, score
+from finetune.evaluation.metrics import score
+from finetune.evaluation.prediction_types import TYPES
+from finetune.evaluation.predictions import align_runs
 from finetune.types import TextExample, TextPrediction
 from tests import laboratory as lab
 from tests.command import run

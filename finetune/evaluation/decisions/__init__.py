@@ -1,4 +1,4 @@
-"""From predictions to decisions: the cheapest label, prediction sets, answers that are withheld.
+"""From predictions to decisions: the cheapest label, prediction sets, when to abstain.
 
 Exported models decide with this file too, so it needs numpy alone.
 """
@@ -77,10 +77,10 @@ class Decisions:
     """The decisions that `finetune thresholds` saves with a model, for `predict` and `serve`.
 
     Attributes:
-        confidence: Answers with a lower probability are withheld: a number, or one for each label.
+        confidence: The model abstains below this probability: a number, or one for each label.
         costs: The costs of mistakes, whose expectation decides the label.
         sets: The rule of prediction sets.
-        distance: All answers for a text at a larger distance from the training data are withheld.
+        distance: The model abstains on texts at a larger distance from the training data.
     """
 
     confidence: float | Mapping[str, float] | None = None
@@ -90,11 +90,7 @@ class Decisions:
 
     @classmethod
     def restored(cls, values: Mapping[str, Any]) -> Self:
-        """Return the decisions that a model was saved with.
-
-        Raises:
-            UserError: The values are not what ``record`` returned.
-        """
+        """Return the decisions that a model was saved with; UserError if they are damaged."""
         try:
             sets = values.get("sets")
             return cls(**{**values, "sets": None if sets is None else SetRule(**sets)})

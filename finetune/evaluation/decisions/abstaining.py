@@ -1,10 +1,10 @@
-"""When not to answer: the risk of the answers above a confidence, with a guarantee.
+"""When to abstain: the risk of the answers above a confidence, with a guarantee.
 
 The risk is the share of wrong answers among the given ones, the coverage the share of answers that
 are given (El-Yaniv & Wiener 2010). A bound on the risk holds with probability 1 - δ over the data
 it was computed on, for new data of the same kind.
 
-Shapes: N examples, A answers of all of them, K thresholds.
+Shapes: N examples, A answers of all of them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of predictions: of each its probability, its class, and whether it is right.
+    """The answers of predictions, as columns of equal length.
 
     Attributes:
         cluster: The index of the document of each answer, or of its example without documents [A].
         confidence: Their probabilities [A].
         right: Whether they are right [A].
-        names: Their classes [A]; empty texts if the kind of predictions has no classes.
+        names: Their classes [A]; empty texts if the type of predictions has no classes.
     """
 
     cluster: np.ndarray
@@ -50,11 +50,7 @@ class Answers:
 
     @classmethod
     def of(cls, tables: Tables) -> Answers:
-        """Return the answers of aligned predictions whose probability is known.
-
-        Raises:
-            UserError: The predictions have no probabilities.
-        """
+        """Return the answers whose probability is known; UserError if there are none."""
         items = tables.items.rated
         items = items.take(~np.isnan(items.score))
         if not len(items):
@@ -65,7 +61,6 @@ class Answers:
         return cls(clusters, items.score, items.credit > 0, np.array(names, str))
 
     def __len__(self) -> int:
-        """Return the number of answers."""
         return len(self.confidence)
 
     def take(self, chosen: np.ndarray) -> Answers:
@@ -103,10 +98,7 @@ class Chosen(NamedTuple):
 
 
 def risk_bound(answers: Answers, delta: float = DELTA) -> float:
-    """Return an upper bound of the risk that holds with probability 1 - δ.
-
-    It is the exact bound of Clopper & Pearson (1934) for the number of independent answers.
-    """
+    """Return the ``upper_bound`` of the risk for the number of independent answers."""
     return upper_bound(answers.risk * answers.effective, answers.effective, delta)
 
 
@@ -199,23 +191,17 @@ def at_coverage(answers: Answers, coverage: float, delta: float = DELTA) -> Chos
     return Chosen(threshold, len(given) / len(answers), given.risk, risk_bound(given, delta))
 
 
-def risk_curve(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
-    """Return coverage and risk of each threshold, the highest first, both [K]."""
+def area_under_risk(answers: Answers) -> float:
+    """Return the mean risk over all coverages, ``aurc`` (Geifman, Uziel & El-Yaniv 2019)."""
     order = np.argsort(-answers.confidence, kind="stable")
     levels, wrong = answers.confidence[order], np.cumsum(~answers.right[order])
     last = np.append(levels[1:] != levels[:-1], True).nonzero()[0]  # of equal confidences
-    return (last + 1) / len(answers), wrong[last] / (last + 1)
-
-
-def area_under_risk(answers: Answers) -> float:
-    """Return the mean risk over all coverages, ``aurc`` (Geifman, Uziel & El-Yaniv 2019)."""
-    coverage, risk = risk_curve(answers)
+    coverage, risk = (last + 1) / len(answers), wrong[last] / (last + 1)
     return float((risk * np.diff(coverage, prepend=0.0)).sum())
 
 
 def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> TableRows:
-    """Return for each predicted class its answers, its coverage, and its risk without and with a
-    threshold: the classes that pay for it."""
+    """Return the coverage of each predicted class, and its risk without and with a threshold."""
     rows = []
     for name in np.unique(answers.names).tolist():
         own = answers.take(answers.names == name)
@@ -232,15 +218,6 @@ def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> Table
     return rows
 
 
-def risk_table(answers: Answers) -> TableRows:
-    """Return the risk at round coverages, and the confidence that gives them."""
-    chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
-    return [
-        {"coverage": each.coverage, "confidence": each.confidence, "risk": each.risk}
-        for each in dict.fromkeys(chosen)  # few answers have few coverages
-    ]
-
-
 def choose_confidence(
     runs: Mapping[str, Tables],
     split: str,
@@ -249,10 +226,7 @@ def choose_confidence(
     delta: float,
     chose_epoch: bool,
 ) -> Choice:
-    """Return the threshold for a risk or a coverage, and what it does on each split.
-
-    ``chose_epoch`` tells that the split also chose the epoch of the model.
-    """
+    """Return the threshold for a risk or a coverage, and what it does on each split."""
     splits = {name: Answers.of(run) for name, run in runs.items()}
     answers = splits[split]
     if risk is not None:
@@ -269,7 +243,7 @@ def choose_confidence(
     tables, classes = {"": rows}, by_class(answers, chosen.confidence)
     if len(classes) > 1:
         tables[f"by predicted class, {split}"] = classes
-    notes = [f"answers with a probability below {chosen.confidence:.4f} are withheld"]
+    notes = [f"the model abstains below a probability of {chosen.confidence:.4f}"]
     if chose_epoch:
         notes.append(
             "validation also chose the epoch of the model, so its risk and the bound are a "
@@ -280,38 +254,39 @@ def choose_confidence(
     return Choice(fields, content, tables, notes)
 
 
-def withheld_note(tables: Tables) -> str:
-    """Return how many answers are withheld, and the score without and with them; empty if none."""
-    if not tables.type.wording.rated:  # without probabilities, nothing is withheld
+def abstained_note(tables: Tables) -> str:
+    """Return how often a model abstained, and the score without and with these answers."""
+    if not tables.type.wording.rated:  # without probabilities, no model abstains
         return ""
-    withheld = [prediction.decided.get("withheld") for prediction in tables.predictions]
-    if parts := sum(len(answers) for answers in withheld if isinstance(answers, list)):
-        return f"{quantity(parts, 'answer')} withheld, which count as missing"
-    given = np.array([answer is None for answer in withheld], bool)
-    if given.all():
+    left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
+    if parts := sum(len(answers) for answers in left_out if isinstance(answers, list)):
+        return f"abstained from {quantity(parts, 'answer')}, which count as missing"
+    answered = np.array([answer is None for answer in left_out], bool)
+    if answered.all():
         return ""
     metric, items = tables.type.metrics[tables.type.default], tables.items
     forced = replace(tables, items=replace(items, abstained=np.zeros(len(items), bool)))
-    of_given, of_all = (
+    of_answered, of_all = (
         float(metric.value(metric.counts(each)[rows].sum(axis=0)))
-        for each, rows in ((tables, given), (forced, slice(None)))
+        for each, rows in ((tables, answered), (forced, slice(None)))
     )
-    number = len(withheld) - int(given.sum())
+    number = len(left_out) - int(answered.sum())
     return (
-        f"{number:,} of {len(withheld):,} withheld; {tables.type.default} of the answers given "
-        f"{of_given:.3f}, of all if forced {of_all:.3f}"
+        f"abstained on {number:,} of {len(left_out):,}; {tables.type.default} of the answers given "
+        f"{of_answered:.3f}, of all if forced {of_all:.3f}"
     )
 
 
 def tables_of_decisions(tables: Tables, decisions: Decisions) -> dict[str, TableRows]:
-    """Return the tables of a report on decisions: on risk, on sets and on costs.
-
-    Without a saved confidence, the classes are shown at the coverage ``SHOWN_COVERAGE``.
-    """
+    """Return the tables of a report on decisions; by default at ``SHOWN_COVERAGE``."""
     found: dict[str, TableRows] = {}
     if not np.isnan(tables.items.rated.score).all():
         answers = Answers.of(tables)
-        found["risk"] = risk_table(answers)
+        chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
+        found["risk"] = [
+            {"coverage": each.coverage, "confidence": each.confidence, "risk": each.risk}
+            for each in dict.fromkeys(chosen)  # few answers have few coverages
+        ]
         confidence = decisions.confidence
         if confidence is None:
             confidence = at_coverage(answers, SHOWN_COVERAGE).confidence

@@ -16,7 +16,7 @@ from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import Choice, Costs, Decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import score
-from finetune.evaluation.prediction_types.label import LABEL, NO_LABEL
+from finetune.evaluation.prediction_types.labels import LABEL, NO_LABEL
 from finetune.types import UserError, abbreviated, did_you_mean
 
 MOST_COST = 1e12
@@ -27,11 +27,7 @@ _LEGAL = (
 
 
 def read_costs(path: str) -> Costs:
-    """Read the cost of each predicted label for each gold label; right labels may be left out.
-
-    Raises:
-        DataError: The file is no matrix of costs.
-    """
+    """Read the cost of each predicted label for each gold label; right labels may be left out."""
     if not Path(path).is_file():
         raise DataError(f"--costs {path!r}: no such file: {_LEGAL}.")
     file = open_data(path)
@@ -92,11 +88,7 @@ def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> No
 
 
 def with_costs(tables: Tables, costs: Costs) -> Tables:
-    """Return aligned labels with the costs of mistakes, by the names that gold has.
-
-    Raises:
-        UserError: The predictions are no single labels, or a label has no costs.
-    """
+    """Return aligned labels with the costs of mistakes, by the names that gold has."""
     names = dict(zip(costs, canonical_names(costs), strict=True))
     renamed = {
         names[gold]: {names.get(name, name): cost for name, cost in row.items()}

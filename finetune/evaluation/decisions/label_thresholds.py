@@ -32,8 +32,12 @@ from finetune.evaluation.metrics import (
     recall,
     total,
 )
-from finetune.evaluation.prediction_types.label import LABEL, positive_counts
-from finetune.evaluation.prediction_types.labels import LABELS, set_class_counts
+from finetune.evaluation.prediction_types.labels import (
+    LABEL,
+    LABELS,
+    positive_counts,
+    set_class_counts,
+)
 from finetune.types import UserError, abbreviated, did_you_mean
 
 FEWEST = 5
@@ -64,7 +68,7 @@ class LabelProbabilities:
 
     ``names`` are all labels; of two labels ``columns`` has the positive one alone. One label of
     more than two is read as a set of none or one: the scores of all but the most probable label are
-    -1, so that a threshold withholds it.
+    -1, so that the model abstains below a threshold.
     """
 
     type: PredictionType
@@ -97,16 +101,14 @@ class LabelProbabilities:
 
     @property
     def is_of_one(self) -> bool:
-        """True if one of more than two labels is right, so that a threshold withholds it."""
+        """True if one of more than two labels is right, so that the model may abstain."""
         return self.type is LABELS and bool((self.scores < 0).any())
 
     @property
     def applies(self) -> np.ndarray:
         """The gold labels of each example as booleans [N, C]."""
-        if self.type is LABEL:
-            rows = [[name == gold for name in self.columns] for gold in self.gold]
-        else:
-            rows = [[name in gold for name in self.columns] for gold in self.gold]
+        sets = [(gold,) for gold in self.gold] if self.type is LABEL else self.gold
+        rows = [[name in labels for name in self.columns] for labels in sets]
         return np.array(rows, dtype=bool).reshape(self.scores.shape)
 
     def take(self, rows: Sequence[int]) -> LabelProbabilities:
@@ -137,61 +139,52 @@ class LabelProbabilities:
         return known[name]
 
     def value(self, metric: Metric, thresholds: np.ndarray) -> float:
-        """Return the score under thresholds [C]."""
+        """Return the score under thresholds [C], or of each example [N, C]."""
         tables = self.tables(self.scores >= thresholds)
         return float(metric.value(total(metric.counts, tables, metric.by_class)))
 
 
-def choose(
-    data: LabelProbabilities,
-    goal: Goal,
-    default: float = 0.5,
-    start: Mapping[str, float] | None = None,
-) -> dict[str, float]:
+def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[str, float]:
     """Return the threshold of each label that reaches a goal.
 
     A metric over several labels is raised label by label until no single change helps. Among
     equally good thresholds, the nearest to ``default`` wins. Labels with fewer than ``FEWEST``
-    examples keep their value in ``start`` or ``default``. If no threshold reaches the precision,
-    the threshold with the highest precision is chosen.
+    examples keep it. If no threshold reaches the precision, the threshold with the highest
+    precision is chosen.
     """
-    start, applies = start or {}, data.applies
-    best = np.array([start.get(name, default) for name in data.columns])
-    cuts = [
-        _Cuts.of(scores, gold, default)
-        for scores, gold in zip(data.scores.T, applies.T, strict=True)
-    ]
-    enough = [index for index, gold in enumerate(applies.T) if gold.sum() >= FEWEST]
+    applies, best = data.applies, np.full(len(data.columns), default)
+    columns = list(zip(data.scores.T, applies.T, strict=True))
+    cuts = [_cuts(scores, gold, default) for scores, gold in columns]
+    counts = [_counts(*column, each) for column, each in zip(columns, cuts, strict=True)]
+    enough = np.flatnonzero(applies.sum(axis=0) >= FEWEST).tolist()
     if goal.metric is None:
         for index in enough:
-            best[index] = cuts[index].at_rate(goal)
-    else:
-        metric, lower = data.metric(goal.metric), properties_of(goal.metric).lower_is_better
-        value = _value_of_counts(data, metric)
-        counts = np.array(
-            [
-                _Cuts.counted(scores, gold, best[i : i + 1])[0]
-                for i, (scores, gold) in enumerate(zip(data.scores.T, applies.T, strict=True))
-            ]
-        )
-        for _ in range(5 if len(enough) > 1 else 1):
-            before = best.copy()
-            for index in enough:
-                own = cuts[index]
-                if value is None:
-                    own = own.fewer()
-                    trials = np.repeat(best[None], len(own.thresholds), axis=0)
-                    trials[:, index] = own.thresholds
-                    values = np.array([data.value(metric, trial) for trial in trials])
-                else:
-                    tried = np.repeat(counts[None], len(own.counts), axis=0)  # [K, C, 3]
-                    tried[:, index] = own.counts
-                    values = value(tried)
-                values = -values if lower else values
-                chosen = np.argmax(values > values.max() - 1e-12)
-                best[index], counts[index] = own.thresholds[chosen], own.counts[chosen]
-            if np.array_equal(before, best):
-                break
+            best[index] = cuts[index][_best_rate(counts[index], goal)]
+        return dict(zip(data.columns, best.tolist(), strict=True))
+    metric, sign = data.metric(goal.metric), 1
+    if properties_of(goal.metric).lower_is_better:
+        sign = -1
+    value = _value_of_counts(data, applies, metric)
+    current = np.array([_counts(*column, best[:1])[0] for column in columns])  # [C, 3]
+    for _ in range(5 if len(enough) > 1 else 1):
+        before = best.copy()
+        for index in enough:
+            tried = np.arange(len(cuts[index]))
+            if value is not None:
+                all_counts = np.repeat(current[None], len(tried), axis=0)
+                all_counts[:, index] = counts[index]
+                values = value(all_counts)
+            else:
+                few = np.linspace(0, len(tried) - 1, MOST_CUTS).round().astype(int)
+                tried = np.unique(few)
+                trials = np.repeat(best[None], len(tried), axis=0)
+                trials[:, index] = cuts[index][tried]
+                values = np.array([data.value(metric, trial) for trial in trials])
+            values = sign * values
+            chosen = tried[np.argmax(values > values.max() - 1e-12)]
+            best[index], current[index] = cuts[index][chosen], counts[index][chosen]
+        if np.array_equal(before, best):
+            break
     return dict(zip(data.columns, best.tolist(), strict=True))
 
 
@@ -203,91 +196,67 @@ def cross_fitted(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> 
     return found
 
 
-@dataclass(frozen=True)
-class _Cuts:
-    """The cuts of one label: thresholds [K]; correct, predicted and gold examples [K, 3]."""
+def _cuts(scores: np.ndarray, gold: np.ndarray, default: float) -> np.ndarray:
+    # below the probabilities of gold examples, one above all, and the default, which wins among
+    # equals: cuts are in the order of their distance from it
+    levels = np.unique(scores)
+    lower = np.concatenate(([0.0], levels[:-1]))
+    cuts = (levels + lower)[np.isin(levels, scores[gold])] / 2
+    cuts = np.append(cuts, (levels.max(initial=0.0) + 1) / 2)
+    cuts = np.unique(np.append(cuts[cuts >= 0], default))
+    return cuts[np.argsort(abs(cuts - default), kind="stable")]
 
-    thresholds: np.ndarray
-    counts: np.ndarray
 
-    @classmethod
-    def of(cls, scores: np.ndarray, gold: np.ndarray, default: float) -> _Cuts:
-        """Return the cuts below the probabilities of gold examples, and one above all.
+def _counts(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    # correct, predicted and gold examples under each cut [K, 3]
+    correct, predicted = (
+        len(side) - np.sort(side).searchsorted(cuts) for side in (scores[gold], scores)
+    )
+    return np.stack([correct, predicted, np.full(len(cuts), gold.sum())], axis=-1)
 
-        They are in the order of their distance from ``default``.
-        """
-        levels = np.unique(scores)
-        lower = np.concatenate(([0.0], levels[:-1]))
-        of_gold = np.isin(levels, scores[gold])
-        cuts = np.append((levels + lower)[of_gold] / 2, (levels.max(initial=0.0) + 1) / 2)
-        # with the default, which wins among equals
-        cuts = np.unique(np.append(cuts[cuts >= 0], default))
-        cuts = cuts[np.argsort(abs(cuts - default), kind="stable")]
-        return cls(cuts, cls.counted(scores, gold, cuts))
 
-    @staticmethod
-    def counted(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-        """Return correct, predicted and gold examples under each cut [K, 3]."""
-        correct, predicted = (
-            len(side) - np.sort(side).searchsorted(cuts) for side in (scores[gold], scores)
-        )
-        return np.stack([correct, predicted, np.full(len(cuts), gold.sum())], axis=-1)
-
-    def fewer(self) -> _Cuts:
-        """Return at most ``MOST_CUTS`` of the cuts, evenly spread."""
-        rows = np.unique(np.linspace(0, len(self.thresholds) - 1, MOST_CUTS).round().astype(int))
-        return _Cuts(self.thresholds[rows], self.counts[rows])
-
-    def at_rate(self, goal: Goal) -> float:
-        """Return the cut with the best recall at a precision, or precision at a recall."""
-        rates = [precision(self.counts), recall(self.counts)]
-        if goal.precision is not None:
-            fixed, free, least = *rates, goal.precision
-        else:
-            free, fixed, least = *rates, float(goal.recall or 0)
-        reached = fixed >= least - 1e-12
-        if not reached.any():
-            reached = fixed >= fixed.max()
-        return float(self.thresholds[np.argmax(np.where(reached, free, -1.0))])
+def _best_rate(counts: np.ndarray, goal: Goal) -> int:
+    if goal.precision is not None:
+        fixed, free, least = precision(counts), recall(counts), goal.precision
+    else:
+        fixed, free, least = recall(counts), precision(counts), float(goal.recall or 0)
+    reached = fixed >= least - 1e-12
+    if not reached.any():
+        reached = fixed >= fixed.max()
+    return int(np.argmax(np.where(reached, free, -1.0)))
 
 
 def _value_of_counts(
-    data: LabelProbabilities, metric: Metric
+    data: LabelProbabilities, applies: np.ndarray, metric: Metric
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    names = data.tables(data.applies).names
-    if set(names) != {*data.names}:  # gold has labels that the model lacks
+    # the metric from the counts of labels [K, C, 3]; None if it is no function of them, or if gold
+    # has labels that the model lacks
+    counted, name = metric.counts, ""
+    if isinstance(metric.counts, partial) and metric.counts.func is item_counts:
+        counted, name = item_counts, metric.counts.keywords["name"]
+    elif counted is positive_counts:
+        counted, name = item_counts, data.columns[0]
+    names = data.tables(applies).names
+    if counted not in (class_counts, set_class_counts, item_counts) or {*names} != {*data.names}:
         return None
-
-    def all_labels(counts: np.ndarray) -> np.ndarray:
-        """Add the counts of the negative one of two labels, and sort by name [K, C, 3]."""
-        columns = list(data.columns)
-        if data.type is LABEL:
-            number = len(data.gold)
-            correct, predicted, gold = np.moveaxis(counts[:, 0], -1, 0)
-            negatives = number - predicted, number - gold
-            other = np.stack([number - predicted - gold + correct, *negatives], axis=-1)
-            counts = np.stack([counts[:, 0], other], axis=1)
-            columns += [name for name in data.names if name not in columns]
-        return counts[:, [columns.index(name) for name in names]]
+    columns = list(dict.fromkeys([*data.columns, *data.names]))
+    order = [columns.index(each) for each in names]
 
     def value(counts: np.ndarray) -> np.ndarray:
-        counts = all_labels(counts)
-        if metric.counts is set_class_counts:
-            ones = np.ones((*counts.shape[:2], 1), dtype=counts.dtype)
-            return metric.value(np.concatenate([counts, ones], axis=-1))
-        if metric.counts is class_counts:
-            return metric.value(counts)
-        if metric.counts is item_counts:
-            return metric.value(counts.sum(axis=1))
-        return metric.value(counts[:, names.index(named)])
+        if data.type is LABEL:  # with the other one of two labels
+            correct, predicted, gold = np.moveaxis(counts[:, 0], -1, 0)
+            number = len(data.gold)
+            right = number - predicted - gold + correct
+            other = np.stack([right, number - predicted, number - gold], axis=-1)
+            counts = np.stack([counts[:, 0], other], axis=1)
+        counts = counts[:, order]
+        if counted is set_class_counts:
+            counts = np.concatenate([counts, np.ones_like(counts[..., :1])], axis=-1)
+        elif counted is item_counts:
+            counts = counts[:, names.index(name)] if name else counts.sum(axis=1)
+        return metric.value(counts)
 
-    named = ""
-    if metric.counts is positive_counts:
-        named = data.columns[0]
-    elif isinstance(metric.counts, partial) and metric.counts.func is item_counts:
-        named = metric.counts.keywords["name"]
-    usable = named or metric.counts in (class_counts, set_class_counts, item_counts)
-    return value if usable else None
+    return value
 
 
 def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> TableRows:
@@ -301,16 +270,13 @@ def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> Table
 
 
 def trade_of(data: LabelProbabilities, number: int = 9) -> TableRows:
-    """Return the rows of ``table_of`` for thresholds of the one positive label.
-
-    The thresholds are evenly spread between 0 and 1.
-    """
+    """Return the rows of ``table_of`` for evenly spread thresholds of the one positive label."""
     cuts = np.arange(1, number + 1) / (number + 1)
     return _rates(data.scores[:, 0], data.applies[:, 0], cuts)
 
 
 def _rates(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> TableRows:
-    counts = _Cuts.counted(scores, gold, cuts)
+    counts = _counts(scores, gold, cuts)
     columns = {"threshold": cuts, "precision": precision(counts), "recall": recall(counts)}
     columns |= {"f1": f1(counts), "predicted": counts[:, 1], "gold": counts[:, 2]}
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
@@ -327,31 +293,26 @@ def choose_thresholds(
     *,
     folder: str,
 ) -> Choice:
-    """Return the threshold of each label, and the scores before and after on each split.
-
-    ``usual`` is the threshold of the model; a goal without a metric is its usual one. ``folder`` is
-    the name of the run in messages.
-    """
+    """Return the threshold of each label, and the scores before and after on each split."""
     splits = {name: LabelProbabilities.of(run, labels, positive) for name, run in runs.items()}
     data, metric = splits[split], goal.metric or ("f1" if positive else "micro_f1")
     by_rate = goal.precision is not None or goal.recall is not None
     if data.is_of_one and not by_rate and goal.metric is None:
         raise UserError(
             f"{folder}: the most probable of several labels needs no threshold. Give --risk, "
-            "--coverage, --precision or --recall to withhold answers, or --costs."
+            "--coverage, --precision or --recall to abstain, or --costs."
         )
     goal = replace(goal, metric=None if by_rate else metric)
     default = 0.0 if data.is_of_one else usual
     chosen = choose(data, goal, default)
-    rows = table_of(data, chosen)
-    if all(row["gold"] < FEWEST for row in rows):
+    rows, notes = table_of(data, chosen), []
+    if few := [row["label"] for row in rows if row["gold"] < FEWEST]:
+        notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
+    if len(few) == len(rows):
         raise UserError(
             f"{folder}: no label has {FEWEST} gold examples in {split}, too few to choose a "
             "threshold on: train with more validation data."
         )
-    notes = []
-    if few := [row["label"] for row in rows if row["gold"] < FEWEST]:
-        notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
     if len(rows) == 1:
         notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
     fitted, before_after = cross_fitted(data, goal, default), {}
@@ -365,20 +326,16 @@ def choose_thresholds(
     fixed, least = ("precision", goal.precision) if goal.recall is None else ("recall", goal.recall)
     if missed := [r["label"] for r in rows if r[fixed] < (least or 0) and r["gold"] >= FEWEST]:
         notes.append(f"no threshold reaches this for {abbreviated(missed)}: the nearest is taken")
+    if len(rows) > 1:
+        before_rows = table_of(data, dict.fromkeys(data.columns, default))
+        pairs = zip(rows, before_rows, strict=True)
+        shown = [row | {f"f1 at {default:g}": old["f1"]} for row, old in pairs]
+    else:
+        trade = sorted([*trade_of(data), *rows], key=lambda row: row["threshold"])
+        names = {f"threshold of {data.columns[0]}": "threshold"}
+        names |= {name: name for name in ("precision", "recall", "f1", "predicted")}
+        shown = [{name: row[key] for name, key in names.items()} for row in trade]
     title = f"{goal}, chosen on {len(data.gold):,} examples of {split}"
     content = {"goal": str(goal), "thresholds": chosen, "metric": metric, "scores": before_after}
     fields = {"confidence" if data.is_of_one else "thresholds": chosen}
-    return Choice(fields, content, {"": _shown(data, chosen, default)}, notes, title)
-
-
-def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float) -> TableRows:
-    rows = table_of(data, chosen)
-    if len(rows) > 1:
-        before = table_of(data, dict.fromkeys(data.columns, default))
-        return [
-            row | {f"f1 at {default:g}": old["f1"]} for row, old in zip(rows, before, strict=True)
-        ]
-    shown = ("precision", "recall", "f1", "predicted")
-    trade = sorted([*trade_of(data), *rows], key=lambda row: row["threshold"])
-    name = f"threshold of {data.columns[0]}"
-    return [{name: row["threshold"]} | {each: row[each] for each in shown} for row in trade]
+    return Choice(fields, content, {"": shown}, notes, title)

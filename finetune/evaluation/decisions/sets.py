@@ -44,9 +44,6 @@ def fit_sets(tables: Tables, level: float, how: str, per_class: bool) -> SetRule
     The limit is the conformal quantile of the scores of gold. ``per_class`` fits it for each gold
     class apart (Vovk 2012), so that the level holds for each; a class with too few examples is in
     every set.
-
-    Raises:
-        UserError: There are too few predictions, or they have no probabilities of classes.
     """
     gold = _gold_classes(tables)
     texts = json.dumps([example.texts() for example in tables.examples])
@@ -96,11 +93,7 @@ def _fitted(tables: Tables, gold: Mapping[int, Any], rule: SetRule, per_class: b
 def table_of_sets(tables: Tables, rule: SetRule, *, refit: bool = False) -> TableRows:
     """Return the coverage and the mean size of sets, over all texts and by gold class.
 
-    The coverage is the share of sets that hold the gold class. With ``refit``, each half of the
-    texts has the rule that is fitted on the other half: for the data that the rule was fitted on.
-
-    Raises:
-        UserError: A half is too small to fit a rule.
+    With ``refit``, each half of the texts has the rule that is fitted on the other half.
     """
     gold = _gold_classes(tables)
     rules = dict.fromkeys(gold, rule)
@@ -110,23 +103,21 @@ def table_of_sets(tables: Tables, rule: SetRule, *, refit: bool = False) -> Tabl
             known = {index: gold[index] for index in others if index in gold}
             fitted = _fitted(tables, known, rule, per_class)
             rules |= dict.fromkeys(gold.keys() & own, fitted)
-    counts = {index: _counts(tables, index, name, rules[index]) for index, name in gold.items()}
-    groups = {ALL: list(counts.values())}
-    for name in sorted({str(name) for name in gold.values()}):
-        groups[name] = [counts[index] for index in gold if str(gold[index]) == name]
-    return [_row(name, np.sum(own, axis=0)) for name, own in groups.items()]
-
-
-def _counts(tables: Tables, index: int, gold: Any, rule: SetRule) -> np.ndarray:
-    prediction = tables.predictions[index]
-    members = rule.members(prediction.class_probabilities, tables.examples[index].texts())
-    return np.array([1, gold in members, len(members)])
-
-
-def _row(name: str, counts: np.ndarray) -> dict[str, Any]:
-    number, held, size = counts.tolist()
-    means = {"coverage": held / max(1, number), "size": size / max(1, number)}
-    return {"texts": name, "number": int(number), **means}
+    groups: dict[str, list[tuple[bool, int]]] = {ALL: []}
+    groups |= {name: [] for name in sorted(map(str, gold.values()))}
+    for index, name in gold.items():
+        texts = tables.examples[index].texts()
+        members = rules[index].members(tables.predictions[index].class_probabilities, texts)
+        for group in (ALL, str(name)):
+            groups[group].append((name in members, len(members)))
+    rows = []
+    for group, counts in groups.items():
+        held, size = np.sum(counts, axis=0).tolist()
+        number = len(counts)
+        rows.append(
+            {"texts": group, "number": number, "coverage": held / number, "size": size / number}
+        )
+    return rows
 
 
 def choose_sets(

@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.config.metric_properties import properties_of
-from finetune.evaluation.items import PredictionType, Tables
+from finetune.evaluation.items import PredictionType
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types.answers import ANSWERS
 from finetune.evaluation.prediction_types.choice import CHOICE
-from finetune.evaluation.prediction_types.label import LABEL
-from finetune.evaluation.prediction_types.labels import LABELS
-from finetune.evaluation.prediction_types.number import NUMBER
+from finetune.evaluation.prediction_types.labels import LABEL, LABELS, NUMBER
 from finetune.evaluation.prediction_types.relations import RELATIONS
 from finetune.evaluation.prediction_types.spans import SPANS
 from finetune.evaluation.prediction_types.tags import PLAIN_TAGS, TAGS
@@ -78,11 +76,6 @@ def type_of_row(row: Mapping[str, Any]) -> str:
     return next((name for key, name in _KEYS.items() if key in row), "")
 
 
-def common_types(types: Sequence[PredictionType]) -> Sequence[PredictionType]:
-    """Return the types as which to read files together: tags next to spans as spans."""
-    return [SPANS] * len(types) if {*types} == {TAGS, SPANS} else types
-
-
 def scores_of(
     type: str, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any
 ) -> dict[str, float]:
@@ -105,17 +98,3 @@ def score_limits(metric: str) -> tuple[float, float]:
     if facts.highest > 1 or metric.partition(":")[0] not in _METRICS | _OF_VECTORS:
         return -math.inf, math.inf
     return facts.lowest, facts.highest
-
-
-__all__ = [
-    "DEFAULT_METRICS",
-    "TYPES",
-    "PredictionType",
-    "Tables",
-    "common_types",
-    "is_built_in",
-    "score",
-    "score_limits",
-    "scores_of",
-    "type_of_row",
-]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,14 +17,13 @@ import numpy as np
 
 from finetune.config.values import conforms
 from finetune.data import DataError
-from finetune.data.files import DataFile
 from finetune.data.questions import QUESTIONS
 from finetune.evaluation.items import (
     Grouping,
+    Items,
     PredictionType,
     Tables,
     Wording,
-    grouped,
     known_or_nan,
 )
 from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
@@ -53,23 +53,14 @@ def _value(prediction: AnswerPrediction) -> str:
     return "" if prediction.answer is None else prediction.answer.text
 
 
-def _build(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[str],
-    *,
-    predictions: Sequence[AnswerPrediction] = (),
-    **facts: Any,
-) -> Tables:
-    def columns(gold: Any, answers: Any) -> dict[str, Any]:
-        sides = list(zip(gold, answers, strict=True))
-        return {
-            "credit": np.array([exact_match(*pair) for pair in sides]),
-            "f1": np.array([word_f1(*pair) for pair in sides]),
-            "has_answer": np.array([bool(answers) for answers in gold]),
-        }
-
-    items = decided_items(gold, predicted, predictions, columns=columns)
-    return Tables.of(ANSWERS, gold, predicted, items, predictions=predictions, **facts)
+def _items(gold: Sequence[Sequence[str]], predicted: Sequence[str], predictions: Any) -> Items:
+    items = decided_items(gold, predicted, predictions)
+    sides = list(zip(gold, items.predicted, strict=True))
+    columns = {
+        "f1": np.array([word_f1(*pair) for pair in sides]),
+        "has_answer": np.array([bool(answers) for answers in gold]),
+    }
+    return replace(items, credit=np.array([exact_match(*p) for p in sides]), columns=columns)
 
 
 def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> np.ndarray:
@@ -82,10 +73,6 @@ def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None
 
 def _has_unanswerable(tables: Tables) -> bool:
     return not all(tables.gold)
-
-
-def _read_gold(file: str | DataFile, source: Any) -> list[Question]:
-    return list(QUESTIONS.stream(file, gold=True, **source.reading))
 
 
 def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question:
@@ -152,15 +139,16 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
         groups["question word"] = words, (*QUESTION_WORDS, OTHER_QUESTIONS)
     columns = [_question_counts(tables, exact) for exact in (False, True)]
     counts = np.column_stack([columns[0], columns[1][:, 0]])
+
+    def row(sums: np.ndarray) -> dict[str, Any]:
+        f1, number, exact = sums.tolist()
+        return {"questions": int(number), "exact_match": exact / number, "f1": f1 / number}
+
+    shared: dict[str, Any] = {"row": row, "score": "f1", "value": mean, "counts": counts}
     return {
-        name: grouped(tables.items.example, *each, counts, _row, "f1", mean)
-        for name, each in groups.items()
+        name: Grouping(example=tables.items.example, names=names, order=order, **shared)
+        for name, (names, order) in groups.items()
     }
-
-
-def _row(sums: np.ndarray) -> dict[str, Any]:
-    f1, number, exact = sums.tolist()
-    return {"questions": int(number), "exact_match": exact / number, "f1": f1 / number}
 
 
 def _categories(tables: Tables) -> list[str]:
@@ -218,10 +206,10 @@ ANSWERS = PredictionType(
     default="f1",
     gold=gold_answers,
     value=_value,
-    build=_build,
+    items=_items,
     one_each=True,
     parse=_parse,
-    read_gold=_read_gold,
+    read_gold=lambda file, source: list(QUESTIONS.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,
     repeats=lambda prediction: {_value(prediction)},
     groupings=_groupings,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from finetune.data import DataError
 from finetune.data.choices import CHOICES
-from finetune.data.files import DataFile
 from finetune.evaluation.items import (
     Grouping,
     PredictionType,
@@ -32,17 +31,6 @@ NO_CHOICE = -1
 def _choice_counts(tables: Tables) -> np.ndarray:
     correct = tables.items.correct
     return np.column_stack([correct, np.ones(len(correct))]).astype(np.int64)
-
-
-def _build(
-    gold: Sequence[int],
-    predicted: Sequence[int],
-    *,
-    predictions: Sequence[ChoicePrediction] = (),
-    **facts: Any,
-) -> Tables:
-    items = decided_items(gold, predicted, predictions)
-    return Tables.of(CHOICE, gold, predicted, items, predictions=predictions, **facts)
 
 
 def choice_text(example: ChoiceQuestion, index: int) -> str:
@@ -68,10 +56,6 @@ def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
 
 def _value(prediction: ChoicePrediction) -> int:
     return NO_CHOICE if prediction.choice is None else prediction.choice
-
-
-def _read_gold(file: str | DataFile, source: Any) -> list[ChoiceQuestion]:
-    return list(CHOICES.stream(file, gold=True, **source.reading))
 
 
 def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> ChoiceQuestion:
@@ -132,10 +116,10 @@ CHOICE = PredictionType(
     default="accuracy",
     gold=lambda example: example.label,
     value=_value,
-    build=_build,
+    items=decided_items,
     one_each=True,
     parse=_parse,
-    read_gold=_read_gold,
+    read_gold=lambda file, source: list(CHOICES.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,
     groupings=_groupings,
     sides=_sides,

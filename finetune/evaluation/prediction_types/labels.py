@@ -1,15 +1,40 @@
-"""Any number of labels for each text; averages equal scikit-learn's, over all labels."""
+"""Labels of texts or pairs of texts: one, any number of them, or a number.
+
+Averages equal scikit-learn's: of one label over the labels that occur, of several over all. Two
+labels also have the ``f1`` of the positive class. Texts with votes of annotators also have the
+scores of ``votes``. Ties of numbers share their mean rank, as in scipy. The correlation with a
+constant is 0.0.
+
+The values of whole files decide the type. As in training, whole numbers are names, unless gold or
+predictions have a decimal point.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from finetune.data import DataError
+from finetune.data.files import DataFile
+from finetune.data.labels import canonical_names, convert_labels, read_votes
+from finetune.data.texts import read_text_file
 from finetune.evaluation import hierarchy
-from finetune.evaluation.items import Items, PredictionType, Tables, Wording, pair_items
+from finetune.evaluation.items import (
+    Items,
+    PredictionType,
+    Tables,
+    Wording,
+    is_number,
+    pair_items,
+    probability,
+    sorted_names,
+    withheld_in,
+)
 from finetune.evaluation.metrics import (
     Metric,
     by_example,
@@ -18,12 +43,259 @@ from finetune.evaluation.metrics import (
     f1,
     item_counts,
     macro_f1,
+    matthews,
     mean,
     ratio,
+    recall,
     weighted_f1,
+    weighted_ranks,
 )
-from finetune.evaluation.prediction_types.label import OF_LABELS
-from finetune.types import TextPrediction
+from finetune.evaluation.positive import named_positive, positive_label
+from finetune.evaluation.prediction_types import votes
+from finetune.evaluation.prediction_types.texts import (
+    abstained_answers,
+    best_labels,
+    by_length,
+    decided_items,
+    taken_for,
+    text_of_row,
+)
+from finetune.types import TextExample, TextPrediction, UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.evaluation.predictions import GoldSource
+
+NO_LABEL = ""
+"""The prediction for a blank text: no gold label agrees with it, and it is no class."""
+
+
+# --- Rows of files --------------------------------------------------------------------------------
+
+
+def _value(prediction: TextPrediction) -> Any:
+    return NO_LABEL if prediction.label is None else prediction.label
+
+
+def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[TextExample]:
+    examples = list(read_text_file(file, **source.reading))
+    return convert_labels({"gold": examples}, typed=False)[0]["gold"]
+
+
+def _text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+    example = text_of_row(index, where, row)
+    return replace(example, votes=read_votes(row["votes"], where)) if "votes" in row else example
+
+
+def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
+    label = tuple(row["label"]) if isinstance(row["label"], list) else row["label"]
+    label = None if label == NO_LABEL else label
+    scores, score, known = row.get("scores"), row.get("score"), None
+    if isinstance(scores, dict):
+        values = {name: p for name, v in scores.items() if (p := probability(v)) is not None}
+        known = values if len(values) == len(scores) else None
+        score = scores.get(str(row["label"])) if score is None else score
+    return TextPrediction(
+        example.id,
+        label,
+        probability(score),
+        known,
+        row.get("positive_label"),
+        separator=row.get("label_separator"),
+        decided=withheld_in(row),
+    )
+
+
+def _tables_of_file(
+    examples: Sequence[TextExample],
+    predictions: Sequence[TextPrediction],
+    files: tuple[str, str],
+) -> Tables:
+    gold: list[Any] = [example.label for example in examples]
+    predicted = list(map(_value, predictions))
+    known = [label for label in predicted if label != NO_LABEL]
+    facts: dict[str, Any] = {"examples": examples, "predictions": predictions}
+    if any(isinstance(label, list | tuple) for label in (*predicted, *gold)):
+        of_model = {tuple(p.scores) for p in predictions if p.scores is not None}
+        labels = of_model.pop() if len(of_model) == 1 else ()
+        sets = [[*map(_names, side)] for side in (gold, predicted)]
+        return LABELS.of_values(*sets, labels=labels, **facts)
+    if (known or not predicted) and all(map(is_number, known)) and _is_regression(gold, known):
+        if blank := len(predicted) - len(known):
+            raise DataError(
+                f"{files[0]}: {quantity(blank, 'text is', 'texts are')} blank, and so without a "
+                "number: remove them from the data to score numbers."
+            )
+        try:
+            values = [float(label) for label in gold]
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{files[1]}: its labels are not numbers ({error}), but the predictions are."
+            ) from error
+        return NUMBER.of_values(values, list(map(float, predicted)), **facts)
+    decimal = any(isinstance(x, float) and not x.is_integer() for x in gold)
+    if decimal and not any(_spells_number(str(label)) for label in predicted):
+        raise DataError(
+            f"{files[1]}: its labels are numbers, but the predictions are names such as "
+            f"{predicted[0]!r}: the files do not belong together."
+        )
+    size, left_out = len(gold), abstained_answers(predictions, len(predictions))
+    pairs = zip(left_out, predicted, strict=True)
+    forced = [own if isinstance(own, str) else label for own, label in pairs]
+    names = canonical_names(map(_name, (*gold, *predicted, *forced)))  # all names or none
+    pairs = zip(left_out, names[2 * size :], strict=True)
+    left_out = [name if isinstance(own, str) else None for own, name in pairs]
+    sides = names[:size], names[size : 2 * size]
+    return LABEL.of_values(*sides, items=decided_items(*sides, predictions, left_out), **facts)
+
+
+def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
+    whole = all(float(label).is_integer() for label in predicted)
+    if not whole or any(isinstance(label, float) for label in gold):
+        return True
+    spelled = [label for label in map(str, gold) if _spells_number(label)]
+    if len(spelled) == len(gold):
+        return any("." in label for label in spelled)  # tables have all labels as text
+    return not spelled
+
+
+def _spells_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
+def _name(label: Any) -> str:
+    if isinstance(label, bool):
+        return str(label).lower()
+    return f"{label:g}" if isinstance(label, float) else str(label)
+
+
+def _names(label: Any) -> tuple[str, ...]:
+    several = label if isinstance(label, list | tuple) else [label]
+    return tuple(_name(each) for each in several if each != "")
+
+
+def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
+    # whole numbers, which are names, are numbers next to runs of other numbers
+    types = {run.type for run in runs}
+    if types == {LABEL, NUMBER} and all(is_number(p.label) for r in runs for p in r.predictions):
+        runs = [
+            NUMBER.of_values(
+                [float(example.label) for example in run.examples],
+                [float(prediction.label) for prediction in run.predictions],
+                examples=run.examples,
+                predictions=run.predictions,
+            )
+            for run in runs
+        ]
+    if types != {LABEL}:
+        if positive is not None:
+            raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
+        return runs, ""
+    labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
+    labels.discard(NO_LABEL)
+    saved = {p.positive for run in runs for p in run.predictions if p.positive is not None}
+    if positive is not None and len({*canonical_names([*labels, *saved])}) > 2:
+        raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
+    note = ""
+    if len(labels) != 2:
+        chosen = positive or next(iter(saved), None) if len(labels) == 1 else None
+    else:
+        of_runs = positive or (next(iter(saved)) if len(saved) == 1 else "")
+        names = canonical_names([*labels, of_runs])
+        known = names[-1] if positive or names[-1] in labels else None
+        chosen = positive_label(labels, Counter(runs[0].gold), known)
+        if not known and not named_positive(labels):
+            note = f"f1 scores {chosen!r}, the rarer label of gold; --positive names another."
+    return [replace(run, positive=chosen) for run in runs], note
+
+
+_SHARED: dict[str, Any] = {
+    "gold": lambda example: example.label,
+    "value": _value,
+    "parse": _parse,
+    "tables_of_file": _tables_of_file,
+    "together": _together,
+    "read_gold": _read_gold,
+    "gold_of_row": _text_of_row,
+    "probabilities": lambda predictions: [prediction.scores for prediction in predictions],
+    "repeats": lambda prediction: {prediction.label},
+    "ranked": best_labels,
+    "without_gold": "no row has a label.",
+}
+
+
+# --- One label ------------------------------------------------------------------------------------
+
+
+def positive_counts(tables: Tables) -> np.ndarray:
+    """Return the ``item_counts`` of the positive class of two labels [N, 3]."""
+    return item_counts(tables, name=tables.positive)
+
+
+def _cost_counts(tables: Tables) -> np.ndarray:
+    # a text without a label, as a blank one, costs as much as the dearest label
+    rows = zip((tables.costs[gold] for gold in tables.gold), tables.predicted, strict=True)
+    costs = [of_gold.get(predicted, max(of_gold.values())) for of_gold, predicted in rows]
+    return np.column_stack([costs, np.ones(len(costs))])
+
+
+def _with_positive(tables: Tables) -> Tables:
+    names = sorted_names(tables)
+    labels, positive = tables.labels or names, tables.positive
+    if positive is None and len(labels) == 2:
+        positive = positive_label(labels, Counter(tables.gold))
+    return replace(tables, names=names, positive=positive)
+
+
+def _margin_uncertainty(prediction: TextPrediction) -> float | None:
+    # 1 less the margin between the two best labels (Scheffer et al., 2001)
+    if prediction.scores is None or prediction.label is None:
+        return None
+    values = sorted(prediction.scores.values(), reverse=True)
+    return 1 - (values[0] - values[1]) if len(values) > 1 else 0.0
+
+
+LABEL = PredictionType(
+    name="label",
+    key="label",
+    wording=Wording("a label", "text", "labels"),
+    metrics={
+        "accuracy": Metric(item_counts, recall),
+        "macro_f1": Metric(class_counts, macro_f1, by_class=True),
+        "weighted_f1": Metric(class_counts, weighted_f1, by_class=True),
+        "matthews": Metric(class_counts, matthews, by_class=True),
+        "f1": Metric(positive_counts, f1, lambda tables: tables.positive is not None),
+        "micro_f1": Metric(item_counts, f1, reported=False),
+        "mean_cost": Metric(_cost_counts, mean, lambda tables: bool(tables.costs)),
+        "ece": expected_calibration_error(),
+        **votes.METRICS,
+        **hierarchy.METRICS,
+    },
+    default="accuracy",
+    items=decided_items,
+    settled=_with_positive,
+    one_each=True,
+    uncertainty=_margin_uncertainty,
+    groupings=lambda tables, _: (
+        {"text length": by_length(tables, "texts")}
+        | votes.groupings(tables)
+        | hierarchy.by_level(tables)
+    ),
+    further_scores=hierarchy.level_scores,
+    analysis_scores=lambda scores, tables: {"micro_f1": scores["accuracy"]},
+    categories=taken_for,
+    named=(("{}", ""),),
+    classes="label",
+    has_confusions=True,
+    one_class=True,
+    pairs_of_labels=True,
+    **_SHARED,
+)
+
+
+# --- Several labels -------------------------------------------------------------------------------
 
 
 def set_class_counts(tables: Tables) -> np.ndarray:
@@ -37,52 +309,44 @@ def set_class_counts(tables: Tables) -> np.ndarray:
     return np.concatenate([counts, ones], axis=-1)
 
 
-def _wrong(tables: Tables) -> np.ndarray:
+def _num_wrong(tables: Tables) -> np.ndarray:
     return by_example(~tables.items.credit, tables.items, tables)
 
 
 def _label_set_counts(tables: Tables) -> np.ndarray:
-    equal = _wrong(tables) == 0
+    equal = _num_wrong(tables) == 0
     return np.column_stack([equal, np.ones(len(equal))]).astype(np.int64)
 
 
 def _hamming_counts(tables: Tables) -> np.ndarray:
-    wrong = _wrong(tables)
+    wrong = _num_wrong(tables)
     occurs = set_class_counts(tables)[..., 1:].sum(axis=-1)
     return np.column_stack([wrong, np.ones_like(wrong), occurs])
 
 
-def hamming_loss(sums: np.ndarray) -> np.ndarray:
-    """Return the fraction of wrong decisions [..., 2 + C] -> [...] (Tsoumakas & Katakis 2007)."""
+def _hamming_loss(sums: np.ndarray) -> np.ndarray:
+    # the fraction of wrong decisions [..., 2 + C] -> [...] (Tsoumakas & Katakis 2007)
     return ratio(sums[..., 0], sums[..., 1] * (sums[..., 2:] > 0).sum(axis=-1))
 
 
-def _build(
+def _label_items(
     gold: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
-    *,
-    predictions: Sequence[TextPrediction] = (),
-    **facts: Any,
-) -> Tables:
-    scores = [prediction.scores for prediction in predictions]
-    all_known = None not in scores
-
-    def score(index: int, known: str | None, label: str | None) -> float:
-        row = (scores[index] if scores else None) or {}
-        if label is not None:
-            return row.get(label, math.nan)
-        return 1 - row.get(known or "", math.nan) if all_known else math.nan
-
-    sides = list(zip(map(set, gold), map(set, predicted), strict=True))
-    items = pair_items(
-        (
-            (index, name if name in known else None, name if name in labels else None)
-            for index, (known, labels) in enumerate(sides)
-            for name in sorted(known | labels)
-        ),
-        score,
-    )
-    return Tables.of(LABELS, gold, predicted, items, predictions=predictions, **facts)
+    predictions: Sequence[TextPrediction],
+) -> Items:
+    sides = enumerate(zip(map(set, gold), map(set, predicted), strict=True))
+    rows = [
+        (index, name if name in right else None, name if name in labels else None)
+        for index, (right, labels) in sides
+        for name in sorted(right | labels)
+    ]
+    scores = [prediction.scores or {} for prediction in predictions]
+    items = pair_items(rows, scores)
+    if predictions and all(prediction.scores is not None for prediction in predictions):
+        for item, (index, label, own) in enumerate(rows):
+            if own is None:  # a label that is not predicted
+                items.score[item] = 1 - scores[index].get(label or "", math.nan)
+    return items
 
 
 def _every_label(tables: Tables) -> Items:
@@ -92,7 +356,7 @@ def _every_label(tables: Tables) -> Items:
     return Items.of(example, names, names, scores, credit=np.array(right, bool))
 
 
-def _uncertainty(prediction: TextPrediction) -> float | None:
+def _mean_uncertainty(prediction: TextPrediction) -> float | None:
     # the mean of 1 - |2p - 1| over labels
     if prediction.scores is None:
         return None
@@ -107,13 +371,13 @@ LABELS = PredictionType(
         "macro_f1": Metric(set_class_counts, macro_f1, by_class=True),
         "weighted_f1": Metric(set_class_counts, weighted_f1, by_class=True),
         "subset_accuracy": Metric(_label_set_counts, mean),
-        "hamming_loss": Metric(_hamming_counts, hamming_loss, by_class=True),
+        "hamming_loss": Metric(_hamming_counts, _hamming_loss, by_class=True),
         "ece": expected_calibration_error(),
         **hierarchy.METRICS,
     },
     default="micro_f1",
-    build=_build,
-    uncertainty=_uncertainty,
+    items=_label_items,
+    uncertainty=_mean_uncertainty,
     tables={"calibration": _every_label},
     groupings=lambda tables, _: hierarchy.by_level(tables),
     further_scores=hierarchy.level_scores,
@@ -122,6 +386,79 @@ LABELS = PredictionType(
     ],
     named=(("{}", ""),),
     classes="label",
-    takes_thresholds=True,
-    **OF_LABELS,
+    **_SHARED,
+)
+
+
+# --- A number -------------------------------------------------------------------------------------
+
+
+def _squared_errors(tables: Tables) -> np.ndarray:
+    difference = np.asarray(tables.gold) - np.asarray(tables.predicted)
+    return np.column_stack([difference * difference, np.ones(len(difference))])
+
+
+def moments(tables: Tables) -> np.ndarray:
+    """Return the moments of gold x and predicted y: xy, x, y, xx, yy, 1 [N, 6].
+
+    Both sides are centered and scaled, by the values of all runs: no square underflows.
+    """
+    x = _centered(tables.gold, tables.gold)
+    y = _centered(tables.predicted, tables.scale)
+    return np.column_stack([x * y, x, y, x * x, y * y, np.ones(len(x))])
+
+
+def _centered(values: Sequence[float], all_values: Sequence[float]) -> np.ndarray:
+    if len(set(all_values)) < 2:
+        return np.zeros(len(values))
+    mean = math.fsum(all_values) / len(all_values)
+    return (np.asarray(values) - mean) / (np.abs(np.asarray(all_values) - mean).max() or 1.0)
+
+
+def rank_moments(tables: Tables) -> np.ndarray:
+    """Return the ``moments`` of ranks. In a resample ranks change: see ``significance.Counts``."""
+    one = np.ones((1, len(tables)))
+    gold, predicted = (weighted_ranks(side, one)[0] for side in (tables.gold, tables.predicted))
+    return moments(replace(tables, gold=gold, predicted=predicted, scale=predicted))
+
+
+def correlation(sums: np.ndarray) -> np.ndarray:
+    """Return the Pearson correlation from ``moments`` [..., 6] -> [...], 0 for a constant side."""
+    xy, x, y, xx, yy, n = np.moveaxis(sums, -1, 0)
+    deviations = []
+    for total, squares in ((x, xx), (y, yy)):
+        spread = squares - ratio(total * total, n)
+        rounding = 1e-13 * squares  # a constant side leaves no more than this
+        deviations.append(np.sqrt(np.where(spread > rounding, spread, 0.0)))
+    return ratio(xy - ratio(x * y, n), deviations[0] * deviations[1]).clip(-1.0, 1.0)
+
+
+def _as_numbers(tables: Tables) -> Tables:
+    sides = [np.array(side, dtype=np.float64) for side in (tables.gold, tables.predicted)]
+    for name, side in zip(("gold", "predicted"), sides, strict=True):
+        for index in np.flatnonzero(~np.isfinite(side)):
+            raise UserError(
+                f"{name} value {index} is {side[index]}: only finite numbers have a score"
+            )
+    deviation = np.abs(sides[0] - sides[1])
+    gold, predicted = (side.tolist() for side in sides)
+    nothing = np.zeros(len(gold), bool)  # no number is exactly right
+    items = Items.of(range(len(gold)), gold, predicted, credit=nothing, deviation=deviation)
+    return replace(tables, gold=gold, predicted=predicted, items=items, scale=predicted)
+
+
+NUMBER = PredictionType(
+    name="number",
+    wording=Wording("numbers", "text"),
+    metrics={
+        "pearson": Metric(moments, correlation),
+        "spearman": Metric(rank_moments, correlation),
+        "mse": Metric(_squared_errors, mean),
+        "pearson_all": Metric(moments, correlation, reported=False),
+        "spearman_all": Metric(rank_moments, correlation, reported=False),
+    },
+    default="pearson",
+    settled=_as_numbers,
+    has_categories=False,
+    **_SHARED,
 )

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from finetune.data.files import DataFile
 from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.token_records import TokenRecord, read_relations
 from finetune.data.tokens import read_gold
@@ -24,7 +23,6 @@ from finetune.evaluation.items import (
     Tables,
     Wording,
     known_or_nan,
-    score_of_value,
     set_items,
     withheld_in,
 )
@@ -38,24 +36,18 @@ from finetune.evaluation.metrics import (
     macro_f1,
     rates,
 )
-from finetune.evaluation.prediction_types.sentences import OF_WORDS, check_words
+from finetune.evaluation.prediction_types.spans import OF_WORDS, check_words
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, RelationPrediction, Span, TokenExample
 
-if TYPE_CHECKING:
-    from finetune.evaluation.predictions import GoldSource
 
-
-def _build(
+def _items(
     gold: Sequence[Sequence[Relation]],
     predicted: Sequence[Sequence[Relation]],
-    *,
-    predictions: Sequence[RelationPrediction] = (),
-    **facts: Any,
-) -> Tables:
+    predictions: Sequence[RelationPrediction],
+) -> Items:
     known = [dict(zip(p.relations, p.scores, strict=True)) for p in predictions]
-    items = set_items(gold, predicted, score_of_value(known))
-    return Tables.of(RELATIONS, gold, predicted, items, predictions=predictions, **facts)
+    return set_items(gold, predicted, known)
 
 
 def _untyped(tables: Tables) -> Items:
@@ -64,10 +56,6 @@ def _untyped(tables: Tables) -> Items:
         for side in (tables.gold, tables.predicted)
     )
     return set_items(gold, predicted)
-
-
-def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:
-    return read_gold(file, relations=True, **source.reading)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> RelationPrediction:
@@ -159,9 +147,9 @@ RELATIONS = PredictionType(
     default="relation_f1_strict",
     gold=lambda example: example.relations,
     value=lambda prediction: prediction.relations,
-    build=_build,
+    items=_items,
     parse=_parse,
-    read_gold=_read_gold,
+    read_gold=lambda file, source: read_gold(file, relations=True, **source.reading),
     repeats=lambda prediction: None if prediction.relations else (),
     tables={"untyped": _untyped},
     further_scores=_by_label,

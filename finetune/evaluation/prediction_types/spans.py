@@ -10,7 +10,7 @@ missed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finetune.data import DataError
-from finetune.data.files import DataFile
 from finetune.data.spans import inner_spans, words_to_chars
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
-from finetune.data.token_records import ParsedSpans, read_spans
+from finetune.data.token_records import TokenRecord, read_relations, read_spans
 from finetune.data.tokens import read_gold
 from finetune.evaluation.items import (
     Grouping,
@@ -31,10 +30,9 @@ from finetune.evaluation.items import (
     TableRows,
     Tables,
     Wording,
-    grouped,
+    check_names,
     known_or_nan,
     pair_items,
-    score_of_value,
     set_items,
     withheld_in,
 )
@@ -51,23 +49,83 @@ from finetune.evaluation.metrics import (
     ratio,
     total,
 )
-from finetune.evaluation.prediction_types.sentences import (
-    OF_WORDS,
-    POSITIONS,
-    SENTENCE_LENGTHS,
-    check_words,
-)
 from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.evaluation.span_matching import CRITERIA, KINDS, Match, match_spans
 from finetune.evaluation.training_vocabulary import TrainingVocabulary, surface
-from finetune.types import Span, SpanPrediction, TokenExample
+from finetune.types import Span, SpanPrediction, TokenExample, quantity
 
 if TYPE_CHECKING:
-    from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
+    from finetune.evaluation.predictions import PredictionFile
 
 SPAN_LENGTHS = (1, 2, 3, 4, 5)
 DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
 SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
+
+
+# --- Sentences, whatever is predicted for them ----------------------------------------------------
+
+# The first value of each subgroup: lengths are in words, the first word of a sentence is at 1.
+SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)
+POSITIONS = (1, 2, 11, 51, 101, 201)
+
+
+def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
+    """Return the sentence of a row with its gold."""
+    gold, words = row["gold"] or {}, row.get("words")
+    if not isinstance(gold, Mapping) or not isinstance(words, list):
+        raise DataError(
+            f'{where}: next to `words`, `gold` must be an object such as {{"tags": ["B-PER", "O"]}}'
+            f' or {{"spans": [[0, 2, "PER"]]}}, not {gold!r:.60}; or name a file with --gold FILE.'
+        )
+    tags, spans = gold.get("tags"), gold.get("spans")
+    if tags is not None:
+        check_names(where, "gold", tags, tags=True)
+        if len(tags) != len(words):
+            raise DataError(
+                f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
+            )
+    offsets, relations = row.get("offsets"), gold.get("relations")
+    if relations is not None:
+        record = TokenRecord(tuple(words), where)
+        relations = read_relations(relations, where, spans or (), record)
+    return TokenExample(
+        index,
+        tuple(words),
+        spans if spans is None else read_spans(spans, where, len(words)).spans,
+        tags if tags is None else tuple(tags),
+        row.get("document"),
+        row.get("text"),
+        offsets if offsets is None else tuple((start, end) for start, end in offsets),
+        row.get("where", where),
+        unreachable=tuple(Span(*span) for span in gold.get("unreachable", ())),
+        key=row.get("id"),
+        relations=relations,
+    )
+
+
+def check_words(where: str, words: Any, example: TokenExample) -> None:
+    """Raise DataError if a prediction has other words than the gold example."""
+    if not isinstance(words, list) or len(words) != len(example.words):
+        found = quantity(len(words), "word") if isinstance(words, list) else f"{words!r:.60}"
+        raise DataError(
+            f"{where}: {found} for the {quantity(len(example.words), 'word')} of {example.where}: "
+            "the files do not belong together."
+        )
+    for index, (word, gold) in enumerate(zip(words, example.words, strict=True)):
+        if word != gold:
+            raise DataError(
+                f"{where}: word {index} is {word!r:.40}, but {gold!r:.40} in {example.where}: "
+                "the files do not belong together."
+            )
+
+
+OF_WORDS: dict[str, Any] = {
+    "gold_of_row": sentence_of_row,
+    "asked": lambda example: example.words,
+    "document": lambda example: example.document,
+    "in_words": True,
+}
+"""What the types of predictions of words share."""
 
 
 # --- Items of spans, whether they are predicted as such or spelled by tags ------------------------
@@ -76,11 +134,11 @@ SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
 def matched_items(
     gold: Iterable[Collection[Span]],
     predicted: Iterable[Collection[Span]],
-    score: Callable[[int, Span | None, Span | None], float],
+    known: Sequence[Mapping[Span, float]] = (),
 ) -> Items:
-    """Return an item for each pair of ``match_spans``."""
+    """Make an item for each pair of ``match_spans``, with the ``known`` probabilities."""
     sides = enumerate(zip(gold, predicted, strict=True))
-    return pair_items(((i, *match) for i, both in sides for match in match_spans(*both)), score)
+    return pair_items(((i, *match) for i, both in sides for match in match_spans(*both)), known)
 
 
 def match_kinds(tables: Tables) -> list[str]:
@@ -251,13 +309,20 @@ def _by(tables: Tables, order: Sequence[str], name: Callable[[int, int, Span], s
     counts = np.zeros((2, len(items), 4))  # gold, found, predicted and correct
     counts[0, :, 0] = counts[1, :, 2] = 1
     counts[0, :, 1] = counts[1, :, 3] = items.credit
-    groups = (
+    names = [
         "" if span is None else name(number, index, span)
         for number, side in enumerate((items.gold, items.predicted))
         for index, span in zip(items.example.tolist(), side, strict=True)
+    ]
+    return Grouping(
+        example=np.tile(items.example, 2),
+        names=names,
+        counts=counts.reshape(-1, 4),
+        order=order,
+        row=_row,
+        score="span_f1",
+        value=subgroup_f1,
     )
-    example, rows = np.tile(items.example, 2), counts.reshape(-1, 4)
-    return grouped(example, groups, order, rows, _row, "span_f1", subgroup_f1)
 
 
 def _by_depth(tables: Tables) -> Grouping:
@@ -301,57 +366,64 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 # --- The type -------------------------------------------------------------------------------------
 
 
-def _build(
+def _items(
     gold: Sequence[Sequence[Span]],
     predicted: Sequence[Sequence[Span]],
-    *,
-    predictions: Sequence[SpanPrediction] = (),
-    **facts: Any,
-) -> Tables:
+    predictions: Sequence[SpanPrediction],
+) -> Items:
     known = [dict(zip(p.spans, p.scores, strict=True)) for p in predictions]
-    items = matched_items(map(set, gold), map(set, predicted), score_of_value(known))
-    return Tables.of(SPANS, gold, predicted, items, predictions=predictions, **facts)
-
-
-def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:
-    return read_gold(file, **source.reading)
+    return matched_items(map(set, gold), map(set, predicted), known)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
-    found = _parsed_spans(row, where, example)
-    in_words = row.get("words", row.get("tokens")) is not None or "text" not in row
+    words, text, spans = row.get("words", row.get("tokens")), row.get("text"), row["spans"]
+    if words is not None:
+        check_words(where, words, example)
+    listed = spans if isinstance(spans, list) else []
+    values = [span for span in listed if isinstance(span, dict)]
+    in_words = words is not None or text is None
+    if in_words and not any("start" not in s and "start_char" in s for s in values):
+        found = read_spans(spans, where, len(example.words))
+    elif example.text is None:
+        raise DataError(
+            f"{where}: the spans are in characters, but {example.where} has words and no text: "
+            'give spans in words, {"start": 0, "end": 2, "label": "PER"}, end exclusive.'
+        )
+    elif text not in (None, example.text):
+        raise DataError(
+            f"{where}: the text differs from {example.where}: the files do not belong together."
+        )
+    else:
+        found = read_spans(spans, where, len(example.words), example.text, example.offsets)
     known = {
         (each.get("start"), each.get("end"), str(each.get("label"))): each.get("score")
-        for each in (row["spans"] if in_words else ())
-        if isinstance(each, dict)
+        for each in (values if in_words else ())
     }
-    scores = tuple(known_or_nan(known.get(span)) for span in found.spans)
     return SpanPrediction(
         example.id,
         example.words,
         found.spans,
-        scores,
+        tuple(known_or_nan(known.get(span)) for span in found.spans),
         unreachable=found.unreachable,
         decided=withheld_in(row),
     )
 
 
-def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
-    rows = list(file.rows)
-    if only_tags := [row["tags"] for _, row in rows if "spans" not in row]:
-        scheme = predicted_scheme(only_tags, None)
-        if scheme is None:
-            raise DataError(
-                f"{file}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be "
-                "compared with spans."
-            )
-        spelled: Iterator[Any] = iter(tags_to_spans(tags, str(scheme)) for tags in only_tags)
-        rows = [
-            (where, row if "spans" in row else row | {"spans": next(spelled)})
-            for where, row in rows
-        ]
-    examples, predictions, by = replace(file, rows=rows).parsed(gold, type)
-    return type.tables_of(examples, predictions), by
+def with_spelled_spans(file: PredictionFile) -> PredictionFile:
+    """Add the spans that its tags spell to the rows of a file without spans."""
+    only_tags = [row["tags"] for _, row in file.rows if "spans" not in row]
+    scheme = predicted_scheme(only_tags, None)
+    if only_tags and scheme is None:
+        raise DataError(
+            f"{file}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be "
+            "compared with spans."
+        )
+    spelled = (tags_to_spans(tags, str(scheme)) for tags in only_tags)
+    rows = [
+        (where, row if "spans" in row else row | {"spans": next(spelled)})
+        for where, row in file.rows
+    ]
+    return replace(file, rows=rows)
 
 
 def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
@@ -360,29 +432,6 @@ def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> 
     if found in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
         found = "BIO"  # a few ill-formed tags do not make another scheme
     return found
-
-
-def _parsed_spans(row: Mapping[str, Any], where: str, example: TokenExample) -> ParsedSpans:
-    words, text = row.get("words", row.get("tokens")), row.get("text")
-    if words is not None:
-        check_words(where, words, example)
-    spans = row["spans"]
-    in_characters = (words is None and text is not None) or any(
-        isinstance(span, dict) and "start" not in span and "start_char" in span
-        for span in (spans if isinstance(spans, list) else ())
-    )
-    if not in_characters:
-        return read_spans(spans, where, len(example.words))
-    if example.text is None:
-        raise DataError(
-            f"{where}: the spans are in characters, but {example.where} has words and no text: "
-            'give spans in words, {"start": 0, "end": 2, "label": "PER"}, end exclusive.'
-        )
-    if text not in (None, example.text):
-        raise DataError(
-            f"{where}: the text differs from {example.where}: the files do not belong together."
-        )
-    return read_spans(spans, where, len(example.words), example.text, example.offsets)
 
 
 def _uncertainty(prediction: SpanPrediction) -> float | None:
@@ -415,10 +464,9 @@ SPANS = PredictionType(
     default="span_f1_strict",
     gold=lambda example: example.spans,
     value=lambda prediction: prediction.spans,
-    build=_build,
+    items=_items,
     parse=_parse,
-    read_gold=_read_gold,
-    align=_align,
+    read_gold=lambda file, source: read_gold(file, **source.reading),
     uncertainty=_uncertainty,
     repeats=lambda prediction: None if prediction.spans else (),
     tables={"characters": _characters},

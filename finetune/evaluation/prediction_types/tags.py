@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import chain, groupby
+from typing import Any
 
 import numpy as np
 
 from finetune.data import DataError
-from finetune.data.files import DataFile
 from finetune.data.tag_conversion import respelled
-from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
+from finetune.data.tag_schemes import (
+    convert_tags,
+    detect_scheme,
+    require_scheme,
+    spans_to_tags,
+    strict_spans,
+    tags_to_spans,
+)
 from finetune.data.tokens import read_token_file
 from finetune.evaluation.items import (
     Grouping,
@@ -46,15 +53,12 @@ from finetune.evaluation.metrics import (
     recall,
     weighted_f1,
 )
-from finetune.evaluation.prediction_types.sentences import (
+from finetune.evaluation.prediction_types.spans import (
     OF_WORDS,
     POSITIONS,
     SENTENCE_LENGTHS,
-    check_words,
-)
-from finetune.evaluation.prediction_types.seqeval_spans import seqeval_spans
-from finetune.evaluation.prediction_types.spans import (
     SPAN_METRICS,
+    check_words,
     criterion_tables,
     items_in_characters,
     match_kinds,
@@ -68,26 +72,72 @@ from finetune.evaluation.prediction_types.texts import bucket, buckets, taken_fo
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Span, TokenExample, TokenPrediction, UserError, quantity
 
-if TYPE_CHECKING:
-    from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
-
 NO_TAG = ""
-"""The tag of a word whose answer is withheld."""
+"""The tag of a word on which the model abstained."""
 SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
+
+
+# --- The spans that seqeval finds, on which all scores of tags rest ------------------------------
+
+_PREFIXES = {"L": "E", "U": "S", "M": "I"}
+"""BIOES prefixes for BILOU and BMES, as seqeval's default mode knows no others."""
+
+
+def seqeval_spans(tags: Sequence[str], scheme: str, strict: bool) -> tuple[Span, ...]:
+    """Return the spans of tags by the default mode of seqeval, or by its strict mode.
+
+    seqeval's strict mode has no IO, and reads some illegal IOB1 tags as spans: spans of these
+    schemes are read strictly here and converted to BIO.
+
+    Raises:
+        UserError: A tag is not in the scheme.
+    """
+    return _spans_of_sentence(tuple(tags), scheme, strict)
+
+
+@lru_cache(maxsize=65536)
+def _spans_of_sentence(tags: tuple[str, ...], scheme: str, strict: bool) -> tuple[Span, ...]:
+    found, start = [], 0
+    for outside, words in groupby(tags, "O".__eq__):
+        stretch = tuple(words)
+        if not outside:
+            spans = _spans_of_stretch(stretch, scheme, strict)
+            found += [Span(start + first, start + end, label) for first, end, label in spans]
+        start += len(stretch)
+    return tuple(found)
+
+
+@lru_cache(maxsize=65536)
+def _spans_of_stretch(tags: tuple[str, ...], scheme: str, strict: bool) -> tuple[Span, ...]:
+    from seqeval.metrics.sequence_labeling import get_entities  # loads scikit-learn
+    from seqeval.scheme import IOB2, IOBES, Entities
+
+    require_scheme(tags, scheme)
+    if not strict:
+        places = [(start, last + 1, name) for name, start, last in get_entities(_for_seqeval(tags))]
+    else:
+        if scheme in ("IO", "IOB1"):
+            tags = tuple(spans_to_tags(strict_spans(tags, scheme), len(tags), "BIO"))
+        written = IOB2 if scheme in ("IO", "IOB1", "BIO") else IOBES
+        (entities,) = Entities([_for_seqeval(tags)], written).entities
+        places = [(each.start, each.end, each.tag) for each in entities]
+    return tuple(Span(start, end, bytes.fromhex(name).decode()) for start, end, name in places)
+
+
+def _for_seqeval(tags: Sequence[str]) -> list[str]:
+    found = []
+    for tag in tags:
+        prefix, hyphen, span_type = tag.partition("-")
+        found.append(f"{_PREFIXES.get(prefix, prefix)}{hyphen}{span_type.encode().hex()}")
+    return found
 
 
 # --- Tables ---------------------------------------------------------------------------------------
 
 
-def _build(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    *,
-    predictions: Sequence[TokenPrediction] = (),
-    schemes: tuple[str | None, str | None] = (None, None),
-    **facts: Any,
-) -> Tables:
+def _as_scheme_says(tables: Tables) -> Tables:
     # without a scheme tags are plain; the second is that of predictions, if it is another
+    gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
     for index, tags in enumerate(zip(gold, predicted, strict=True)):
         if len(tags[0]) != len(tags[1]):
             raise UserError(
@@ -95,35 +145,25 @@ def _build(
                 f"{quantity(len(tags[1]), 'predicted tag')}: every word needs exactly one "
                 "prediction"
             )
-    schemes = schemes[0], schemes[1] or schemes[0]
-    if schemes[0] is None:
-        type, items = PLAIN_TAGS, _word_items(gold, predicted, predictions)
-    else:
-        type, sides = TAGS, _span_sets(gold, predicted, schemes, strict=False)
-        known = _word_probabilities(predicted, predictions)
-
-        def score(index: int, gold: Span | None, predicted: Span | None) -> float:
-            span = predicted or gold
-            if not known or span is None:
-                return math.nan
-            return sum(known[index][span.start : span.end]) / (span.end - span.start)
-
-        items = matched_items(sides[0], sides[1], score)
-    return Tables.of(
-        type, gold, predicted, items, predictions=predictions, schemes=schemes, **facts
-    )
+    scheme, other = tables.schemes
+    if scheme is None:
+        return replace(tables, type=PLAIN_TAGS, items=_word_items(gold, predicted, predictions))
+    tables = replace(tables, type=TAGS, schemes=(scheme, other or scheme))
+    items = matched_items(*_span_sets(tables, strict=False))
+    if known := _word_probabilities(predicted, predictions):  # a span has the mean of its words
+        spans = (one or other for one, other in zip(items.predicted, items.gold, strict=True))
+        for item, (index, span) in enumerate(zip(items.example.tolist(), spans, strict=True)):
+            words = known[index][span.start : span.end]
+            items.score[item] = sum(words) / (span.end - span.start)
+    return replace(tables, items=items)
 
 
-def _span_sets(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    schemes: tuple[str | None, str | None],
-    strict: bool,
-) -> list[list[set[Span]]]:
-    return [
+def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[Span]]]:
+    gold, predicted = (
         [set(seqeval_spans(tags, str(scheme), strict)) for tags in side]
-        for side, scheme in zip((gold, predicted), schemes, strict=True)
-    ]
+        for side, scheme in zip((tables.gold, tables.predicted), tables.schemes, strict=True)
+    )
+    return gold, predicted
 
 
 def _word_probabilities(
@@ -158,8 +198,7 @@ def _words(tables: Tables) -> Items:
 
 
 def _strict_spans(tables: Tables) -> Items:
-    gold, predicted = _span_sets(tables.gold, tables.predicted, tables.schemes, strict=True)
-    return set_items(gold, predicted)
+    return set_items(*_span_sets(tables, strict=True))
 
 
 def _characters(tables: Tables) -> Items:
@@ -176,11 +215,9 @@ def _tag_counts(tables: Tables) -> np.ndarray:
 # --- Files ----------------------------------------------------------------------------------------
 
 
-def _read_gold(file: str | DataFile, source: GoldSource) -> list[TokenExample]:
-    return list(read_token_file(file, **source.reading))
-
-
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPrediction:
+    if example.tags is None:
+        raise DataError(f"{example.where}: no tags to score against.")
     if len(row["tags"]) != len(example.words):
         raise DataError(
             f"{where}: {quantity(len(row['tags']), 'tag')} for the "
@@ -197,20 +234,17 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
     return TokenPrediction(example.id, example.words, tags, scores, decided=withheld_in(row))
 
 
-def _align(file: PredictionFile, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
-    pairs, by = file.pairs(gold, type)
-    examples = [example for _, example in pairs]
-    if lacking := [example.where for example in examples if example.tags is None]:
-        raise DataError(f"{lacking[0]}: no tags to score against.")
-    predictions = [_parse(row, where, example) for (where, row), example in pairs]
-    gold_tags = respelled([example.tags for example in examples])
+def _tables_of_file(
+    examples: Sequence[TokenExample], predictions: Sequence[TokenPrediction], files: Any
+) -> Tables:
+    gold = respelled([example.tags or () for example in examples])
     predicted = respelled([prediction.tags for prediction in predictions])
-    scheme = detect_scheme(gold_tags)
+    scheme = detect_scheme(gold)
     own = scheme and (predicted_scheme(predicted, scheme) or scheme)
     if scheme not in (None, "BIO", own):  # as training reads gold: scores agree
-        gold_tags, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold_tags], "BIO"
+        gold, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold], "BIO"
     facts: dict[str, Any] = {"examples": examples, "predictions": predictions}
-    return type.of_values(gold_tags, predicted, schemes=(scheme, own), **facts), by
+    return TAGS.of_values(gold, predicted, schemes=(scheme, own), **facts)
 
 
 # --- Plain tags -----------------------------------------------------------------------------------
@@ -260,10 +294,10 @@ def _uncertainty(prediction: TokenPrediction) -> float | None:
 _SHARED: dict[str, Any] = {
     "gold": lambda example: example.tags,
     "value": lambda prediction: prediction.tags,
-    "build": _build,
+    "settled": _as_scheme_says,
     "parse": _parse,
-    "read_gold": _read_gold,
-    "align": _align,
+    "read_gold": lambda file, source: list(read_token_file(file, **source.reading)),
+    "tables_of_file": _tables_of_file,
     "uncertainty": _uncertainty,
     "repeats": lambda prediction: {*prediction.tags},
     "has_confusions": True,
@@ -298,7 +332,6 @@ TAGS = PredictionType(
 )
 PLAIN_TAGS = PredictionType(
     name="plain tags",
-    title="tags",
     wording=Wording("tags", "sentence", "words"),
     metrics={
         "accuracy": Metric(item_counts, recall),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,8 +24,8 @@ def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
 
 
-def withheld(predictions: Sequence[Any], number: int) -> list[Any]:
-    """Return the answer of each prediction that is withheld; None where one is given."""
+def abstained_answers(predictions: Sequence[Any], number: int) -> list[Any]:
+    """Return the answer that the model abstains from, of each prediction; None where it answers."""
     return [p.decided.get("withheld") for p in predictions] or [None] * number
 
 
@@ -33,24 +33,17 @@ def decided_items(
     gold: Sequence[Any],
     predicted: Sequence[Any],
     predictions: Sequence[Any],
-    kept_back: Sequence[Any] | None = None,
-    columns: Callable[[Any, Any], Mapping[str, Any]] = lambda *_: {},
+    left_out: Sequence[Any] | None = None,
 ) -> Items:
-    """Return an item for each example, which holds the answer that is withheld.
-
-    ``kept_back`` are these answers, by default those of ``predictions``; ``columns`` returns
-    further columns from gold and answers.
-    """
-    kept_back = withheld(predictions, len(gold)) if kept_back is None else kept_back
-    pairs = zip(predicted, kept_back, strict=True)
-    answers = [given if own is None else own for given, own in pairs]
+    """Make an item for each example, also of answers ``left_out`` by a model that abstains."""
+    left_out = abstained_answers(predictions, len(gold)) if left_out is None else left_out
+    pairs = zip(predicted, left_out, strict=True)
     return Items.of(
         range(len(gold)),
         gold,
-        answers,
+        (answer if other is None else other for answer, other in pairs),
         (prediction.score for prediction in predictions),
-        abstained=[own is not None for own in kept_back],
-        **columns(gold, answers),
+        abstained=[other is not None for other in left_out],
     )
 
 

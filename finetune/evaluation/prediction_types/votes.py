@@ -20,12 +20,14 @@ def has_votes(tables: Tables) -> bool:
     return any(example.votes is not None for example in tables.examples)
 
 
-def by_agreement(tables: Tables) -> Grouping:
-    """Return the grouping of texts by the agreement of their annotators."""
+def groupings(tables: Tables) -> dict[str, Grouping]:
+    """Return the grouping of texts by the agreement of their annotators, if there are votes."""
     names = ("unanimous", "majority", "tied", "without votes")
-    votes = (example.votes for example in tables.examples)
+    votes = [example.votes for example in tables.examples]
     groups = (names[3] if each is None else agreement(each)[0] for each in votes)
-    return right_by_group(tables.items, groups, names, "texts")
+    if not has_votes(tables):
+        return {}
+    return {"votes": right_by_group(tables.items, groups, names, "texts")}
 
 
 def _has_distributions(tables: Tables) -> bool:
