@@ -55,10 +55,7 @@ def close(found: Any, expected: Any, tolerance: float = 5e-6) -> bool:
 
 
 def keep_on_disk(monkeypatch: pytest.MonkeyPatch, processes: int = 1) -> None:
-    """Keep five examples in memory and more on disk, in chunks of four.
-
-    With one processor no process is forked to read them, which takes most of the time.
-    """
+    """Keep five examples in memory and more on disk, in chunks of four, for some processors."""
     monkeypatch.setattr(examples, "MOST_IN_MEMORY", 5)
     monkeypatch.setattr(examples, "CHUNK", 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(processes))

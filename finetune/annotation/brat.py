@@ -118,7 +118,7 @@ def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool)
 def _read_standoff(path: Path, encoding: str) -> _Standoff:
     spans: dict[str, dict[str, Any]] = {}
     places, relations, num_skipped = [], [], 0
-    for number, line in read_lines(str(path), path, encoding):
+    for number, line, _ in read_lines(str(path), path, encoding):
         where = f"{path}:{number}"
         if line.startswith("T"):
             match = _TEXT_BOUND.fullmatch(line)

@@ -141,7 +141,8 @@ def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -
     chosen = texts.guess_columns(table, columns, None)
     named = "answer" in chosen[:3]  # then its values are labels or texts
     kept, notes = (records, []) if named else _without_skipped(records)
-    examples = [texts.text_example(index, row, chosen, table) for index, row in enumerate(kept)]
+    make = texts.example_maker(chosen, table)
+    examples = [make(index, row) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
     rows = _rows(converted[""], kept, {chosen.text, chosen.pair, chosen.label})
     return Annotations("text", rows, [*table.notes, *notes, *([note] if note else [])])

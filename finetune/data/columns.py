@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter, itemgetter
+from pathlib import Path
 from types import UnionType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+import xxhash
+
+from finetune.runtime.cache import unnamed_file
+from finetune.runtime.files import SaveError
+from finetune.types import UserError
+
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=dataclasses.astuple).encode
 _SEPARATOR = "\x1f"
 """A control character between texts, which hardly any text has."""
+_ROWS = 8192
+"""Number of rows that are written at a time."""
 Read = Callable[[Any], Any]
 """Makes a value of a field from a value of JSON."""
 
@@ -37,12 +51,16 @@ class Field(NamedTuple):
 
         if not pa.types.is_dictionary(self.type):
             return pa.array(values, self.type)
-        known: dict[int, str | None] = {id(None): None}  # such as () of most rows
-        for value in values:
-            if id(value) not in known:
-                known[id(value)] = _encode(value)
-        texts = [known[id(value)] for value in values]
-        return pa.array(texts, self.type.value_type).dictionary_encode()
+        by_id = dict(zip(map(id, values), values, strict=True))  # few: () or None in most rows
+        texts = {key: _encode(value) for key, value in by_id.items() if value is not None}
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts.values()))}
+        codes = {key: numbers[text] for key, text in texts.items()}
+        if len(by_id) == 1:
+            code = pa.scalar(next(iter(codes.values()), None), pa.int32())
+            indices = pa.repeat(code, len(values))
+        else:
+            indices = pa.array([codes.get(id(value)) for value in values], pa.int32())
+        return pa.DictionaryArray.from_arrays(indices, pa.array(numbers, self.type.value_type))
 
     def values(self, array: pa.Array) -> list[Any]:
         """Return the values of a column."""
@@ -131,72 +149,176 @@ def _of_parts(make: Callable[..., Any], hints: Sequence[Any]) -> Read:
     return lambda values: make(*(read(v) for read, v in zip(known, values, strict=True)))
 
 
-class ColumnFile:
-    """Record batches of one schema in a file of Arrow, which is mapped into memory.
+class Columns:
+    """All fields of examples except ``id``, and their facts, in record batches.
 
     Args:
-        file: The file, which may be closed afterwards.
+        kind: The class of the examples.
+        batches: The record batches.
+        pages: The file that they are mapped from.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(
+        self, kind: type[Any], batches: Sequence[pa.RecordBatch], pages: mmap.mmap
+    ) -> None:
+        self.kind, self.batches, self._pages = kind, batches, pages
+        self.fields = fields_of(kind)
+        self._bounds = [0, *itertools.accumulate(map(len, batches))]
+        self._digest = ""
+
+    def __len__(self) -> int:
+        return self._bounds[-1]
+
+    @staticmethod
+    def mapped(kind: type[Any], file: IO[bytes]) -> Columns:
+        """Return the record batches of a file, which may be closed afterwards."""
         import pyarrow as pa
 
-        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.batches: list[pa.RecordBatch] = list(pa.ipc.open_stream(pa.py_buffer(self._map)))
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return Columns(kind, list(pa.ipc.open_stream(pa.py_buffer(pages))), pages)
 
-    def buffers(self, name: str) -> Iterator[pa.Buffer]:
-        """Yield the bytes of a column."""
-        for batch in self.batches:
-            column = batch.column(name)
-            dictionary = getattr(column, "dictionary", None)  # no buffer of its column
-            for part in [column] if dictionary is None else [column, dictionary]:
-                yield from filter(None, part.buffers())
+    def values(self, names: Sequence[str], rows: Numbers) -> dict[str, list[Any]]:
+        """Return the values of some fields, by name, for some rows."""
+        import numpy as np
+
+        parts = list(self._parts(rows))
+        order = np.concatenate([indices for _, indices, _ in parts])
+        values = {}
+        for name in names:
+            read = self.fields[name].values
+            columns = (_selected(self.batches[n].column(name), places) for n, _, places in parts)
+            values[name] = list(itertools.chain.from_iterable(map(read, columns)))
+            if (np.diff(order) < 0).any():
+                by_index = zip(order.tolist(), values[name], strict=True)
+                values[name] = [value for _, value in sorted(by_index, key=itemgetter(0))]
+        return values
+
+    def batches_of(self, rows: Numbers) -> Iterator[pa.RecordBatch]:
+        """Yield some rows, in ascending order, as record batches."""
+        for start in range(0, len(rows), _ROWS):
+            for number, _, places in self._parts(rows[start : start + _ROWS]):
+                yield _selected(self.batches[number], places)
+
+    def _parts(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
+        """Yield the number of each batch that has some of the rows, their indices, and their places
+        in the batch."""
+        import numpy as np
+
+        numbers = np.searchsorted(self._bounds, rows, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            indices = np.flatnonzero(numbers == number)
+            yield number, indices, rows[indices].astype(np.int64) - self._bounds[number]
+
+    def replaced(self, name: str, rows: Iterable[int], values: Iterable[Any]) -> Columns:
+        """Return columns with the values of some rows for a field, which are in memory; the values
+        of other rows are lost."""
+        known: list[Any] = [None] * len(self)
+        for row, value in zip(rows, values, strict=True):
+            known[row] = value
+        batches = []
+        for batch, (start, end) in zip(self.batches, pairwise(self._bounds), strict=True):
+            column = self.fields[name].array(known[start:end])
+            batches.append(batch.set_column(batch.schema.get_field_index(name), name, column))
+        return Columns(self.kind, batches, self._pages)
+
+    def digest(self) -> str:
+        """Return a hash of all examples, without ``where``."""
+        if not self._digest:
+            digest = xxhash.xxh3_128(self.kind.__name__.encode())
+            columns = (batch.drop_columns(["where"]) for batch in self.batches)
+            write_batches(_Sink(digest.update), columns)
+            self.release()
+            self._digest = digest.hexdigest()
+        return self._digest
 
     def release(self) -> None:
         """Take the pages that were read out of the memory of this process."""
         if hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+            self._pages.madvise(mmap.MADV_DONTNEED)
 
 
-class ColumnWriter:
-    """Writes record batches of one schema to a file, which ``ColumnFile`` reads."""
+def _selected(column: Any, places: Numbers) -> Any:
+    import numpy as np
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self._stream: pa.RecordBatchStreamWriter | None = None
+    if (np.diff(places) == 1).all():
+        return column.slice(int(places[0]), len(places))
+    return column.take(places)
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append a record batch."""
-        import pyarrow as pa
 
-        with self._in_need_of_room():
-            self._stream = self._stream or pa.ipc.new_stream(self.file, batch.schema)
-            self._stream.write_batch(batch)
+class _Sink:
+    """A file of Arrow that hands on what is written."""
 
-    def close(self) -> None:
-        """End the file, which has a batch at least."""
-        with self._in_need_of_room():
-            assert self._stream is not None
-            self._stream.close()
-            self.file.flush()
+    closed = False
 
-    def columns(self) -> ColumnFile:
-        """Return what was written."""
-        self.close()
-        with self.file:
-            return ColumnFile(self.file)
+    def __init__(self, write: Callable[[bytes], Any]) -> None:
+        self._write = write
 
-    @contextlib.contextmanager
-    def _in_need_of_room(self) -> Iterator[None]:
+    def write(self, data: bytes) -> int:
+        self._write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+
+def write_batches(file: Any, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write record batches of one schema, of which there is one at least."""
+    import pyarrow as pa
+
+    remaining = iter(batches)
+    first = next(remaining)
+    with pa.ipc.new_stream(file, first.schema) as stream:
+        for batch in itertools.chain([first], remaining):
+            stream.write_batch(batch)
+
+
+def packed(examples: Sequence[Any], facts: Mapping[str, Numbers]) -> pa.RecordBatch:
+    """Return examples of one kind as a record batch, with further columns.
+
+    Raises:
+        UserError: A text has half of a surrogate pair.
+    """
+    import pyarrow as pa
+
+    columns = dict[str, pa.Array]()
+    for name, field in fields_of(type(examples[0])).items():
         try:
-            yield
-        except OSError as error:
-            from finetune.runtime.files import SaveError
-
-            with contextlib.suppress(OSError):
-                self.file.close()
-            raise SaveError(
-                f"no room for the examples, which are larger than memory ({error.strerror}): make "
-                "room on the disk of the cache, or name a folder on a larger one, "
-                "FINETUNE_CACHE=FOLDER."
+            columns[name] = field.array(list(map(attrgetter(name), examples)))
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{name}: {error.object[error.start : error.end]!r} is half of a surrogate pair "
+                "(UTF-16), not a character: remove it, or write both halves."
             ) from error
+    columns |= {name: pa.array(numbers) for name, numbers in facts.items()}
+    return pa.record_batch(list(columns.values()), list(columns))
+
+
+def stored(kind: type[Any], batches: Iterable[pa.RecordBatch]) -> Columns:
+    """Return record batches as a temporary file, which is mapped into memory.
+
+    Raises:
+        SaveError: The disk is full.
+    """
+    with unnamed_file() as file:
+
+        def write(data: bytes) -> None:
+            try:
+                file.write(data)
+                file.flush()
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    file.close()  # which writes again
+                raise SaveError(
+                    f"no room for the examples, which are larger than memory ({error.strerror}): "
+                    "make room on the disk of the cache, or name a folder on a larger one, "
+                    "FINETUNE_CACHE=FOLDER."
+                ) from error
+
+        write_batches(_Sink(write), batches)
+        return Columns.mapped(kind, file)
+
+
+def load_columns(kind: type[Any], path: Path) -> Columns:
+    """Return the columns of a file."""
+    with path.open("rb") as file:
+        return Columns.mapped(kind, file)

@@ -9,20 +9,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import (
-    Block,
-    DataFile,
-    Line,
-    ReadOptions,
-    Rows,
-    decoded_block,
-    keep_error,
-    whole_paragraphs,
-)
+from finetune.data.files import DataFile, Line, ReadOptions, keep_error
 from finetune.data.tables import Table
 from finetune.data.tag_schemes import SPAN_TAG
 from finetune.data.token_records import TokenRecord
@@ -46,8 +37,6 @@ _OTHER_NAMES = {
     "word": "form",
 }
 
-WORDS = 16
-"""About the number of words in a sentence."""
 _NUM_LAYOUT_LINES = 400  # lines that decide on the layout
 _COMMENT = re.compile(r"# *(id|sent_id|text|newdoc|newpar|global)\b.*=|# *new(doc|par)\b")
 _SENTENCE_ID = re.compile(r"# *sent_id *= *(.*\S)")
@@ -85,36 +74,7 @@ def read_conll(file: DataFile, options: ReadOptions) -> Table:
     """
     layout = find_layout(file, options.columns, options.usual_columns)
 
-    def parse(begun: tuple[Block, _Document]) -> Iterator[TokenRecord]:
-        block, document = begun
-        return _sentences(file, decoded_block(file.name, block), layout, options, document)
-
-    blocks = whole_paragraphs(file.lines.blocks, _sentence_ends)
-    parts = _with_documents(file.name, blocks, layout)
-    size = max(1, file.lines.size // WORDS)
-    records = Rows(parts, parse, size, share=lambda begun: begun[0].share)
-    return Table(file.name, [], records, sentences=True)
-
-
-def _with_documents(
-    name: str, blocks: Iterable[Block], layout: Layout
-) -> Iterator[tuple[Block, _Document]]:
-    document = _Document()
-    for block in blocks:
-        yield block, document
-        if b"-DOCSTART" in block.content or b"newdoc" in block.content:
-            for _, text in decoded_block(name, block):
-                if "-DOCSTART" in text or "newdoc" in text:
-                    cells = _cells(text, layout.tabs)
-                    comment = text[0] == "#" and _is_comment(text, cells, layout)
-                    if (new := _new_document(text, cells, comment)) is not None:
-                        document = document.following(new)
-
-
-def _sentence_ends(lines: Sequence[bytes], blank: int) -> bool:
-    filled = (line for line in reversed(lines[:blank]) if line.strip())
-    before = next((line for line in filled if b"-DOCSTART" not in line), b"#")
-    return not before.lstrip(b"\xef\xbb\xbf").startswith(b"#")
+    return Table(file.name, [], _sentences(file, layout, options), sentences=True)
 
 
 def looks_like_conll(file: DataFile) -> bool:
@@ -240,16 +200,10 @@ def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool = T
     return first and len(cells) not in (1, layout.num_columns)
 
 
-def _sentences(
-    file: DataFile,
-    lines: Iterable[Line],
-    layout: Layout,
-    options: ReadOptions,
-    document: _Document,
-) -> Iterator[TokenRecord]:
+def _sentences(file: DataFile, layout: Layout, options: ReadOptions) -> Iterator[TokenRecord]:
     rows: list[list[str]] = []
-    begin, key = 0, None
-    for line in itertools.chain(lines, [Line(0, "")]):
+    begin, key, document = 0, None, _Document()
+    for line in itertools.chain(file.lines, [Line(0, "")]):
         text = line.text
         cells = _cells(text, layout.tabs)
         comment = text.startswith("#") and _is_comment(text, cells, layout, first=not rows)

@@ -9,36 +9,27 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 from unicodedata import normalize
 
 import xxhash
 
-from finetune.data.columns import ColumnFile, ColumnWriter, fields_of, names_of
-from finetune.runtime.cache import unnamed_file
+from finetune.data.columns import Columns, load_columns, names_of, packed, stored, write_batches
 from finetune.runtime.progress import progress_task
-from finetune.runtime.workers import forked_map, num_workers
-from finetune.types import (
-    EXAMPLES,
-    ChoiceQuestion,
-    Example,
-    TextExample,
-    TokenExample,
-    UserError,
-)
+from finetune.types import EXAMPLES, ChoiceQuestion, Example, TextExample, TokenExample
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    _Batch = tuple[type[Any], pa.RecordBatch]
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
-R = TypeVar("R")
+T = TypeVar("T")
 
 MOST_IN_MEMORY = 200_000
 """Most examples of a split that are kept in memory."""
@@ -71,6 +62,9 @@ class Examples(Sequence[Any]):
     Examples that are made of others (``take``, ``map``, ``replace``) leave these as they are.
     """
 
+    is_large: ClassVar[bool] = False
+    """Whether the examples are on disk, where each pass over them takes long."""
+
     def __init__(self, examples: Iterable[Any] = ()) -> None:
         """Hold examples in memory."""
         self._examples = list(examples)
@@ -91,11 +85,6 @@ class Examples(Sequence[Any]):
         """True for sentences of words, False for texts."""
         return self.kind is TokenExample
 
-    @property
-    def is_large(self) -> bool:
-        """True if the examples are on disk, where each pass over them takes long."""
-        return False
-
     def __len__(self) -> int:
         return len(self._examples)
 
@@ -113,26 +102,36 @@ class Examples(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(self) != len(other):
             return False
-        return all(own == each for own, each in zip(self, other, strict=True))
+        return all(one == another for one, another in zip(self, other, strict=True))
 
     def __repr__(self) -> str:
         return f"<{len(self):,} {self.kind.__name__}>"
-
-    def column(self, name: str) -> Iterator[Any]:
-        """Return the values of one field in order."""
-        return map(attrgetter(name), self._examples)
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """Return the values of some fields of each example."""
         return zip(*map(self.column, names), strict=True)
 
+    def column(self, name: str) -> Iterator[Any]:
+        """Return the values of one field in order."""
+        return map(attrgetter(name), self._examples)
+
+    def codes(self, name: str) -> tuple[list[Any], Numbers]:
+        """Return the different values of a field, in the order of their first examples, and the
+        number of the value of each example [N]. 1, 1.0 and "1" differ."""
+        import numpy as np
+
+        values, numbers, codes = list[Any](), dict[Any, int](), list[int]()
+        for value in self.column(name):
+            key = value if type(value) is str else (repr(value),)
+            if (code := numbers.get(key)) is None:
+                code = numbers[key] = len(values)
+                values.append(value)
+            codes.append(code)
+        return values, np.array(codes, np.int32)
+
     def lack(self, name: str) -> bool:
         """Return whether a field is None for any of the examples."""
-
-        def any_none(rows: Examples) -> bool:
-            return any(value is None for value in rows.column(name))
-
-        return any(self.each_chunk(any_none))
+        return any(value is None for value in self.column(name))
 
     def golds(self) -> Iterator[list[str] | None]:
         """Return the labels of each example, as its ``gold_labels``."""
@@ -142,9 +141,10 @@ class Examples(Sequence[Any]):
         """Return how often each label occurs, and the number of examples without gold."""
         counts, without = Counter[str](), 0
         golds: Iterable[tuple[list[str] | None, int]] = ((gold, 1) for gold in self.golds())
-        if self.kind.GOLD == ("label",):
-            different = Counter(self.column("label")).items()
-            golds = ((self.kind.labels_of(label), number) for label, number in different)
+        if len(self.kind.GOLD) == 1:
+            values, codes = self.codes(self.kind.GOLD[0])
+            numbers = Counter(codes.tolist())
+            golds = ((self.kind.labels_of(value), numbers[i]) for i, value in enumerate(values))
         for gold, number in golds:
             without += number * (gold is None)
             for name in gold or ():
@@ -162,7 +162,7 @@ class Examples(Sequence[Any]):
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
         """Return the examples at some indices, with the ids that they have."""
-        return Examples(self._examples[index] for index in map(int, indices))
+        return Examples(self._examples[int(index)] for index in indices)
 
     def keep(self, which: Iterable[bool]) -> Examples:
         """Return the examples of which ``which`` is true, with the ids that they have."""
@@ -172,37 +172,40 @@ class Examples(Sequence[Any]):
 
     def renumbered(self) -> Examples:
         """Return the examples with ``id`` = index."""
-        numbered = enumerate(self._examples)
-        return Examples(
-            each if each.id == index else dataclasses.replace(each, id=index)
-            for index, each in numbered
-        )
+        return self.replace("id", range(len(self)))
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
         """Return the examples with other values of a field."""
-        pairs = zip(self._examples, values, strict=True)
         return Examples(
-            each if getattr(each, name) is value else dataclasses.replace(each, **{name: value})
-            for each, value in pairs
+            example
+            if getattr(example, name) is value
+            else dataclasses.replace(example, **{name: value})
+            for example, value in zip(self._examples, values, strict=True)
         )
 
-    def map(self, change: Callable[[int, Any], Any], title: str = "converting") -> Examples:
-        """Return what ``change`` makes of each example and its index; it must keep the ``id``.
-
-        ``change`` also runs in other processes. ``title`` is shown while it does.
-        """
+    def map(self, change: Callable[[int, Any], Any]) -> Examples:
+        """Return what ``change`` makes of each example and its index; it must keep the ``id``."""
         return Examples(itertools.starmap(change, enumerate(self._examples)))
-
-    def each_chunk(self, compute: Callable[[Examples], R]) -> Iterator[R]:
-        """Yield what ``compute`` returns for each chunk; it also runs in other processes."""
-        yield compute(self)
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
+        done = 0
         with progress_task(title, len(self)) as show:
-            for number, lines in enumerate(self.each_chunk(_rendered)):
-                show(number * CHUNK)
-                yield lines
+            for contents in _batches(self._contents()):
+                yield "".join(contents).encode()
+                show(done := done + len(contents))
+
+    def _contents(self) -> Iterator[str]:
+        kind, more = self.kind, ("targets", "negative", "votes")
+        if kind is not TextExample or any(set(self.column(name)) - {None} for name in more):
+            for values in self.columns(*kind.CONTENT):
+                yield f"{_encode(kind.content_of(*values))}\n"
+            return
+        labels, codes = self.codes("label")
+        written = [_encode(label) for label in labels]
+        for text, pair, code in zip(self.column("text"), self.column("pair"), codes, strict=True):
+            second = "null" if pair is None else _encode(pair)
+            yield f'["text",{_encode(text)},{second},{written[code]}]\n'
 
     def digest(self) -> str:
         """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
@@ -211,13 +214,8 @@ class Examples(Sequence[Any]):
             digest.update(lines)
         return digest.hexdigest()
 
-    def save(self, folder: Path, name: str, known: list[_Columns]) -> dict[str, Any]:
-        """Write what these examples use to files of a folder.
-
-        Args:
-            folder: The folder.
-            name: The beginning of the names of files of these examples alone.
-            known: The columns that have a file already; others are added to it.
+    def save(self, folder: Path, name: str) -> dict[str, Any]:
+        """Write the examples to files of a folder, whose names begin with ``name``.
 
         Returns:
             A description for ``load``, of JSON.
@@ -227,10 +225,8 @@ class Examples(Sequence[Any]):
         if not self:
             return {"kind": None}
         ids = np.fromiter(self.column("id"), INDEX, len(self))
-        chunks = (self._examples[i : i + CHUNK] for i in range(0, len(self), CHUNK))
-        stored = cast("_Mapped", _written(map(_packed, chunks)))
-        numbered = _Mapped(stored.written, ids=ids)
-        return {**numbered.save(folder, name, known), "is_large": False}
+        columns = stored(self.kind, map(_packed, _batches(self)))
+        return {**_Mapped(columns, ids=ids).save(folder, name), "is_large": False}
 
     @staticmethod
     def load(folder: Path, name: str, saved: Mapping[str, Any]) -> Examples:
@@ -239,114 +235,45 @@ class Examples(Sequence[Any]):
 
         if saved["kind"] is None:
             return Examples()
-        with (folder / saved["columns"]).open("rb") as file:
-            written = _Columns.of(_KINDS[saved["kind"]], ColumnFile(file), saved["digest"])
-        rows, ids = (
-            np.load(folder / f"{name}-{part}.npy") if saved[part] else None
-            for part in ("rows", "ids")
-        )
-        found = _Mapped(written, rows, ids)
+        path = folder / f"{name}.arrow"
+        columns = load_columns(_KINDS[saved["kind"]], path)
+        rows, ids = np.load(folder / f"{name}.npy")
+        found = _Mapped(columns, rows, ids)
         return found if saved["is_large"] else Examples(found)
-
-
-@dataclasses.dataclass(eq=False)
-class _Columns:
-    """Columns of examples on disk: their fields except ``id``, and their facts.
-
-    ``files`` has the file of a field or a fact by its name, ``sizes`` the number of examples in
-    each chunk, which is a record batch.
-    """
-
-    kind: type[Any]
-    files: dict[str, ColumnFile]
-    sizes: Sequence[int]
-    known_digest: str = ""
-
-    def __post_init__(self) -> None:
-        """Find the types of the fields."""
-        self.fields = fields_of(self.kind)
-
-    @staticmethod
-    def of(kind: type[Any], file: ColumnFile, digest: str = "") -> _Columns:
-        """Return all columns of a file."""
-        names = file.batches[0].schema.names
-        sizes = [len(batch) for batch in file.batches]
-        return _Columns(kind, dict.fromkeys(names, file), sizes, digest)
-
-    def digest(self) -> str:
-        """Return a hash of all examples, without ``where``."""
-        if not self.known_digest:
-            digest = xxhash.xxh3_128(self.kind.__name__.encode())
-            for name, file in self.files.items():
-                digest.update(f"\x00{name}".encode())
-                for buffer in file.buffers(name) if name != "where" else ():
-                    digest.update(buffer)
-                file.release()
-            self.known_digest = digest.hexdigest()
-        return self.known_digest
-
-    def values(self, name: str, chunk: int, chosen: Numbers | None = None) -> list[Any]:
-        """Return the values of a field in a chunk, all or chosen ones."""
-        column = self.files[name].batches[chunk].column(name)
-        return self.fields[name].values(column if chosen is None else column.take(chosen))
-
-    def write(self, path: Path) -> None:
-        """Write all columns to a file."""
-        import pyarrow as pa
-
-        with path.open("wb") as file:
-            writer = ColumnWriter(file)
-            for chunk in range(len(self.sizes)):
-                own = [each.batches[chunk].column(name) for name, each in self.files.items()]
-                writer.write(pa.record_batch(own, [*self.files]))
-            writer.close()
-
-    def release(self) -> None:
-        """Take what was read out of memory."""
-        for file in {*self.files.values()}:
-            file.release()
 
 
 class _Mapped(Examples):
     """Examples on disk, or some of them in any order.
 
     Args:
-        columns: All examples.
+        all: The columns of all examples.
         rows: The chosen examples; None is all.
         ids: The ``id`` of each; None is its index.
     """
 
+    is_large = True
+
     def __init__(
-        self, columns: _Columns, rows: Numbers | None = None, ids: Numbers | None = None
+        self, all: Columns, rows: Numbers | None = None, ids: Numbers | None = None
     ) -> None:
-        self.written, self.rows, self.ids = columns, rows, ids
-        self._size = sum(columns.sizes) if rows is None else len(rows)
+        import numpy as np
+
+        self.all = all
+        self.rows = np.arange(len(all), dtype=INDEX) if rows is None else rows
+        self.ids = np.arange(len(self.rows), dtype=INDEX) if ids is None else ids
         self._last: tuple[int, list[Any]] = (-1, [])
 
     @property
     def kind(self) -> type[Any]:
-        return self.written.kind
-
-    @property
-    def is_large(self) -> bool:
-        return True
+        return self.all.kind
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.rows)
 
     def __iter__(self) -> Iterator[Any]:
-        numbered = dataclasses.is_dataclass(self.kind)
-        first = 0
-        for values in self._chunks(names_of(self.kind)):
-            number = len(values[0])
-            if not numbered:
-                yield from map(self.kind, *values)
-                continue
-            ids: Iterable[int] = range(first, first + number)
-            if self.ids is not None:
-                ids = self.ids[first : first + number].tolist()
-            yield from map(self.kind, ids, *values)
-            first += number
+        first = ["id"] if dataclasses.is_dataclass(self.kind) else []
+        for values in self._values([*first, *names_of(self.kind)]):
+            yield from map(self.kind, *values)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -363,193 +290,87 @@ class _Mapped(Examples):
             self._last = start, list(self[start : start + CHUNK])
         return self._last[1][index - start]
 
+    def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        for values in self._values(names):
+            yield from zip(*values, strict=True)
+
     def column(self, name: str) -> Iterator[Any]:
-        if name == "id":
-            return iter(range(len(self))) if self.ids is None else map(int, self.ids)
-        return itertools.chain.from_iterable(values for (values,) in self._chunks((name,)))
+        return itertools.chain.from_iterable(values for (values,) in self._values([name]))
 
     def fact(self, name: str) -> Numbers:
         import numpy as np
 
-        name = _FACT + name
-        columns = [batch.column(name) for batch in self.written.files[name].batches]
-        joined = np.concatenate([column.to_numpy() for column in columns])
-        self.written.release()
-        return joined if self.rows is None else joined[self.rows]
+        columns = [batch.column(_FACT + name) for batch in self.all.batches]
+        numbers = np.concatenate([column.to_numpy() for column in columns])
+        self.all.release()
+        return numbers[self.rows]
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
         import numpy as np
 
-        indices = np.asarray(indices)
-        rows = indices.astype(INDEX) if self.rows is None else self.rows[indices]
-        ids = indices.astype(INDEX) if self.ids is None else self.ids[indices]
-        return _Mapped(self.written, rows, ids)
-
-    def renumbered(self) -> Examples:
-        return _Mapped(self.written, self.rows)
+        indices = np.asarray(indices, np.int64)
+        return _Mapped(self.all, self.rows[indices], self.ids[indices])
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
         import numpy as np
-        import pyarrow as pa
 
-        own, written, field = list(values), self.written, self.written.fields[name]
-        if len(own) != len(self):
-            raise ValueError(f"{len(own)} values of {name} for {len(self)} examples")
-        rows = np.arange(len(self)) if self.rows is None else self.rows
-        order, ends = np.argsort(rows, kind="stable"), np.cumsum(written.sizes)
-        bounds = np.searchsorted(rows[order], [0, *ends]).tolist()
-        writer = ColumnWriter(unnamed_file())
-        for chunk, first in enumerate((ends - written.sizes).tolist()):
-            whole = written.values(name, chunk)
-            for index in order[bounds[chunk] : bounds[chunk + 1]].tolist():
-                whole[int(rows[index]) - first] = own[index]
-            writer.write(pa.record_batch([field.array(whole)], [name]))
-        files = {**written.files, name: writer.columns()}
-        changed = dataclasses.replace(written, files=files, known_digest="")
-        return _Mapped(changed, self.rows, self.ids)
+        if name == "id":
+            return _Mapped(self.all, self.rows, np.fromiter(values, INDEX, len(self)))
+        return _Mapped(self.all.replaced(name, self.rows, values), self.rows, self.ids)
 
-    def map(self, change: Callable[[int, Any], Any], title: str = "converting") -> Examples:
-        def changed(start: int) -> tuple[list[Any], None]:
-            own = enumerate(self[start : start + CHUNK], start)
-            return list(itertools.starmap(change, own)), None
-
-        starts = range(0, len(self), CHUNK)
-        workers = max(1, min(num_workers(), len(starts)))
-        with progress_task(title, len(self)) as show:
-            found = gathered(changed, starts, lambda number, _: show(number), workers)
-        if self.ids is None or not len(self):
-            return found
-        return _Mapped(cast("_Mapped", found).written, ids=self.ids)
-
-    def each_chunk(self, compute: Callable[[Examples], R]) -> Iterator[R]:
-        starts = range(0, len(self), CHUNK)
-        workers = max(1, min(num_workers(), len(starts)))
-        yield from forked_map(lambda start: compute(self[start : start + CHUNK]), starts, workers)
+    def map(self, change: Callable[[int, Any], Any]) -> Examples:
+        found = collected(itertools.starmap(change, enumerate(self)), "converting")
+        return _Mapped(found.all, ids=self.ids) if isinstance(found, _Mapped) else found
 
     def digest(self) -> str:
-        digest = xxhash.xxh3_128(self.written.digest().encode())
-        for numbers in (self.rows, self.ids):
-            digest.update(b"-" if numbers is None else numbers.tobytes())
+        digest = xxhash.xxh3_128(self.all.digest().encode())
+        digest.update(self.rows.tobytes())
+        digest.update(self.ids.tobytes())
         return digest.hexdigest()
 
-    def save(self, folder: Path, name: str, known: list[_Columns]) -> dict[str, Any]:
+    def save(self, folder: Path, name: str) -> dict[str, Any]:
         import numpy as np
 
-        written = self.written
-        if written not in known:
-            known.append(written)
-        file = f"columns-{known.index(written)}.arrow"
-        if not (folder / file).exists():
-            written.write(folder / file)
-        saved = {"kind": self.kind.__name__, "columns": file, "is_large": True}
-        for part, numbers in ("rows", self.rows), ("ids", self.ids):
-            saved[part] = numbers is not None
-            if numbers is not None:
-                np.save(folder / f"{name}-{part}.npy", numbers)
-        return {**saved, "digest": written.digest()}
+        used, rows = np.unique(self.rows, return_inverse=True)
+        with (folder / f"{name}.arrow").open("wb") as file:
+            write_batches(file, self.all.batches_of(used))
+        np.save(folder / f"{name}.npy", np.array([rows, self.ids], INDEX))
+        return {"kind": self.kind.__name__, "is_large": True}
 
-    def _segments(self) -> Iterator[tuple[int, Numbers]]:
-        import numpy as np
-
-        if self.rows is None:
-            return
-        block = 64 * CHUNK
-        ends = np.cumsum(self.written.sizes)
-        for first in range(0, len(self.rows), block):
-            rows = self.rows[first : first + block].astype(np.int64)
-            numbers = np.searchsorted(ends, rows, side="right")
-            places = rows - (ends - self.written.sizes)[numbers]
-            cuts = np.flatnonzero(np.diff(numbers)) + 1
-            for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-                yield int(numbers[start]), places[start:end]
-
-    def _chunks(self, names: Sequence[str]) -> Iterator[list[list[Any]]]:
-        parts: Iterable[tuple[int, Numbers | None]] = self._segments()
-        if self.rows is None:
-            parts = ((number, None) for number in range(len(self.written.sizes)))
-        for count, (number, chosen) in enumerate(parts, 1):
-            yield [self.written.values(name, number, chosen) for name in names]
-            if count % 64 == 0:
-                self.written.release()
+    def _values(self, names: Sequence[str]) -> Iterator[list[list[Any]]]:
+        for start in range(0, len(self), CHUNK):
+            chunk = slice(start, start + CHUNK)
+            known = {"id": self.ids[chunk].tolist()} if "id" in names else {}
+            known |= self.all.values([name for name in names if name != "id"], self.rows[chunk])
+            yield [known[name] for name in names]
+            if start // CHUNK % 64 == 63:
+                self.all.release()
 
 
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
-    """Return the examples of a stream; ``title`` is shown while they come."""
-    examples = iter(examples)
-    with progress_task(title, unit="row") as show:
-        head: list[Any] = []
-        while len(head) <= MOST_IN_MEMORY:
-            if not (chunk := list(itertools.islice(examples, CHUNK))):
-                return Examples(head)
-            head += chunk
-            show(len(head))
-        first = len(head)
-        rest = itertools.chain(_emptied(head), examples)
-        chunks = iter(lambda: list(itertools.islice(rest, CHUNK)), [])
-        return gathered(
-            lambda own: (own, None), chunks, lambda number, _: show(max(number, first)), 1
-        )
+    """Return the examples of a stream: on disk if they are many. ``title`` is shown meanwhile."""
+
+    def batches() -> Iterator[list[Any]]:
+        done = 0
+        with progress_task(title, unit="row") as show:
+            for batch in _batches(examples):
+                yield batch
+                show(done := done + len(batch))
+
+    first, remaining = list[Any](), batches()
+    for batch in remaining:
+        first += batch
+        if len(first) > MOST_IN_MEMORY:
+            break
+    else:
+        return Examples(first)
+    kind, more = type(first[0]), itertools.chain(_batches(_emptied(first)), remaining)
+    return _Mapped(stored(kind, map(_packed, more)))
 
 
-def gathered(
-    make: Callable[[Any], tuple[list[Any], R]],
-    chunks: Iterable[Any],
-    seen: Callable[[int, R], None],
-    workers: int | None = None,
-) -> Examples:
-    """Return the examples that ``make`` returns for each chunk, on disk.
-
-    Args:
-        make: Returns the examples of a chunk, and anything else; it runs in other processes.
-        chunks: What ``make`` gets, one at a time.
-        seen: Gets the number of examples so far, and what else ``make`` returned, in this process.
-        workers: The number of processes; None takes all processors.
-    """
-
-    import pyarrow.compute  # noqa: F401 - once, not in each process
-
-    def made(chunk: Any) -> tuple[_Batch | None, R]:
-        examples, more = make(chunk)
-        return _packed(examples) if examples else None, more
-
-    def batches() -> Iterator[_Batch]:
-        number = 0
-        for own, more in forked_map(made, chunks, workers):
-            if own is not None:
-                number += len(own[1])
-                yield own
-            seen(number, more)
-
-    return _written(batches())
-
-
-def _packed(examples: Sequence[Any]) -> _Batch:
-    import pyarrow as pa
-
-    kind, columns = type(examples[0]), dict[str, pa.Array]()
-    for name, field in fields_of(kind).items():
-        values = list(map(attrgetter(name), examples))
-        try:
-            columns[name] = field.array(values)
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{name}: {error.object[error.start : error.end]!r} is half of a surrogate pair "
-                "(UTF-16), not a character: remove it, or write both halves."
-            ) from error
-    if kind in _KINDS.values():
-        facts = computed_facts(examples)
-        columns |= {_FACT + name: pa.array(numbers) for name, numbers in facts.items()}
-    return kind, pa.record_batch(list(columns.values()), list(columns))
-
-
-def _written(batches: Iterable[_Batch]) -> Examples:
-    remaining = iter(batches)
-    if (first := next(remaining, None)) is None:
-        return Examples()
-    writer = ColumnWriter(unnamed_file())
-    for _, batch in itertools.chain([first], remaining):
-        writer.write(batch)
-    return _Mapped(_Columns.of(first[0], writer.columns()))
+def _batches(values: Iterable[T]) -> Iterator[list[T]]:
+    remaining = iter(values)
+    return iter(lambda: list(itertools.islice(remaining, CHUNK)), [])
 
 
 def _emptied(examples: list[Any]) -> Iterator[Any]:
@@ -558,57 +379,60 @@ def _emptied(examples: list[Any]) -> Iterator[Any]:
         yield examples.pop()
 
 
-def _rendered(rows: Examples) -> bytes:
-    more = ("targets", "negative", "votes")
-    if rows.kind is TextExample and set(rows.columns(*more)) <= {(None, None, None)}:
-        pairs = ("null" if pair is None else _encode(pair) for pair in rows.column("pair"))
-        texts, labels = (map(_encode, rows.column(name)) for name in ("text", "label"))
-        lines = zip(texts, pairs, labels, strict=True)
-        return "".join(f'["text",{text},{pair},{label}]\n' for text, pair, label in lines).encode()
-    contents = itertools.starmap(rows.kind.content_of, rows.columns(*rows.kind.CONTENT))
-    return "".join(f"{_encode(content)}\n" for content in contents).encode()
+def _packed(examples: Sequence[Any]) -> pa.RecordBatch:
+    facts = computed_facts(examples) if type(examples[0]) in EXAMPLES else {}
+    return packed(examples, {_FACT + name: numbers for name, numbers in facts.items()})
 
 
-def computed_facts(examples: Iterable[Example]) -> Mapping[str, Numbers]:
+def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     """Compute the facts of examples by name."""
     import numpy as np
 
-    rows = list(map(_facts, examples))
-    found = zip(*rows, strict=True) if rows else ((),) * len(FACTS)
-    return {n: np.array(f, FACTS[n]) for n, f in zip(FACTS, found, strict=True)}
+    texts = [example.texts() for example in examples]
+    flat = list(itertools.chain.from_iterable(texts))
+    normalized = _normalized(flat)
+    remaining = iter(normalized)
+    joined = ("\x00".join(itertools.islice(remaining, len(own))) for own in texts)
+    owner = np.repeat(np.arange(len(texts)), list(map(len, texts)))
+
+    def sums(numbers: Iterable[int]) -> Numbers:
+        return np.bincount(owner, np.fromiter(numbers, np.float64, len(flat)), len(texts))
+
+    shared = (example.shared() for example in examples)
+    blank = sums(map(operator.not_, normalized)) > 0
+    words = sums(map(_num_words, flat, normalized))
+    kind = type(examples[0]) if examples else TextExample
+    if kind is ChoiceQuestion:  # which needs no context
+        choices = map(attrgetter("choices"), examples)
+        blank = np.array([not all(map(str.strip, own)) for own in choices])
+    elif kind is TokenExample:
+        words = np.array(list(map(len, map(attrgetter("words"), examples))))
+    damaged = sums("\ufffd" in text for text in flat) > 0
+    facts = {
+        "text": np.fromiter(map(_hash, joined), np.uint64, len(texts)),
+        "document": np.fromiter((0 if t is None else _hash(t) or 1 for t in shared), np.uint64),
+        "words": words,
+        "characters": sums(map(len, flat)),
+        "flags": BLANK * blank + DAMAGED * damaged,
+    }
+    return {name: facts[name].astype(type) for name, type in FACTS.items()}
 
 
 def normalized_texts(example: Example) -> tuple[str, ...]:
     """Return the texts of an example without differences of case, width and white space."""
-    return tuple(map(_normalized, example.texts()))
+    return tuple(_normalized(example.texts()))
 
 
-def _normalized(text: str) -> str:
-    return " ".join((text if text.isascii() else normalize("NFKC", text)).casefold().split())
+def _normalized(texts: Iterable[str]) -> list[str]:
+    return [
+        " ".join((text.lower() if text.isascii() else normalize("NFKC", text).casefold()).split())
+        for text in texts
+    ]
 
 
-def _hash(texts: Sequence[str]) -> int:
-    return xxhash.xxh3_64_intdigest("\x00".join(texts).encode("utf-8", "surrogatepass"))
+def _num_words(text: str, normalized: str) -> int:
+    return normalized.count(" ") + bool(normalized) if text.isascii() else len(text.split())
 
 
-def _facts(example: Example) -> tuple[int, int, int, int, int]:
-    texts, shared = example.texts(), example.shared()
-    document = 0 if shared is None else _hash((shared,)) or 1
-    normalized, flags, words = [], 0, 0
-    for text in texts:
-        normalized.append(_normalized(text))
-        if text.isascii():
-            words += normalized[-1].count(" ") + bool(normalized[-1])
-            continue
-        words += len(text.split())
-        if "\ufffd" in text:
-            flags |= DAMAGED
-    if isinstance(example, TokenExample):
-        words = len(example.words)
-        required: Sequence[str] = texts
-    else:
-        # a question of choices needs no context
-        required = example.choices if isinstance(example, ChoiceQuestion) else texts
-    if not all(map(str.strip, required)):
-        flags |= BLANK
-    return _hash(normalized), document, words, sum(map(len, texts)), flags
+def _hash(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))

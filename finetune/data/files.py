@@ -1,8 +1,8 @@
-"""Data files as lines, and rows in blocks that other processes can parse.
+"""Data files as lines: decompressed and decoded; messages have the line of a bad byte.
 
-Files are decompressed and decoded; messages have the line of a bad byte. Lines end at a line
-feed only. Carriage returns and a byte order mark are removed. Characters at which Python's
-``str.splitlines`` also breaks (U+2028, U+0085, …) stay within their line.
+Lines end at a line feed only. Carriage returns before it and a byte order mark are removed.
+Characters at which Python's ``str.splitlines`` also breaks (U+2028, U+0085, …) stay within their
+line.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import gzip
 import io
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, Generic, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, cast
 
 import xxhash
 
@@ -28,8 +27,6 @@ IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "datase
 UTF_8 = "utf-8"
 COMPRESSIONS = (".gz", ".zst")
 """Suffixes of compressed files, after the suffix of the format."""
-BLOCK_LINES = 1024
-"""Number of lines that are decoded at a time."""
 MAX_LINE = 2**24
 """Most bytes of a line, which is a row. The row of a longer one would take gigabytes of memory."""
 MAX_JSON = 2**30
@@ -37,15 +34,14 @@ MAX_JSON = 2**30
 PIECE = 2**18
 """Number of bytes of a file that are read at a time."""
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 class Line(NamedTuple):
-    """One line of a file without its line end. Numbers count from 1."""
+    """A line of a file without its line end; numbers count from 1. ``end`` is a carriage return, or
+    empty."""
 
     number: int
     text: str
+    end: str = ""
 
 
 class Record(NamedTuple):
@@ -58,8 +54,9 @@ class Record(NamedTuple):
     def key(self) -> str | int | None:
         """The id of the row, from a column `id`."""
         value = self.values.get("id")
-        is_id = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
-        return value if is_id else None
+        if value is None or isinstance(value, bool) or not isinstance(value, str | int):
+            return None
+        return value if value != "" else None
 
 
 def keep_error(error: DataError, errors: list[str] | None) -> None:
@@ -67,83 +64,6 @@ def keep_error(error: DataError, errors: list[str] | None) -> None:
     if errors is None:
         raise error
     errors.append(str(error))
-
-
-def _unknown(block: Any) -> None:
-    return None
-
-
-class Rows(Iterator[T], Generic[T]):
-    """Rows (or lines) of a source, one after another, or in blocks that any process can parse.
-
-    Args:
-        blocks: The parts of the source. They can be pickled.
-        parse: Returns the rows of a block; by default a block is a row. It can be called again.
-        size: About the number of rows in a block.
-        share: Returns the fraction of the source that ends with a block; None if it cannot tell.
-    """
-
-    def __init__(
-        self,
-        blocks: Iterable[Any],
-        parse: Callable[[Any], Iterable[T]] = lambda block: (block,),
-        size: int = 1,
-        share: Callable[[Any], float | None] = _unknown,
-    ) -> None:
-        self.blocks: Iterator[Any] = iter(blocks)
-        self.parse, self.size = parse, size
-        self.share = share
-        self._begun: Iterator[T] = iter(())
-
-    def __next__(self) -> T:
-        while True:
-            for row in self._begun:
-                return row
-            self._begun = iter(self.parse(next(self.blocks)))
-
-    def begun(self) -> list[T]:
-        """Return what remains of the block that is being read; ``blocks`` has the others."""
-        return list(self._begun)
-
-    def ahead(self) -> Iterator[T]:
-        """Return the next rows, before any is read; they remain to be read."""
-        self.blocks, ahead = itertools.tee(self.blocks)
-        return itertools.chain.from_iterable(map(self.parse, ahead))
-
-    def peek(self, number: int) -> list[T]:
-        """Return the next rows, at most ``number``, as ``ahead`` does."""
-        return list(itertools.islice(self.ahead(), number))
-
-    def converted(self, convert: Callable[[Iterable[T]], Iterable[R]]) -> Rows[R]:
-        """Return what ``convert`` makes of each block."""
-        parse = self.parse
-        return Rows(self.blocks, lambda block: convert(parse(block)), self.size, self.share)
-
-
-def joined_rows(parts: Iterable[Rows[T]]) -> Rows[T]:
-    """Return the rows of several files, one after another.
-
-    To parse blocks in other processes, all parts must be known when these begin.
-    """
-    known = list(parts) if isinstance(parts, Sequence) else []
-
-    def blocks() -> Iterator[Any]:
-        for index, part in enumerate(parts):
-            if index == len(known):
-                known.append(part)
-            yield from ((index, block) for block in part.blocks)
-
-    def share(block: tuple[int, Any]) -> float | None:
-        """Return the fraction, as if all parts had the same size."""
-        own = known[block[0]].share(block[1])
-        return None if own is None else (block[0] + own) / len(known)
-
-    return Rows(
-        blocks(),
-        lambda block: known[block[0]].parse(block[1]),
-        min((part.size for part in known), default=1),
-        share,
-    )
 
 
 class ReadOptions(NamedTuple):
@@ -170,99 +90,81 @@ class DataFile:
         self,
         name: str,
         format: str,
-        lines: Rows[Line] | None = None,
+        lines: Iterable[Line] = (),
         live: bool = False,
         encoding: str = UTF_8,
     ) -> None:
         self.name, self.format, self.live, self.encoding = name, format, live, encoding
-        self.lines = Rows[Line](()) if lines is None else lines
+        self.lines = iter(lines)
 
     def peek(self, count: int) -> list[Line]:
         """Return the next lines, at most ``count``, without consuming them."""
-        return self.lines.peek(count)
+        ahead = list(itertools.islice(self.lines, count))
+        self.lines = itertools.chain(ahead, self.lines)
+        return ahead
 
     def first_line(self) -> str:
         """Return the first line that is not blank, else ``""``, without consuming it."""
-        return next((line.text for line in self.lines.ahead() if line.text.strip()), "")
-
-    def __iter__(self) -> Iterator[Line]:
-        return self.lines
+        ahead, text = list[Line](), ""
+        for line in self.lines:
+            ahead.append(line)
+            if line.text.strip():
+                text = line.text
+                break
+        self.lines = itertools.chain(ahead, self.lines)
+        return text
 
     def where(self, number: int) -> str:
         """Return ``file:line``."""
         return f"{self.name}:{number}"
 
 
-class Block(NamedTuple):
-    """Whole lines in UTF-8: the number of the first, all bytes, and the fraction of the file that
-    ends with them (None for a stream)."""
-
-    number: int
-    content: bytes
-    share: float | None = None
-
-
 def read_lines(
     name: str, source: Path | IO[Any], encoding: str = UTF_8, most: int = MAX_LINE
-) -> Rows[Line]:
-    """Return the decoded lines of a path, or of a text or binary file object.
+) -> Iterator[Line]:
+    """Yield the decoded lines of a path, or of a text or binary file object as they arrive.
 
-    They come in blocks, which other processes can decode, too. Each line of a stream or pipe is a
-    block. Raises DataError for a line of more than ``most`` bytes.
+    Raises DataError for a line of more than ``most`` bytes.
     """
-    is_file = isinstance(source, Path) and source.is_file()
-    blocks = _read_blocks(name, source, encoding, is_file, most)
-    size = BLOCK_LINES if is_file else 1
-    return Rows(blocks, partial(decoded_block, name), size, attrgetter("share"))
-
-
-def _read_blocks(
-    name: str, source: Path | IO[Any], encoding: str, is_file: bool, most: int
-) -> Iterator[Block]:
-    number, length, size = 1, 0, BLOCK_LINES if is_file else 1
-    lines: list[bytes] = []
-    begun: list[bytes] = []  # parts of the line whose end is not read yet
-
-    def share() -> float | None:
-        if not is_file:
-            return None
-        return 1.0 if stream.closed else min(1.0, stream.tell() / total)  # pyarrow closes it
-
-    def taken(least: int) -> Iterator[Block]:
-        nonlocal number
-        while len(lines) >= least:
-            own = lines[:size]
-            yield Block(number, b"\n".join(own), share())
-            number += len(own)
-            del lines[:size]
-
-    with (
-        contextlib.ExitStack() as opened,
-        _reporting_damage(lambda: f"{name}:{number + len(lines)}"),
-    ):
+    number, begun, length = 1, list[bytes](), 0  # the line whose end is not read yet
+    with contextlib.ExitStack() as opened, _reporting_damage(lambda: f"{name}:{number}"):
         stream: Any = source
         if isinstance(source, Path):
-            total = max(1, source.stat().st_size)
+            is_file = source.is_file()
             stream = io.BufferedReader(_Reopened(source), PIECE) if is_file else source.open("rb")
             opened.enter_context(stream)
-        try:
-            for raw in _pieces(name, stream, encoding, isinstance(source, Path)):
-                first, *others = raw.split(b"\n")
-                begun.append(first)
-                length += len(first)
-                if length > most:
-                    raise _long_line(name, number + len(lines), most)
-                if others:
-                    lines += [b"".join(begun), *others[:-1]]
-                    begun = others[-1:]
-                    length = len(begun[0])
-                yield from taken(size)
-            if any(begun):
-                lines.append(b"".join(begun))
-        except (DataError, EOFError, OSError, zlib.error):
-            yield from taken(1)  # all lines before the damage are wanted
-            raise
-        yield from taken(1)
+        for raw in _pieces(name, stream, encoding, isinstance(source, Path)):
+            lines, end, remainder = raw.rpartition(b"\n")
+            length += raw.find(b"\n") if end else len(raw)
+            if length > most:
+                raise DataError(
+                    f"{name}:{number}: the line has over {most // 2**20:,} MiB: cut the text of "
+                    "this row into several rows, or name the file .json if the line is a whole "
+                    "data set."
+                )
+            if end:
+                for line in _decoded(name, number, b"".join([*begun, lines])):
+                    yield line
+                    number = line.number + 1
+                begun, length = [], len(remainder)
+            begun.append(remainder)
+        if any(begun):
+            yield from _decoded(name, number, b"".join(begun))
+
+
+def _decoded(name: str, number: int, content: bytes) -> Iterable[Line]:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise _bad_byte(name, number + content.count(b"\n", 0, error.start), error) from error
+    if number == 1:
+        text = text.removeprefix("\ufeff")
+    numbers, lines = itertools.count(number), text.split("\n")
+    if "\r" not in text:
+        return map(Line, numbers, lines)
+    stripped = [line.rstrip("\r") for line in lines]
+    ends = ("\r" if line.endswith("\r") else "" for line in lines)
+    return map(Line, numbers, stripped, ends)
 
 
 class _Reopened(io.RawIOBase):
@@ -323,55 +225,6 @@ def _recoded(name: str, pieces: Iterable[bytes], encoding: str) -> Iterator[byte
             ) from error
         number += text.count("\n")
         yield text.encode(errors="surrogatepass")
-
-
-def _long_line(name: str, number: int, most: int) -> DataError:
-    return DataError(
-        f"{name}:{number}: the line has over {most // 2**20:,} MiB: cut the text of this row into "
-        "several rows, or name the file .json if the line is a whole data set."
-    )
-
-
-Breaks = Callable[[Sequence[bytes], int], bool]
-"""Tells whether paragraphs can be cut after a blank line, the line of an index among some lines."""
-
-
-def whole_paragraphs(
-    blocks: Iterable[Block], breaks: Breaks = lambda lines, index: True
-) -> Iterator[Block]:
-    """Yield the lines of blocks in other blocks, each of which ends at a blank line."""
-    number, share, lines = 1, None, list[bytes]()
-    for block in blocks:
-        known, share = len(lines), block.share
-        lines += block.content.split(b"\n")
-        places = range(len(lines) - 1, known - 1, -1)
-        blank = (i for i in places if not lines[i].decode(errors="replace").strip())
-        if (last := next((index for index in blank if breaks(lines, index)), None)) is not None:
-            yield Block(number, b"\n".join(lines[: last + 1]), share)
-            del lines[: last + 1]
-            number += last + 1
-    if lines:
-        yield Block(number, b"\n".join(lines), share)
-
-
-def decoded_block(name: str, block: Block, *, keep_returns: bool = False) -> list[Line]:
-    """Return the lines of a block, by default without the carriage returns at their ends.
-
-    Raises:
-        DataError: If a byte is not UTF-8; the message has its line.
-    """
-    try:
-        text = block.content.decode()
-    except UnicodeDecodeError as error:
-        line = block.number + block.content.count(b"\n", 0, error.start)
-        raise _bad_byte(name, line, error) from error
-    if block.number == 1:
-        text = text.removeprefix("\ufeff")
-    lines = text.split("\n")
-    if "\r" in text:
-        end = "\r" if keep_returns else ""
-        lines = [line.rstrip("\r") + end if line[-1:] == "\r" else line for line in lines]
-    return list(map(Line, itertools.count(block.number), lines))
 
 
 def read_characters(path: Path, encoding: str = UTF_8) -> str:

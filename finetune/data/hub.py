@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import ReadOptions, Record, Rows
+from finetune.data.files import ReadOptions, Record
 from finetune.data.tables import Table, class_names, joined, parquet_table
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
@@ -291,15 +291,11 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     return tables
 
 
-def _records(rows: Any, name: str) -> Rows[Record]:
-    def parse(start: int) -> Iterator[Record]:
+def _records(rows: Any, name: str) -> Iterator[Record]:
+    for start in range(0, len(rows), _UNIT):
         batch = rows[start : start + _UNIT]
-        values = zip(*batch.values(), strict=True)
-        for number, row in enumerate(values, start + 1):
+        for number, row in enumerate(zip(*batch.values(), strict=True), start + 1):
             yield Record(dict(zip(batch, row, strict=True)), f"{name}:{number}")
-
-    starts = range(0, len(rows), _UNIT)
-    return Rows(starts, parse, _UNIT, share=lambda start: min(1.0, (start + _UNIT) / len(rows)))
 
 
 def _first_line(error: Exception) -> str:

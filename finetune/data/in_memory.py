@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record, Rows
+from finetune.data.files import Record
 from finetune.data.hub import dataset_tables
 from finetune.data.tables import Table, refuse_repeated
 
@@ -57,7 +57,7 @@ def input_table(data: Any) -> Table | None:
 def _table(rows: Any, name: str) -> Table:
     if is_from("datasets", "Dataset", rows):
         return dataset_tables({"rows": rows}, name)["rows"]
-    return Table(name, [], Rows(_records(_dicts(rows, name), name)))
+    return Table(name, [], _records(_dicts(rows, name), name))
 
 
 def _is_columns(data: Mapping[Any, Any]) -> bool:

@@ -8,7 +8,8 @@ SQuAD has articles with paragraphs, whose questions have answers:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from finetune.data.dataset import CONVERT_ADVICE, DataError
@@ -17,7 +18,6 @@ from finetune.data.files import (
     Line,
     ReadOptions,
     Record,
-    Rows,
     check_characters,
     keep_error,
 )
@@ -30,20 +30,24 @@ _JSON_ADVICE = f": write {_JSON_ROW}."
 
 def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     """Read one JSON object per line."""
+    return Table(file.name, [], _line_rows(file, options))
 
-    def parse(lines: Iterable[Line]) -> Iterator[Record]:
-        for number, text in lines:
-            if text.strip():
-                where = file.where(number)
-                try:
-                    value = parse_json(text, where, _JSON_ADVICE)
-                except DataError as error:
-                    check_characters(file.name, Line(number, text), is_last=True)
-                    keep_error(error, options.errors)
-                else:
-                    yield from _rows(value, where, options)
 
-    return Table(file.name, [], file.lines.converted(parse))
+def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Record]:
+    for number, text, _ in file.lines:
+        if not text.strip():
+            continue
+        where = f"{file.name}:{number}"
+        try:
+            value = parse_json(text, where, _JSON_ADVICE)
+        except DataError as error:
+            check_characters(file.name, Line(number, text), is_last=True)
+            keep_error(error, options.errors)
+            continue
+        if type(value) is dict and options.convert_row is None and not is_squad(value):
+            yield Record(value, where)
+        else:
+            yield from _rows(value, where, options)
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
@@ -51,16 +55,16 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
     first = file.first_line().strip()
     if first.startswith("{") and first != "{":
         return read_json_lines(file, options)
-    items = parse_json("\n".join(line.text for line in file), file.name, _JSON_ADVICE)
+    items = parse_json("\n".join(line.text for line in file.lines), file.name, _JSON_ADVICE)
     if is_squad(items):
-        return Table(file.name, [], Rows(squad_rows(items, file.name, options.errors)))
+        return Table(file.name, [], squad_rows(items, file.name, options.errors))
     if not isinstance(items, list):
         raise DataError(
             f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
             '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
         )
-    numbered = ((f"{file.name}:item {i}", item) for i, item in enumerate(items, 1))
-    return Table(file.name, [], Rows(numbered, lambda item: _rows(item[1], item[0], options)))
+    rows = (_rows(item, f"{file.name}:item {i}", options) for i, item in enumerate(items, 1))
+    return Table(file.name, [], chain.from_iterable(rows))
 
 
 def _rows(value: Any, where: str, options: ReadOptions) -> Iterator[Record]:
@@ -95,7 +99,9 @@ def is_squad(value: Any) -> bool:
     """Return whether a JSON value is a file of SQuAD, or one of its articles."""
     if not isinstance(value, dict):
         return False
-    articles = value.get("data")
+    if "data" not in value:
+        return isinstance(value.get("paragraphs"), list)
+    articles = value["data"]
     if isinstance(articles, list) and articles:
         return isinstance(articles[0], Mapping) and "paragraphs" in articles[0]
     return isinstance(value.get("paragraphs"), list)

@@ -10,15 +10,12 @@ majority.
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -102,35 +99,52 @@ class _Kind(NamedTuple):
     decimal_comma: bool  # or a number without one
     single: bool  # one label in a list
 
+    @staticmethod
+    def of(label: Any) -> _Kind:
+        text, value, kind = str(label), math.nan, type(label)
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            value = float(label)
+        number = math.isfinite(value)
+        return _Kind(
+            kind,
+            text in (str(MISSING_NUMBER), str(float(MISSING_NUMBER))),
+            number,
+            number and value.is_integer(),
+            kind is int or (kind is str and label.lstrip("-").isdecimal()),
+            number and value < 0,
+            "." in text,
+            "," in text,
+            _WITH_COMMA.fullmatch(text) is not None,
+            kind is tuple and len(label) == 1,
+        )
 
-@functools.lru_cache(maxsize=2**16, typed=True)  # 1, 1.0 and True are equal
-def _kind(label: Any) -> _Kind:
-    text, value, kind = str(label), math.nan, type(label)
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        value = float(label)
-    number = math.isfinite(value)
-    return _Kind(
-        kind,
-        text in (str(MISSING_NUMBER), str(float(MISSING_NUMBER))),
-        number,
-        number and value.is_integer(),
-        kind is int or (kind is str and label.lstrip("-").isdecimal()),
-        number and value < 0,
-        "." in text,
-        "," in text,
-        _WITH_COMMA.fullmatch(text) is not None,
-        kind is tuple and len(label) == 1,
-    )
+
+_FirstOf = Callable[[Callable[[_Kind], bool]], TextExample | None]
+"""Returns the first example with a label of a kind."""
 
 
-def _kinds(rows: Examples) -> dict[_Kind, tuple[int, int]]:
-    found: dict[_Kind, tuple[int, int]] = {}
-    for index, label in enumerate(rows.column("label")):
-        if label is not None:
-            kind = _kind(label)
-            number, first = found.get(kind, (0, index))
-            found[kind] = number + 1, first
-    return found
+class _Column:
+    """The labels of a split, and the number of labels and the first example of each kind."""
+
+    def __init__(self, rows: Examples) -> None:
+        import numpy as np
+
+        self.rows = rows
+        self.labels, self._codes = rows.codes("label")
+        _, *numbers = np.unique(self._codes, return_index=True, return_counts=True)
+        firsts, counts = (array.tolist() for array in numbers)
+        self.kinds = dict[_Kind, tuple[int, int]]()
+        for label, first, count in zip(self.labels, firsts, counts, strict=True):
+            if label is not None:
+                kind = _Kind.of(label)
+                known, first = self.kinds.get(kind, (0, first))
+                self.kinds[kind] = known + count, first
+
+    def converted(self, convert: Callable[[Any], Any]) -> Examples:
+        labels = list(map(convert, self.labels))
+        if all(new is old for new, old in zip(labels, self.labels, strict=True)):
+            return self.rows
+        return self.rows.replace("label", (labels[code] for code in self._codes.tolist()))
 
 
 def convert_labels(
@@ -144,109 +158,99 @@ def convert_labels(
     Raises:
         DataError: Some labels are of another kind than others.
     """
-    own = {split: Examples.of(rows) for split, rows in splits.items()}
+    columns = {split: _Column(Examples.of(rows)) for split, rows in splits.items()}
     # a split in which all labels are -1 or missing has none (the test sets of GLUE)
-    by_split = {split: _kinds(rows) for split, rows in own.items()}
     filled = {
-        split: found for split, found in by_split.items() if not all(k.minus_one for k in found)
+        split: column
+        for split, column in columns.items()
+        if not all(kind.minus_one for kind in column.kinds)
     }
     kinds = Counter[_Kind]()
-    for found in filled.values():
-        kinds.update({kind: number for kind, (number, _) in found.items()})
-    first_of = partial(_first_of, own, filled)
+    for column in filled.values():
+        kinds.update({kind: number for kind, (number, _) in column.kinds.items()})
+
+    def first_of(which: Callable[[_Kind], bool]) -> TextExample | None:
+        for column in filled.values():
+            indices = [first for kind, (_, first) in column.kinds.items() if which(kind)]
+            if indices:
+                example: TextExample = column.rows[min(indices)]
+                return example
+        return None
+
     lists = any(kind.type is tuple for kind in kinds)
     if lists and all(kind.type is str or kind.single for kind in kinds):
-        single = {
-            split: rows.replace("label", map(_only, rows.column("label")))
-            for split, rows in own.items()
-        }
-        of_names, note = convert_labels(single, typed)
-        return of_names, f"{SINGLE}; {note}" if note else SINGLE
-    _refuse_votes(own if lists else {})
+        only = {split: column.converted(_only) for split, column in columns.items()}
+        examples, note = convert_labels(only, typed)
+        return examples, f"{SINGLE}; {note}" if note else SINGLE
     numbers = not lists and _are_numbers(kinds, typed)
-    if not lists:
-        _check_spelling(kinds, numbers, first_of)
     is_class = not lists and not numbers and _minus_one_is_class(kinds)
     missing = not numbers and not is_class  # whether -1 means no label
-    wrong = first_of(
-        lambda kind: (
-            not (missing and kind.minus_one)
-            and ((lists and kind.type is float) or (numbers and not kind.number))
-        )
-    )
-    if wrong is not None and lists:
-        problem = f"label {wrong.label} is a number where other rows have lists of names"
-        raise DataError(f"{wrong.where}: {problem}: write names.")
-    if wrong is not None:
-        raise DataError(
-            f"{wrong.where}: label {wrong.label!r} is a name where other rows have numbers with a "
-            "decimal point: write all labels as names (texts) or all as numbers."
-        )
+    if lists:
+        _refuse_among_lists(columns, first_of)
+    else:
+        _check_spelling(kinds, numbers, first_of)
 
     def converted(label: RawLabel) -> Label:
-        if label is None or (missing and _kind(label).minus_one):
+        if label is None or (missing and _Kind.of(label).minus_one):
             return None
         if lists:
             return label if isinstance(label, tuple) else (str(label),)
         return float(label) if numbers else str(label)  # type: ignore[arg-type]
 
-    wanted = tuple if lists else float if numbers else str
-    for split, rows in own.items():
-        if split not in filled:
-            own[split] = rows.replace("label", itertools.repeat(None, len(rows)))
-        elif any(k.type is not wanted or (missing and k.minus_one) for k in filled[split]):
-            own[split] = rows.replace("label", map(converted, rows.column("label")))
+    examples = {
+        split: column.converted(converted if split in filled else lambda _: None)
+        for split, column in columns.items()
+    }
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     note = "labels have decimal points: read as numbers" if numbers else note
-    return own, note if numbers or is_class else None
+    return examples, note if numbers or is_class else None
 
 
-def _refuse_votes(splits: Mapping[str, Examples]) -> None:
-    for rows in splits.values():
-        for votes, where in rows.columns("votes", "where"):
+def _are_numbers(kinds: Counter[_Kind], typed: bool) -> bool:
+    if typed:
+        return any(kind.type is float for kind in kinds)
+    return any(kind.point for kind in kinds) and all(kind.number for kind in kinds)
+
+
+def _refuse_among_lists(columns: Mapping[str, _Column], first_of: _FirstOf) -> None:
+    for column in columns.values():
+        for votes, where in column.rows.columns("votes", "where"):
             if votes is not None:
                 raise DataError(
                     f"{where}: votes for labels where other rows have lists of labels: write votes "
                     'or one label for each text, such as "label": "a".'
                 )
-
-
-def _first_of(
-    splits: Mapping[str, Examples],
-    found: Mapping[str, Mapping[_Kind, tuple[int, int]]],
-    which: Callable[[_Kind], bool],
-) -> TextExample | None:
-    for split, kinds in found.items():
-        if indices := [first for kind, (_, first) in kinds.items() if which(kind)]:
-            example: TextExample = splits[split][min(indices)]
-            return example
-    return None
+    wrong = first_of(lambda kind: kind.type is float and not kind.minus_one)
+    if wrong is not None:
+        problem = f"label {wrong.label} is a number where other rows have lists of names"
+        raise DataError(f"{wrong.where}: {problem}: write names.")
 
 
 def _only(label: RawLabel) -> RawLabel:
     return label[0] if isinstance(label, tuple) and label else label
 
 
-def _check_spelling(
-    kinds: Counter[_Kind],
-    numbers: bool,
-    first_of: Callable[[Callable[[_Kind], bool]], TextExample | None],
-) -> None:
+def _check_spelling(kinds: Counter[_Kind], numbers: bool, first_of: _FirstOf) -> None:
     comma = first_of(lambda kind: kind.comma)
     if comma is not None and all(kind.decimal_comma for kind in kinds):
         raise DataError(
             f"{comma.where}: label {str(comma.label)!r} is a number with a decimal comma: "
             "write a point (several labels are a list in JSON Lines)."
         )
-    known = [kind for kind in kinds if kind.number and not kind.minus_one]
-    if not numbers or not all(kind.whole for kind in known):
+    if not numbers:
         return
+    known = [kind for kind in kinds if kind.number and not kind.minus_one]
     point = first_of(lambda kind: kind in known and kind.point)
     plain = first_of(lambda kind: kind in known and not kind.point)
-    if point and plain:
+    if point and plain and all(kind.whole for kind in known):
         raise DataError(
             f"{point.where}: label {point.label} where {plain.where} has {plain.label}: write "
             "all as 1 if they are classes, or all as 1.0 if they are numbers."
+        )
+    if (wrong := first_of(lambda kind: not kind.number)) is not None:
+        raise DataError(
+            f"{wrong.where}: label {wrong.label!r} is a name where other rows have numbers with a "
+            "decimal point: write all labels as names (texts) or all as numbers."
         )
 
 
@@ -256,12 +260,6 @@ def _minus_one_is_class(kinds: Counter[_Kind]) -> bool:
         return False
     others = any(kind.negative and not kind.minus_one for kind in kinds)
     return others or number >= MIN_CLASS_FRACTION * kinds.total()
-
-
-def _are_numbers(kinds: Counter[_Kind], typed: bool) -> bool:
-    if typed:
-        return any(kind.type is float for kind in kinds)
-    return any(kind.point for kind in kinds) and all(kind.number for kind in kinds)
 
 
 Votes = tuple[tuple[str, float], ...]
@@ -376,11 +374,6 @@ def _renamed(data: Dataset, mapping: Mapping[str, str], note: str) -> Dataset:
     }
     order = tuple(dict.fromkeys(_mapped(name, mapping) for name in data.label_order))
     return replace(data, splits=splits, notes=[*data.notes, note], label_order=order)
-
-
-def _type(tag: str) -> str:
-    match = _TAG.fullmatch(tag)
-    return match[2] if match else tag
 
 
 def _mapped(name: str, mapping: Mapping[str, str]) -> str:

@@ -1,40 +1,30 @@
 """The way from rows to examples, in three steps.
 
 1. A reader of a format (``FORMATS``) opens a file as a ``Table``; hub sets and data in memory are
-   tables, too. The rows of a table come in blocks that any process can parse (``Rows``): rows of
-   named columns with their ``file:line``, or sentences.
+   tables, too: a stream of rows with their ``file:line``, of named columns or of words.
 2. A ``RowReader``, one for each shape of example, chooses the columns of a table once, from its
    first rows.
-3. It makes an example of each row (``made_examples``): in this process, or in all processors if the
-   rows are too many for the memory. Bad rows raise an error with their place, or are listed.
+3. It makes an example of each row (``made_examples``). Bad rows raise an error with their place, or
+   are listed.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal
 
 from finetune.data import examples as holder
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.examples import Examples, collected, gathered
-from finetune.data.files import (
-    UTF_8,
-    DataFile,
-    ReadOptions,
-    Record,
-    Rows,
-    keep_error,
-)
+from finetune.data.examples import Examples, collected
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, keep_error
 from finetune.data.formats import open_text_table
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import MissingColumn, Table, check_columns, column_notes
 from finetune.runtime.memory import without_garbage_collection
-from finetune.runtime.progress import progress_task
 from finetune.types import abbreviated
 
 Make = Callable[[int, Any], Any]
@@ -146,17 +136,19 @@ class RowReader(ABC):
         gold: Gold = "read",
     ) -> tuple[Examples, Counter[str]]:
         """Read a table; return its examples, and how many rows are left out, by reason."""
-        head = first_rows(table)
-        if not head:
+        first = table.peek(holder.MOST_IN_MEMORY + 1)
+        if not first:
             return Examples(), Counter()
-        table.set_header(head)
-        make = self.choose(table, head, columns, gold)
-        if "_task_hash" in table.header or _are_answers(table, head):
+        table.set_header(first)
+        make = self.choose(table, first, columns, gold)
+        if "_task_hash" in table.header or _are_answers(table, first):
             raise DataError(
                 f"{table.name}: an export of Prodigy: finetune convert {table.name} "
                 "--out data.jsonl"
             )
-        return made_examples(table, self.usable(make, table), head, errors)
+        num_first = len(first)
+        del first  # the table has them until they are read
+        return made_examples(table, self.usable(make, table), errors, num_first)
 
     def stream(
         self,
@@ -200,7 +192,7 @@ class RowReader(ABC):
 
     def example(self, index: int, row: Mapping[str, Any], where: str) -> Any:
         """Return the example of one row in memory, without its gold."""
-        table, record = Table(where, list(row), Rows(())), Record(row, where)
+        table, record = Table(where, list(row), iter(())), Record(row, where)
         try:
             make = self.choose(table, [record], {}, "unread")
         except MissingColumn as error:
@@ -219,81 +211,27 @@ def _are_answers(table: Table, rows: Sequence[Any]) -> bool:
     return texts and {"accept"} < {*answers} <= {"accept", "reject", "ignore"}
 
 
-def first_rows(table: Table) -> list[Any]:
-    """Read all rows of a table, or one more than fit in memory."""
-    return list(itertools.islice(table.records, holder.MOST_IN_MEMORY + 1))
-
-
 def made_examples(
-    table: Table, make: Make, head: list[Any] | None = None, errors: list[str] | None = None
+    table: Table, make: Make, errors: list[str] | None = None, num_first: int = 0
 ) -> tuple[Examples, Counter[str]]:
     """Return the examples of rows, and how many rows are left out, by reason.
 
     Args:
-        table: The table, whose ``corrected`` gets what ``make`` appends to it, and whose notes get
-            the columns that none of the first rows has.
-        make: Makes an example. It also runs in other processes.
-        head: The ``first_rows``, if they are read already. This list is emptied if there are more.
+        table: The table, whose notes get the columns that none of its first rows has.
+        make: Makes an example.
         errors: Gets the errors of bad rows, which are left out; without it, the first one is
             raised.
+        num_first: The number of first rows, which the columns were chosen from.
     """
+    later, left_out = dict[str, None](), Counter[str]()
     rows = table.records
-    head = first_rows(table) if head is None else head
-    number = len(head)
-    if number <= holder.MOST_IN_MEMORY:
-        left_out = Counter[str]()
-        return collected(_made(head, make, errors, left_out)), left_out
-    head += rows.begun()
-    # full chunks: the later ones then begin where chunks of sequences begin
-    missing = math.ceil(-len(head) % holder.CHUNK / rows.size)
-    for block in itertools.islice(rows.blocks, missing):
-        head += rows.parse(block)
-    share: float | None = None
-
-    def chunks() -> Iterator[slice | list[Any]]:
-        nonlocal share
-        # other processes are forked after the first chunk, and so they have these rows
-        yield from (slice(i, i + holder.CHUNK) for i in range(0, len(head), holder.CHUNK))
-        head.clear()
-        size = math.ceil(holder.CHUNK / rows.size)
-        while blocks := list(itertools.islice(rows.blocks, size)):
-            share = rows.share(blocks[-1])
-            yield blocks
-
-    # what making examples adds to; another process returns it
-    listed = [table.corrected, [] if errors is None else errors]
-    header = {*table.header}
-
-    def read(chunk: slice | list[Any]) -> tuple[list[Any], Any]:
-        known, left_out, later = list(map(len, listed)), Counter[str](), dict[str, None]()
-        own: Iterable[Any] = (
-            head[chunk]
-            if isinstance(chunk, slice)
-            else itertools.chain.from_iterable(map(rows.parse, chunk))
-        )
-        if not table.sentences:
-            own = _noting(own, header, later)
-        examples = list(_made(own, make, errors, left_out))
-        added = [each[size:] for each, size in zip(listed, known, strict=True)]
-        for each, size in zip(listed, known, strict=True):
-            del each[size:]
-        return examples, (left_out, later, added)
-
-    left_out, later = Counter[str](), dict[str, None]()
-    with progress_task("reading", unit="row") as show:
-
-        def seen(count: int, more: Any) -> None:
-            without, new, added = more
-            left_out.update(without)
-            later.update(new)
-            for each, own in zip(listed, added, strict=True):
-                each += own
-            show(count + left_out.total(), share=share)
-
-        examples = gathered(read, chunks(), seen)
+    if num_first > holder.MOST_IN_MEMORY and not table.sentences:
+        rows = chain(islice(rows, num_first), _noting(rows, {*table.header}, later))
+    examples = collected(_made(rows, make, errors, left_out))
     if later:
+        names = abbreviated(later)
         table.notes.append(
-            f"columns that no row has before row {number:,} are not read: {abbreviated(later)}"
+            f"columns that no row has before row {num_first:,} are not read: {names}"
         )
     return examples, left_out
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby, islice, repeat
+from itertools import chain, groupby, repeat
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -15,18 +14,7 @@ from finetune.config.recipes import packaged_path
 from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import (
-    BLOCK_LINES,
-    UTF_8,
-    Block,
-    Line,
-    Rows,
-    decoded_block,
-    joined_rows,
-    read_lines,
-    uncompressed_name,
-    whole_paragraphs,
-)
+from finetune.data.files import UTF_8, Line, read_lines, uncompressed_name
 from finetune.data.formats import format_of
 from finetune.data.rows import made_examples
 from finetune.data.sources import (
@@ -43,13 +31,6 @@ from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
 
 _NO_TEXT = "there is no text in it: remove it."
-
-
-class _Lines(NamedTuple):
-    """Whole documents of a text file, not parsed; ``single`` if each line is one."""
-
-    block: Block
-    single: bool
 
 
 class _Document(NamedTuple):
@@ -171,11 +152,11 @@ def read_running_text(
             f"--data {spec}: {other!r} is not a split and the others are: name splits, or sources "
             "whose folders hold files train and validation."
         )
-    parts: dict[str, list[Rows[tuple[str | None, _Document]]]] = {}
+    parts: dict[str, list[Iterator[tuple[str | None, _Document]]]] = {}
     notes: list[str] = []
     pinned = []
     for name, source in sources.items():
-        found: Iterable[tuple[str, Rows[_Document]]]
+        found: Iterable[tuple[str, Iterator[_Document]]]
         if source.hub is None:
             found = _of_files(source, splits[name], columns, without_test, notes)
         else:
@@ -190,15 +171,15 @@ def read_running_text(
             found = ((splits[name] or split, _of_rows(rows)) for split, rows in data.splits.items())
         key = name if len(sources) > 1 and not splits[name] else None
         for split, documents in found:
-            parts.setdefault(split, []).append(documents.converted(partial(zip, repeat(key))))
+            parts.setdefault(split, []).append(zip(repeat(key), documents))
     ordered: dict[str, Examples] = {}
     for split in [split for split in SPLIT_ORDER if split in parts]:
-        table = Table(split, [], joined_rows(parts[split]), sentences=True)
+        table = Table(split, [], chain(*parts[split]), sentences=True)
         rows, _ = made_examples(table, _example)
         if not rows:
             continue
         ordered[split] = rows
-        lines = sum(rows.each_chunk(_num_lines))
+        lines = sum(text.count("\n") + 1 for text in rows.column("text"))
         notes.append(f"{split}: {quantity(len(rows), 'document')}, {quantity(lines, 'line')}")
     title = ",".join(sources) if len(sources) > 1 else next(iter(sources))
     format = "hub" if pinned else "running text"
@@ -210,17 +191,13 @@ def _example(number: int, document: tuple[str | None, _Document]) -> TextExample
     return TextExample(number, text, where=where, key=key)
 
 
-def _num_lines(rows: Examples) -> int:
-    return sum(text.count("\n") + 1 for text in rows.column("text"))
-
-
 def _of_files(
     source: TextSource,
     split: str | None,
     columns: Sequence[str],
     without_test: bool,
     notes: list[str],
-) -> Iterator[tuple[str, Rows[_Document]]]:
+) -> Iterator[tuple[str, Iterator[_Document]]]:
     by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
     found = [canonical_split(uncompressed_name(file)) for file in source.files]
     if split is None and "train" in found and len(source.files) > 1:
@@ -232,34 +209,25 @@ def _of_files(
                 by_split.setdefault(own, []).append(file)
     for name, files in by_split.items():
         if not (without_test and is_test(name)):
-            yield name, joined_rows([_of_file(file, columns, source.encoding) for file in files])
+            documents = (_of_file(file, columns, source.encoding) for file in files)
+            yield name, chain.from_iterable(documents)
 
 
-def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Rows[_Document]:
-    """Return the documents of a file. A file of lines is read twice, in bounded memory; a pipe
+def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
+    """Yield the documents of a file. A file of lines is read twice, in bounded memory; a pipe
     once."""
     name = str(path)
     if format_of(path) not in ("txt", None):
-        return Rows(_grouped(_of_table(path, columns, encoding)), list, BLOCK_LINES)
-
-    def blocks() -> Iterator[_Lines]:
-        lines = read_lines(name, path, encoding)
-        again = read_lines(name, path, encoding) if path.is_file() else lines.ahead()
-        single = _is_single(name, again)
-        for block in lines.blocks if single else whole_paragraphs(lines.blocks):
-            yield _Lines(block, single)
-
-    def parse(lines: _Lines) -> Iterable[_Document]:
-        return _of_lines(name, lines.single, decoded_block(name, lines.block))
-
-    return Rows(blocks(), parse, BLOCK_LINES, share=lambda lines: lines.block.share)
+        yield from _of_table(path, columns, encoding)
+        return
+    lines: Iterable[Line] = read_lines(name, path, encoding)
+    if not path.is_file():
+        lines = list(lines)
+    single = _is_single(name, read_lines(name, path, encoding) if path.is_file() else lines)
+    yield from _of_lines(name, single, lines)
 
 
-def _of_rows(rows: Examples) -> Rows[_Document]:
-    return Rows(_grouped(_documents_of_rows(rows)), list, BLOCK_LINES)
-
-
-def _documents_of_rows(rows: Examples) -> Iterator[_Document]:
+def _of_rows(rows: Examples) -> Iterator[_Document]:
     separated = not all(map(str.strip, rows.column("text")))
     texts = (
         ("\n".join(filter(str.strip, text.split("\n"))), where)
@@ -271,11 +239,6 @@ def _documents_of_rows(rows: Examples) -> Iterator[_Document]:
             yield _Document("\n".join(text for text, _ in lines), lines[0][1])
         elif filled:
             yield from map(_Document._make, group)
-
-
-def _grouped(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
-    documents = iter(documents)
-    return iter(lambda: list(islice(documents, BLOCK_LINES)), [])
 
 
 def _of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
@@ -291,7 +254,7 @@ def _of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Do
 def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Document]:
     document: list[str] = []
     first = 0
-    for number, text in lines:
+    for number, text, _ in lines:
         if not document:
             first = number
         if text.strip():
@@ -305,7 +268,7 @@ def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Docum
 
 def _is_single(name: str, lines: Iterable[Line]) -> bool:
     blank = filled = False
-    for _, text in lines:
+    for _, text, _ in lines:
         if not text.strip():
             blank = True
         elif blank:

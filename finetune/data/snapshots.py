@@ -34,7 +34,7 @@ KIND = "examples"
 """The folder of the cache."""
 MIN_BYTES = 10 * 2**20
 """Least size of the input files; smaller ones are read in a few seconds."""
-VERSION = 1
+VERSION = 2
 """A number to raise with each change of what is read, converted, checked, divided or written."""
 DESCRIPTION = "description.json"
 """The file of an entry with all but columns and numbers of examples."""
@@ -147,9 +147,8 @@ def _saved(key: str, made: Prepared) -> Prepared | None:
     label_sets = [name for name, value in made.derived.items() if isinstance(value, LabelSet)]
     derived = made.derived | {name: tuple(made.derived[name]) for name in label_sets}
     with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
-        known: list[Any] = []
         content = {
-            "splits": {name: rows.save(fresh, name, known) for name, rows in data.splits.items()},
+            "splits": {name: rows.save(fresh, name) for name, rows in data.splits.items()},
             "fields": {
                 "name": data.name,
                 "notes": data.notes,

@@ -26,7 +26,6 @@ from finetune.data.files import (
     UTF_8,
     DataFile,
     Record,
-    Rows,
     uncompressed_name,
 )
 from finetune.data.formats import SUFFIXES, format_of, open_data
@@ -278,7 +277,7 @@ def joined_splits(
         rows, over = dict[str, list[Record]](), dict[str, str]()
         for name, table in parts:
             most = holder.MOST_IN_MEMORY
-            found_rows = table.records.peek(most + 1)
+            found_rows = table.peek(most + 1)
             rows[name] = found_rows[:most]
             over[name] = "over " if len(found_rows) > most else ""
         _refuse_repeated(data, split, rows)
@@ -316,12 +315,12 @@ def _stop_after(train: Table | None, number: int | None) -> None:
     if train is None or number is None:
         return
 
-    def first_rows(records: Rows[Any]) -> Iterator[Any]:
+    def first_rows(records: Iterator[Any]) -> Iterator[Any]:
         yield from itertools.islice(records, number)
         if next(records, None) is not None:
             train.notes.append(f"train: rows after the first {number:,} are not read (--limit)")
 
-    train.records = Rows(first_rows(train.records))
+    train.records = first_rows(train.records)
 
 
 def _chosen_parts(source: Source, found: Mapping[str, Table]) -> dict[str, list[tuple[str, Table]]]:

@@ -13,8 +13,9 @@ import random
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
 from finetune.config.tasks import TrainConfig
@@ -38,6 +39,8 @@ MIN_DOCUMENTS = 20
 MIN_SHARED_WORDS = 10
 """Number of words from which a sentence that two documents share joins them. Shorter ones
 ("Results :") would join most documents of a corpus."""
+NO_LABEL = "-"
+"""The stratum of examples without a label."""
 NUM_BINS, MIN_BIN = 10, 20
 """Number of quantiles by which numbers are stratified, and least number of examples in each."""
 
@@ -46,9 +49,9 @@ def with_held_out_splits(
     dataset: Dataset, config: TrainConfig, default: float = DEFAULT_SHARE
 ) -> Dataset:
     """Return the data set with a validation split, which the settings hold out of train."""
-    if config.validation != "none":
-        dataset = hold_out(dataset, config.validation_share, default)
-    return dataset
+    if config.validation == "none":
+        return dataset
+    return hold_out(dataset, config.validation_share, default)
 
 
 def hold_out(
@@ -77,7 +80,7 @@ def hold_out(
     documents = np.unique(train.fact("document"))
     by_document = len(documents) - (0 in documents) >= MIN_DOCUMENTS
     groups = _group_numbers(train, by_document)
-    number = int(groups.max(initial=-1)) + 1
+    number = _number_of(groups)
     unit = "document" if by_document else "different text"
     if number < 2:
         raise DataError(
@@ -86,7 +89,7 @@ def hold_out(
             "write --validation none."
         )
     share = share or min(default, MOST_HELD_OUT / len(train))
-    held = _held_out(train, groups, share)[groups]
+    held = _held_out(train, groups, share)
     kept = {"train": train.keep(~held).renumbered(), split: train.keep(held).renumbered()}
     splits = {
         name: kept.get(name) or dataset.splits.get(name, Examples())
@@ -102,65 +105,41 @@ def hold_out(
 
 
 def _held_out(examples: Examples, groups: Numbers, share: float) -> Numbers:
-    """Return whether to hold out each group [G]; ``groups`` [N] has the group of each example.
-
-    Groups are tried in random order. A group is held out for a label if that brings the label
-    nearer to its share, and leaves the label in train.
-    """
+    # Groups are tried in random order. A group is held out for a label if that brings the label
+    # nearer to its share, and leaves the label in train.
     import numpy as np
 
-    sizes = np.bincount(groups)
-    order = np.array(random.Random(0).sample(range(len(sizes)), len(sizes)))
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
-    position = position[groups]
-    # the number of examples of each label in each group: group by position, label, number
-    names, example, label = _label_numbers(examples)
-    pairs, count = np.unique(label * len(sizes) + position[example], return_counts=True)
-    del example, label, position
-    label, group = np.divmod(pairs, len(sizes))
-    begins = np.searchsorted(label, np.arange(len(names) + 1))
-    by_group = np.argsort(group, kind="stable")
-    label_of = label[by_group]
-    first = np.searchsorted(group[by_group], np.arange(len(sizes) + 1))
-    sizes = sizes[order]
-    num_kept = np.diff(begins)
+    strata = _Strata(examples, groups, 0)
+    sizes, num_kept = strata.sizes, strata.num_groups.copy()
     held, decided = np.zeros(len(sizes), bool), np.zeros(len(sizes), bool)
 
-    def can_hold(each: int) -> bool:
-        return not held[each] and bool(
-            (num_kept[label_of[first[each] : first[each + 1]]] > 1).all()
-        )
+    def can_hold(group: int) -> bool:
+        return not held[group] and bool((num_kept[strata.labels_of(group)[0]] > 1).all())
 
-    def hold(each: int) -> None:
-        held[each] = True
-        num_kept[label_of[first[each] : first[each + 1]]] -= 1
+    def hold(group: int) -> None:
+        held[group] = True
+        num_kept[strata.labels_of(group)[0]] -= 1
 
     spare = MOST_RARE * len(examples)
-    for own in sorted(
-        range(len(names)), key=lambda own: (begins[own + 1] - begins[own], names[own])
-    ):
-        candidates, numbers = (values[begins[own] : begins[own + 1]] for values in (group, count))
-        wanted = share * int(numbers.sum())
-        wanted -= int(numbers[held[candidates]].sum())
-        for each, number in zip(map(int, candidates), map(int, numbers), strict=True):
-            if not decided[each] and number < 2 * wanted and can_hold(each):
-                hold(each)  # brings the label nearer to its share
-                wanted -= number
+    for label in strata.rare_first():
+        candidates, counts = strata.groups_with(label)
+        wanted = share * int(counts.sum()) - int(counts[held[candidates]].sum())
+        for group, count in zip(candidates.tolist(), counts.tolist(), strict=True):
+            if not decided[group] and count < 2 * wanted and can_hold(group):
+                hold(group)  # brings the label nearer to its share
+                wanted -= count
             if 2 * wanted <= 1:
                 break
         decided[candidates] = True
         if not held[candidates].any():
-            free = filter(can_hold, map(int, candidates))
-            smallest = min(free, key=lambda each: int(sizes[each]), default=None)
+            free = filter(can_hold, candidates.tolist())
+            smallest = min(free, key=lambda group: int(sizes[group]), default=None)
             if smallest is not None and spare > 0:
                 hold(smallest)  # a group is more than its share
                 spare -= int(sizes[smallest])
     if not held.any():
-        hold(min(range(len(sizes)), key=lambda each: (not can_hold(each), int(sizes[each]))))
-    found = np.zeros(len(sizes), bool)
-    found[order] = held
-    return found
+        hold(min(range(len(sizes)), key=lambda group: (not can_hold(group), int(sizes[group]))))
+    return held[strata.group]
 
 
 def with_test_sets(dataset: Dataset, test_sets: Mapping[str, Dataset]) -> Dataset:
@@ -198,21 +177,18 @@ def assign_folds(
     label that its training data lack.
     """
     examples = Examples.of(examples)
-    groups = _groups(examples, True)
-    if len(groups) < number:
-        problem = f"the data have only {quantity(len(groups), 'document')} or different texts"
+    groups = _group_numbers(examples, True)
+    if (found := _number_of(groups)) < number:
+        problem = f"the data have only {quantity(found, 'document')} or different texts"
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
-    folds = _assign_folds(examples, groups, number, seed)
-    if keep_rare:
-        golds = list(examples.golds())
-        strata = [{name for index in group for name in golds[index] or ()} for group in groups]
-        found = Counter(name for names in strata for name in names)
-        numbers = _have_numbers(examples)
-        for group, names in zip(groups, strata, strict=True):
-            if not numbers and any(found[name] == 1 for name in names):
-                for index in group:
-                    folds[index] = -1
-    return folds
+    strata = _Strata(examples, groups, seed)
+    folds = _folds_of_groups(strata, number)
+    if keep_rare and not _have_numbers(examples):
+        for label in range(len(strata.names)):
+            candidates, _ = strata.groups_with(label)
+            if len(candidates) == 1 and strata.names[label] != NO_LABEL:
+                folds[candidates] = -1
+    return list(folds[strata.group].tolist())
 
 
 def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
@@ -220,14 +196,16 @@ def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
 
     The first group of each label comes first, so that the smallest subsets have every label.
     """
+    import numpy as np
+
     examples = Examples.of(examples)
-    groups, _, members = _count_labels(examples, _groups(examples, True), seed)
-    positions: dict[int, float] = {}
-    for candidates in members.values():
-        own = [group for group in candidates if group not in positions]
-        positions.update({group: rank / len(own) for rank, group in enumerate(own)})
-    order = sorted(range(len(groups)), key=lambda group: (positions[group], group))
-    return [index for group in order for index in groups[group]]
+    strata = _Strata(examples, _group_numbers(examples, True), seed)
+    rank = np.full(len(strata.sizes), -1.0)
+    for label in strata.rare_first():
+        candidates, _ = strata.groups_with(label)
+        others = candidates[rank[candidates] < 0]
+        rank[others] = np.arange(len(others)) / max(1, len(others))
+    return list(np.lexsort((strata.group, rank[strata.group])).tolist())
 
 
 def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
@@ -239,42 +217,41 @@ def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
     for index, names in enumerate(Examples.of(examples).golds()):
         members[tuple(names or ())].append(index)
     drawn = (
-        random.Random(f"{seed}/{label}").sample(own, len(own))[:number]
-        for label, own in members.items()
+        random.Random(f"{seed}/{label}").sample(indices, len(indices))[:number]
+        for label, indices in members.items()
     )
-    return sorted(index for own in drawn for index in own)
+    return sorted(chain.from_iterable(drawn))
 
 
 def halves(examples: Sequence[Example]) -> tuple[list[int], list[int]]:
     """Return the rows of each half of the data; single texts are divided if need be."""
+    import numpy as np
+
     examples = Examples.of(examples)
+    folds = np.arange(len(examples)) % 2
     for by_document in (True, False):
-        groups = _groups(examples, by_document)
-        if len(groups) > 1:
-            folds = _assign_folds(examples, groups, 2, 0)
+        groups = _group_numbers(examples, by_document)
+        if _number_of(groups) > 1:
+            strata = _Strata(examples, groups, 0)
+            folds = _folds_of_groups(strata, 2)[strata.group]
             break
-    else:
-        folds = [row % 2 for row in range(len(examples))]
-    first, second = ([row for row, fold in enumerate(folds) if fold == half] for half in (0, 1))
+    first, second = (np.flatnonzero(folds == half).tolist() for half in (0, 1))
     return first, second
 
 
-def _assign_folds(
-    examples: Examples, groups: Sequence[list[int]], number: int, seed: int
-) -> list[int]:
-    groups, counts, members = _count_labels(examples, groups, seed)
-    sizes: Counter[int] = Counter()
-    labels: Counter[tuple[int, str]] = Counter()
-    folds = [-1] * len(examples)
-    for label, candidates in members.items():
-        for group in sorted(candidates, key=lambda group: -len(groups[group])):
-            if folds[groups[group][0]] >= 0:
-                continue
-            fold = min(range(number), key=lambda fold: (labels[fold, label], sizes[fold], fold))
-            labels.update({(fold, name): count for name, count in counts[group].items()})
-            sizes[fold] += len(groups[group])
-            for index in groups[group]:
-                folds[index] = fold
+def _folds_of_groups(strata: _Strata, number: int) -> Numbers:
+    import numpy as np
+
+    folds = np.full(len(strata.sizes), -1)
+    sizes, counts = np.zeros(number, int), np.zeros((number, len(strata.names)), int)
+    for label in strata.rare_first():
+        candidates, _ = strata.groups_with(label)
+        for group in candidates[np.argsort(-strata.sizes[candidates], kind="stable")].tolist():
+            if folds[group] < 0:
+                fold = folds[group] = np.lexsort((sizes, counts[:, label]))[0]
+                labels, numbers = strata.labels_of(group)
+                counts[fold, labels] += numbers
+                sizes[fold] += strata.sizes[group]
     return folds
 
 
@@ -285,16 +262,13 @@ def leaked(dataset: Dataset) -> dict[str, set[int]]:
     """
     import numpy as np
 
-    others = {split: rows for split, rows in dataset.splits.items() if split != "train"}
-    if "train" not in dataset.splits or not others:
+    if "train" not in dataset.splits:
         return {}
     train, found = dataset.splits["train"].fact("text"), {}
-    for split, rows in others.items():
-        shared = np.isin(rows.fact("text"), train)
-        if ids := {
-            id for id, is_shared in zip(rows.column("id"), shared, strict=True) if is_shared
-        }:
-            found[split] = ids
+    for split, rows in dataset.splits.items():
+        ids = compress(rows.column("id"), np.isin(rows.fact("text"), train))
+        if split != "train" and (shared := set(ids)):
+            found[split] = shared
     return found
 
 
@@ -307,61 +281,80 @@ def unmeasured_labels(dataset: Dataset) -> list[str]:
     train = Counter(name for names in splits["train"].golds() for name in set(names or ()))
     notes = []
     for split in scored:
-        found = {name for names in splits[split].golds() for name in names or ()}
-        absent = [f"{name} ({train[name]:,} in train)" for name in sorted(train.keys() - found)]
-        if absent:
-            notes.append(f"{split} cannot measure labels that it lacks: {abbreviated(absent)}")
+        lacking = sorted(train.keys() - splits[split].gold_counts()[0].keys())
+        if lacking:
+            absent = abbreviated(f"{name} ({train[name]:,} in train)" for name in lacking)
+            notes.append(f"{split} cannot measure labels that it lacks: {absent}")
     return notes
 
 
-def _count_labels(
-    examples: Examples, groups: Sequence[list[int]], seed: int
-) -> tuple[list[list[int]], list[Counter[str]], dict[str, list[int]]]:
-    """Shuffle the groups and count their labels.
+class _Strata:
+    """The number of examples of each label in each group; groups are in random order."""
 
-    Returns:
-        The groups in random order; the number of examples of each label in each group; and the
-        groups with each label, by label from rare to frequent.
-    """
-    groups = random.Random(seed).sample(groups, len(groups))
-    strata = list(_strata(examples))
-    counts = [Counter(name for index in group for name in strata[index]) for group in groups]
-    members: defaultdict[str, list[int]] = defaultdict(list)
-    for number, found in enumerate(counts):
-        for label in found:
-            members[label].append(number)
-    return groups, counts, dict(sorted(members.items(), key=lambda item: (len(item[1]), item[0])))
+    def __init__(self, examples: Examples, groups: Numbers, seed: int) -> None:
+        import numpy as np
+
+        sizes = np.bincount(groups)
+        order = np.array(random.Random(seed).sample(range(len(sizes)), len(sizes)), np.int64)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        self.group, self.sizes = place[groups], sizes[order]  # [N], [G]
+        self.names, example, label = _labels_of_examples(examples)
+        pairs = label * len(sizes) + self.group[example]
+        pairs, self._count = np.unique(pairs, return_counts=True)
+        label, self._group = np.divmod(pairs, len(sizes))
+        self.num_groups = np.bincount(label, minlength=len(self.names))  # of each label
+        self._begins = [0, *np.cumsum(self.num_groups).tolist()]
+        by_group = np.argsort(self._group, kind="stable")
+        self._label_of, self._count_of = label[by_group], self._count[by_group]
+        self._first = np.searchsorted(self._group[by_group], np.arange(len(sizes) + 1))
+
+    def rare_first(self) -> list[int]:
+        numbers = range(len(self.names))
+        return sorted(numbers, key=lambda label: (self.num_groups[label], self.names[label]))
+
+    def groups_with(self, label: int) -> tuple[Numbers, Numbers]:
+        part = slice(self._begins[label], self._begins[label + 1])
+        return self._group[part], self._count[part]
+
+    def labels_of(self, group: int) -> tuple[Numbers, Numbers]:
+        part = slice(self._first[group], self._first[group + 1])
+        return self._label_of[part], self._count_of[part]
 
 
 def _have_numbers(examples: Examples) -> bool:
-    if examples.are_words:
-        return False
-    return any(isinstance(label, float) for label in examples.column("label"))
+    return not examples.are_words and any(isinstance(x, float) for x in examples.column("label"))
 
 
-def _strata(examples: Examples) -> Iterator[set[str]]:
-    if not _have_numbers(examples):
-        yield from (set(names or ("-",)) for names in examples.golds())
-        return
-    numbers = sorted(label for label in examples.column("label") if isinstance(label, float))
-    size = max(MIN_BIN, len(numbers) / NUM_BINS)
-    for label, names in zip(examples.column("label"), examples.golds(), strict=True):
-        if isinstance(label, float):
-            yield {str(int(bisect_left(numbers, label) / size))}
-        else:
-            yield set(names or ("-",))
-
-
-def _label_numbers(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
+def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
+    """Return the names of the labels, and the example and the label of each pair of the two."""
     import numpy as np
 
-    numbers: dict[str, int] = {}
-    example, label = array("q"), array("q")
-    for index, names in enumerate(_strata(examples)):
-        for name in names:
-            example.append(index)
-            label.append(numbers.setdefault(name, len(numbers)))
-    return list(numbers), np.frombuffer(example, np.int64), np.frombuffer(label, np.int64)
+    kind, gold = examples.kind, examples.kind.GOLD
+    if len(gold) > 1:
+        codes = np.arange(len(examples))
+        strata: Iterable[set[str]] = (set(names or (NO_LABEL,)) for names in examples.golds())
+    elif _have_numbers(examples):
+        labels, codes = examples.codes("label")
+        ordered = sorted(x for x in examples.column("label") if isinstance(x, float))
+        size = max(MIN_BIN, len(ordered) / NUM_BINS)
+        strata = (
+            {str(int(bisect_left(ordered, x) / size)) if isinstance(x, float) else NO_LABEL}
+            for x in labels
+        )
+    else:
+        labels, codes = examples.codes(gold[0])
+        strata = (set(kind.labels_of(label) or (NO_LABEL,)) for label in labels)
+    numbers, flat, counts = dict[str, int](), array("q"), array("q")
+    for names in strata:
+        flat.extend(numbers.setdefault(name, len(numbers)) for name in names)
+        counts.append(len(names))
+    lengths = np.array(counts, np.int64)
+    first = (np.cumsum(lengths) - lengths)[codes]
+    lengths = lengths[codes]
+    example = np.repeat(np.arange(len(examples)), lengths)
+    within = np.arange(len(example)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return list(numbers), example, np.array(flat, np.int64)[first[example] + within]
 
 
 def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
@@ -387,21 +380,17 @@ def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
     example = np.concatenate([by_text, in_document])
     size = len(text) + len(texts[0]) + len(documents[0])
     edges = coo_matrix((np.ones(len(key), bool), (example, key)), (size, size))
-    found = connected_components(edges, directed=False)[1]
-    return _by_first(found[: len(text)])
+    return _by_first(connected_components(edges, directed=False)[1][: len(text)])
 
 
-def _groups(examples: Examples, by_document: bool) -> list[list[int]]:
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for index, group in enumerate(_group_numbers(examples, by_document).tolist()):
-        groups[group].append(index)
-    return list(groups.values())
+def _number_of(groups: Numbers) -> int:
+    return int(groups.max(initial=-1)) + 1
 
 
 def _by_first(groups: Numbers) -> Numbers:
     import numpy as np
 
-    _, first, own = np.unique(groups, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[own]
+    return rank[inverse]

@@ -9,8 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,6 @@ from finetune.data.files import (
     Line,
     ReadOptions,
     Record,
-    Rows,
-    decoded_block,
-    joined_rows,
     keep_error,
 )
 from finetune.data.json_files import parse_json
@@ -48,7 +44,7 @@ class Table:
 
     name: str
     header: list[str]
-    records: Rows[Any]
+    records: Iterator[Any]
     """Rows of named columns (``Record``), or ``TokenRecord`` if they are ``sentences``."""
     typed: bool = True  # False if all values are text (CSV, TSV)
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns
@@ -105,9 +101,15 @@ class Table:
             return ()
         return tuple(find_column(self, role, each) for each in name.split("+"))
 
+    def peek(self, number: int) -> list[Any]:
+        """Return the next rows, at most ``number``, which remain to be read."""
+        ahead = list(islice(self.records, number))
+        self.records = chain(iter(ahead), self.records)
+        return ahead
+
     def first(self) -> Any:
         """Return the first row, None without any; sets ``header`` from it if it is empty."""
-        for record in self.records.peek(1):
+        for record in self.peek(1):
             self.set_header([record])
             return record
         return None
@@ -134,8 +136,8 @@ def joined(parts: Sequence[Table]) -> Table:
         _check_fit(first, other)
     if not others:
         return first
-    first.records = joined_rows(
-        [_rows_of_part(part, number) for number, part in enumerate(parts, 1)]
+    first.records = chain(
+        *(_rows_of_part(part, part.records, number) for number, part in enumerate(parts, 1))
     )
     header = chain.from_iterable(part.header for part in parts)
     # rows of JSON have no header: then it is made of the columns of all rows
@@ -156,14 +158,14 @@ def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) ->
         return first
     records = first.records
 
-    def parts() -> Iterator[Rows[Any]]:
-        yield records
+    def rows() -> Iterator[Any]:
+        yield from records
         for number, path in enumerate(paths[1:], 2):
             other = open_path(path)
             _check_fit(first, other)
-            yield _rows_of_part(other, number)
+            yield from _rows_of_part(other, other.records, number)
 
-    first.records = joined_rows(parts())
+    first.records = rows()
     return first
 
 
@@ -197,17 +199,14 @@ def _check_fit(first: Table, other: Table) -> None:
             )
 
 
-def _rows_of_part(table: Table, number: int) -> Rows[Any]:
+def _rows_of_part(table: Table, records: Iterator[Any], number: int) -> Iterator[Any]:
     if number == 1 or not table.sentences:
-        return table.records
-
-    def renamed(records: Iterable[Any]) -> Iterator[Any]:
-        for record in records:
-            if record.document is not None:
-                record = record._replace(document=f"{record.document} in file {number}")
-            yield record
-
-    return table.records.converted(renamed)
+        yield from records
+        return
+    for record in records:
+        if record.document is not None:
+            record = record._replace(document=f"{record.document} in file {number}")
+        yield record
 
 
 def column_notes(tables: Mapping[str, Table]) -> list[str]:
@@ -336,12 +335,8 @@ def text_cell(record: Record, column: str) -> str:
 
 def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
     """Read each line, blank lines too, as the column ``text``."""
-
-    def parse(lines: Iterable[Line]) -> Iterator[Record]:
-        return (Record({"text": text}, file.where(number)) for number, text in lines)
-
-    lines = file.lines
-    return Table(file.name, ["text"], lines.converted(parse), typed=False)
+    records = (Record({"text": text}, file.where(number)) for number, text, _ in file.lines)
+    return Table(file.name, ["text"], records, typed=False)
 
 
 _Row = tuple[int, list[str]]
@@ -354,18 +349,21 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     The first row is a header if the user names a column by name, or if it has a known name and no
     number. Columns without a header are called ``0``, ``1``, …
     """
-    rows = _delimited_rows(file, options.errors)
-    first = next(iter(rows.peek(1)), None)
+    delimiter = separator(file)
+    rows = (
+        _tab_separated(file.lines)
+        if delimiter == "\t"
+        else _quoted_rows(file, delimiter, options.errors)
+    )
+    first = next(rows, None)
     if first is None:
-        return Table(file.name, [], Rows(()), typed=False)
-    begin, header = first[0], [cell.strip() for cell in first[1]]
-    headless, cells = None, header
-    if not _is_header(cells, options):
-        begin, header, headless = 0, [str(index) for index in range(len(cells))], cells
+        return Table(file.name, [], iter(()), typed=False)
+    header, headless = [cell.strip() for cell in first[1]], None
+    if not _is_header(header, options):
+        rows = chain([first], rows)
+        header, headless = [str(index) for index in range(len(header))], header
     check_header(header, options, file.where(first[0]))
-    convert = partial(_records, file, header, begin, options.errors)
-    # every block begins with a number of a line; the header is in the first ones
-    records = rows.converted(convert)
+    records = _records(file, header, headless is None, options.errors, rows)
     return Table(file.name, header, records, typed=False, headless=headless)
 
 
@@ -398,19 +396,9 @@ def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
     return named and not any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells)
 
 
-def _delimited_rows(file: DataFile, errors: list[str] | None) -> Rows[_Row]:
-    """Return rows with the number of the line where each begins.
-
-    A CSV file may separate by tabs or semicolons, if its first line has more of them than commas.
-    """
-    delimiter = separator(file)
-    if delimiter == "\t":
-        return file.lines.converted(_tab_separated)
-    return Rows(_quoted_rows(file, delimiter, errors))
-
-
 def separator(file: DataFile) -> str:
-    """Return the separator of a CSV or TSV file."""
+    """Return the separator of a file: a CSV file may separate by tabs or semicolons, if its first
+    line has more of them than commas."""
     first = file.first_line()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
     if file.format != "csv" or tabs > commas:
@@ -419,12 +407,11 @@ def separator(file: DataFile) -> str:
 
 
 def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:
-    return ((number, text.split("\t")) for number, text in lines if text.strip(" "))
+    return ((number, text.split("\t")) for number, text, _ in lines if text.strip(" "))
 
 
 def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Row]:
-    blocks = (decoded_block(file.name, block, keep_returns=True) for block in file.lines.blocks)
-    lines = (line.text + "\n" for line in chain.from_iterable(blocks))
+    lines = (f"{text}{end}\n" for _, text, end in file.lines)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begin, row = 1, list[str]()
     while True:
@@ -449,15 +436,13 @@ def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> It
 def _records(
     file: DataFile,
     header: Sequence[str],
-    begin: int,
+    named: bool,
     errors: list[str] | None,
     rows: Iterable[_Row],
 ) -> Iterator[Record]:
     for number, row in rows:
-        if number <= begin:
-            continue
         problem = ""
-        if row == header and len(header) > 1 and begin:
+        if row == header and len(header) > 1 and named:
             problem = "the header again, as of files that were joined: remove this line"
         elif len(row) != len(header):
             advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
@@ -501,7 +486,7 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
         for number, row in enumerate(rows, 2)
         if any(cell not in (None, "") for cell in row)
     )
-    table = Table(file.name, header, Rows(records))
+    table = Table(file.name, header, records)
     if others:
         unread = abbreviated(repr(other.title) for other in others)
         table.notes = [f"only the first sheet, {sheet.title!r}, is read, not {unread}"]
@@ -541,35 +526,21 @@ def parquet_table(name: str, place: str, options: ReadOptions, first: int = 1) -
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})
 
-    def damaged(number: int, error: Exception) -> DataError:
-        return DataError(f"{name}: damaged after row {number} ({error}): copy it again.")
-
-    def batches() -> Iterator[tuple[int, Any]]:
+    def rows() -> Iterator[Record]:
         number = 0
         try:
             with pyarrow.parquet.ParquetFile(name) as opened:
-                for batch in opened.iter_batches(size):
-                    yield number, batch
-                    number += batch.num_rows
+                for batch in opened.iter_batches(holder.CHUNK):
+                    values = batch.to_pylist()
+                    for row in values:
+                        yield Record(row, f"{place}{number + first}")
+                        number += 1
         except (pyarrow.ArrowException, OSError, ValueError) as error:
-            raise damaged(number, error) from error
+            raise DataError(
+                f"{name}: damaged after row {number} ({error}): copy it again."
+            ) from error
 
-    def parse(block: tuple[int, Any]) -> Iterator[Record]:
-        number, batch = block
-        try:
-            rows = batch.to_pylist()
-        except (pyarrow.ArrowException, ValueError) as error:
-            raise damaged(number, error) from error
-        return (Record(row, f"{place}{n}") for n, row in enumerate(rows, number + first))
-
-    size = holder.CHUNK
-    records = Rows(
-        batches(),
-        parse,
-        size,
-        lambda block: (block[0] + block[1].num_rows) / num_rows,
-    )
-    table = Table(name, list(schema.names), records, names=class_names(features))
+    table = Table(name, list(schema.names), rows(), names=class_names(features))
     return table, num_rows
 
 

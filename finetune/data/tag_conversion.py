@@ -15,8 +15,6 @@ from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
     SCHEMES,
     SPAN_TAG,
-    Transitions,
-    all_transitions,
     convert_tags,
     count_transitions,
     illegal_transitions,
@@ -121,26 +119,20 @@ class _Split:
 
     def __init__(self, rows: Examples) -> None:
         self.rows = rows
-        counts, transitions, num_layers, spans = zip(*rows.each_chunk(_counted), strict=True)
-        self.counts = Counter[str]()
-        for each in counts:
-            self.counts.update(each)
-        self._transitions = all_transitions(transitions)
-        self.is_tagged: bool = max(num_layers) > 0
-        self.has_several: bool = max(num_layers) > 1
-        self.may_nest: bool = self.has_several or any(spans)
+        self.counts = Counter(chain.from_iterable(chain.from_iterable(rows.column("layers"))))
+        self._transitions = count_transitions(chain.from_iterable(rows.column("layers")))
+        num_layers = max(map(len, rows.column("layers")), default=0)
+        self.is_tagged, self.has_several = num_layers > 0, num_layers > 1
+        self.may_nest = self.has_several or any(s is not None for s in rows.column("spans"))
         self.names: Mapping[str, str] = _spelled({*self.counts})
         self.scheme: str | None = None
 
     def find_scheme(self) -> None:
         """Find the scheme of the renamed tags."""
         if self.names:
-            self._transitions = all_transitions([*self.rows.each_chunk(self._renamed_transitions)])
+            layers = (_renamed(layers, self.names) for layers in self.rows.column("layers"))
+            self._transitions = count_transitions(chain.from_iterable(layers))
         self.scheme = scheme_of(self._transitions)
-
-    def _renamed_transitions(self, rows: Examples) -> Transitions | None:
-        layers = (_renamed(each, self.names) for each in rows.column("layers"))
-        return count_transitions(chain.from_iterable(layers))
 
     def num_illegal(self) -> int:
         """Return the number of illegal transitions."""
@@ -160,28 +152,11 @@ class _Split:
     def nests(self) -> bool:
         """Return whether spans of any record overlap."""
         conversion = Conversion(self.names, self.scheme)
-
-        def nests(chunk: Examples) -> bool:
-            names = ("layers", "spans", "unreachable", "offsets")
-            return any(
-                are_nested(conversion.spans_of(_renamed(layers, self.names), spans), *others)
-                for layers, spans, *others in chunk.columns(*names)
-            )
-
-        return self.may_nest and any(self.rows.each_chunk(nests))
-
-
-def _counted(rows: Examples) -> tuple[Counter[str], Transitions | None, int, bool]:
-    """Return the counts of tags and transitions, the most layers of a record, and whether some
-    record has spans."""
-    layers = list(rows.column("layers"))
-    tags = list(chain.from_iterable(layers))
-    return (
-        Counter(chain.from_iterable(tags)),
-        count_transitions(tags),
-        max(map(len, layers), default=0),
-        any(spans is not None for spans in rows.column("spans")),
-    )
+        names = ("layers", "spans", "unreachable", "offsets")
+        return self.may_nest and any(
+            are_nested(conversion.spans_of(_renamed(layers, self.names), spans), *others)
+            for layers, spans, *others in self.rows.columns(*names)
+        )
 
 
 def _spelled(found: Set[str]) -> dict[str, str]:

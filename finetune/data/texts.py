@@ -6,7 +6,6 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -14,6 +13,8 @@ from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.labels import (
+    RawLabel,
+    Votes,
     convert_labels,
     majority,
     object_of,
@@ -88,6 +89,8 @@ LABEL_COLUMNS = (
     "rating",
 )
 """Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B, reviews."""
+MOST_KNOWN = 10_000
+"""Most spellings of labels that are remembered while a file is read."""
 Characters = tuple[int, int]
 """The characters ``start`` to ``end - 1`` of a text."""
 
@@ -142,7 +145,7 @@ class TextReader(RowReader):
             advice = f"for {other!r} write --columns label={other}"
             table.later_notes = [f"labels are from column {chosen.label!r}; {advice}"]
         chosen = chosen._replace(label=None) if gold == "unread" else chosen
-        return partial(text_example, columns=chosen, table=table)
+        return example_maker(chosen, table)
 
     def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
         """Return notes on other columns of labels."""
@@ -250,29 +253,45 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
     return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]), negative)
 
 
-def text_example(index: int, record: Record, columns: TextColumns, table: Table) -> TextExample:
-    """Return a row as an example, its label as in the file."""
-    text, label, votes = text_cell(record, columns.text), None, None
-    pair = None if columns.pair is None else text_cell(record, columns.pair)
-    if columns.label is not None:
-        value = record.values.get(columns.label)
-        if (counts := object_of(value)) is None:
-            label = raw_label(value, table.names.get(columns.label), record.where)
-        else:
-            votes = read_votes(counts, record.where)
-    if votes is not None:
-        label = majority(votes)
-    negative = None if columns.negative is None else text_cell(record, columns.negative)
-    targets = None
-    if columns.targets:
-        values = [_whole_number(record, name) for name in columns.targets]
-        size = len(values) // 2
-        locate: Any = _characters_of_word if size == 1 else _characters
-        sides = (text, values[:size]), (pair or "", values[size:])
-        targets = tuple(locate(side, record.where, *numbers) for side, numbers in sides)
-    return TextExample(
-        index, text, pair, label, record.where, record.key, negative, targets, votes=votes
-    )
+def example_maker(columns: TextColumns, table: Table) -> Make:
+    """Return the function that makes an example of a row, its label as in the file."""
+    names = None if columns.label is None else table.names.get(columns.label)
+    known: dict[str, RawLabel] = {}
+
+    def labeled(value: Any, where: str) -> tuple[RawLabel, Votes | None]:
+        if (counts := object_of(value)) is not None:
+            votes = read_votes(counts, where)
+            return majority(votes), votes
+        label = raw_label(value, names, where)
+        if isinstance(value, str) and len(known) < MOST_KNOWN:
+            known[value] = label
+        return label, None
+
+    def make(index: int, record: Record) -> TextExample:
+        where, values = record.where, record.values
+        text = text_cell(record, columns.text)
+        pair = None if columns.pair is None else text_cell(record, columns.pair)
+        label, votes = None, None
+        if columns.label is not None:
+            value = values.get(columns.label)
+            if isinstance(value, str) and value in known:
+                label = known[value]
+            else:
+                label, votes = labeled(value, where)
+        negative = None if columns.negative is None else text_cell(record, columns.negative)
+        targets = _targets(record, columns.targets, text, pair or "") if columns.targets else None
+        return TextExample(index, text, pair, label, where, record.key, negative, targets, votes)
+
+    return make
+
+
+def _targets(record: Record, columns: Sequence[str], *texts: str) -> tuple[Characters, Characters]:
+    numbers = [_whole_number(record, name) for name in columns]
+    size = len(numbers) // 2
+    locate: Any = _characters_of_word if size == 1 else _characters
+    sides = zip(texts, (numbers[:size], numbers[size:]), strict=True)
+    first, second = (locate(text, record.where, *places) for text, places in sides)
+    return first, second
 
 
 def target_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]:

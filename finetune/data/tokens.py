@@ -21,8 +21,6 @@ from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import Table, check_columns, column_notes, missing_column
 from finetune.data.tag_conversion import Conversion, are_nested, to_bio
 from finetune.data.tag_schemes import (
-    Transitions,
-    all_transitions,
     count_transitions,
     scheme_of,
     spans_to_tags,
@@ -247,12 +245,8 @@ def training_tags(examples: Examples) -> Iterator[Sequence[str]]:
 def tags_and_scheme(examples: Examples) -> tuple[set[str], str | None]:
     """Return the different tags of training examples, and their scheme."""
 
-    def count(chunk: Examples) -> tuple[set[str], Transitions | None]:
-        tags = list(training_tags(chunk))
-        return {*chain.from_iterable(tags)}, count_transitions(tags)
-
-    tags, transitions = zip(*examples.each_chunk(count), strict=True)
-    return set().union(*tags), scheme_of(all_transitions(transitions))
+    tags = {*chain.from_iterable(training_tags(examples))}
+    return tags, scheme_of(count_transitions(training_tags(examples)))
 
 
 def _record_notes(
@@ -262,7 +256,8 @@ def _record_notes(
 
     Raises DataError if no record of train has gold.
     """
-    without_gold = sum(records.each_chunk(_num_without_gold))
+    golds = records.columns("layers", "spans")
+    without_gold = sum(not layers and spans is None for layers, spans in golds)
     if split == "train" and without_gold == len(records):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         raise DataError(f"{name}: {problem}.")
@@ -272,11 +267,6 @@ def _record_notes(
     if without_gold:
         notes.append(f"{split}: {without_gold:,} of {quantity(len(records), 'row')} without tags")
     return notes
-
-
-def _num_without_gold(records: Examples) -> int:
-    golds = records.columns("layers", "spans")
-    return sum(not layers and spans is None for layers, spans in golds)
 
 
 def _span_notes(splits: Sequence[Examples]) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from finetune.config.values import conforms
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, Rows, read_lines
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, read_lines
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table
@@ -193,7 +193,7 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
     paths = (Path(f"{base}.gold.key.txt{suffix}") for suffix in ("", ".gz"))
     gold: dict[str, list[str]] = {}
     if (path := next(filter(Path.is_file, paths), None)) is not None:
-        for number, text in read_lines(str(path), path):
+        for number, text, _ in read_lines(str(path), path):
             id, *senses = text.split() or [""]
             if id and not (senses and all(map(sense_key, senses))):
                 raise DataError(
@@ -201,7 +201,7 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
                     "instance d000.s000.t000 bank%1:14:00::"
                 )
             gold[id] = senses
-    return Table(file.name, ["id", "document", "tokens", "targets"], Rows(_sentences(file, gold)))
+    return Table(file.name, ["id", "document", "tokens", "targets"], _sentences(file, gold))
 
 
 def _sentences(file: DataFile, gold: Mapping[str, list[str]]) -> Iterator[Record]:
@@ -209,7 +209,7 @@ def _sentences(file: DataFile, gold: Mapping[str, list[str]]) -> Iterator[Record
     document: str | None = None
     number = 1
     try:
-        for line in chain(file, [None]):
+        for line in chain(file.lines, [None]):
             if line is None:
                 parser.close()  # it may have kept the last elements
             else:

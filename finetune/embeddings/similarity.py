@@ -82,7 +82,8 @@ def read_similarity(
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
     read = texts.guess_columns(table, of_texts, True)
     read = read._replace(targets=tuple(texts.target_columns(table, columns).values()))
-    rows = [texts.text_example(index, record, read, table) for index, record in enumerate(records)]
+    make = texts.example_maker(read, table)
+    rows = [make(index, record) for index, record in enumerate(records)]
     pairs, label_notes = _with_gold(rows)
     known = canonical_split(chosen) or chosen
     split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""

@@ -295,7 +295,7 @@ def _answers_by_id(file: DataFile) -> list[Row]:
 
 
 def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in file:
+    for number, line, _ in file.lines:
         where = file.where(number)
         row = parse_json(line, where, ": was the file cut?")
         if not isinstance(row, dict):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from finetune.data.examples import Examples
@@ -39,22 +37,13 @@ class TrainingVocabulary:
         sentences = Examples.of(examples)
         if not sentences.are_words:
             return cls({}, {})
-        all_tags, lack_spans = set[str](), False
-
-        def forms() -> Iterator[FormSets]:
-            nonlocal lack_spans
-            for tags, lacking, more in sentences.each_chunk(_forms_of_spans):
-                all_tags.update(tags)
-                lack_spans |= lacking
-                yield more
-
-        entity_types, word_tags = _joined(forms()), dict[str, frozenset[str]]()
+        all_tags, lack_spans, entity_types = _forms_of_spans(sentences)
+        word_tags = dict[str, frozenset[str]]()
         if all_tags and not spell_spans(all_tags):
-            word_tags = _joined(sentences.each_chunk(_tags_of_words))
+            word_tags = _tags_of_words(sentences)
         elif all_tags and lack_spans:
             _, scheme = tags_and_scheme(sentences)
-            found = sentences.each_chunk(partial(_forms_of_spans, scheme=scheme))
-            entity_types = _joined(more for *_, more in found)
+            *_, entity_types = _forms_of_spans(sentences, scheme)
         return cls(entity_types, word_tags)
 
     @classmethod
@@ -82,38 +71,35 @@ def _forms_of_spans(
     examples: Examples, scheme: str | None = None
 ) -> tuple[set[str], bool, FormSets]:
     # with a scheme, a sentence that has tags and no spans has the spans that its tags spell
-    all_tags, lack_spans, types = set[str](), False, defaultdict[str, set[str]](set)
+    all_tags, lack_spans, types = set[str](), False, _Forms()
     for words, spans, tags in examples.columns("words", "spans", "tags"):
         all_tags.update(tags or ())
         if spans is None and tags:
             lack_spans = True
             spans = tags_to_spans(tags, scheme) if scheme else None
         for span in spans or ():
-            types[surface(words, span)].add(span.label)
-    return all_tags, lack_spans, _frozen(types)
+            types.add(surface(words, span), span.label)
+    return all_tags, lack_spans, types.table
 
 
 def _tags_of_words(examples: Examples) -> FormSets:
-    found = defaultdict[str, set[str]](set)
+    forms = _Forms()
     for words, tags in examples.columns("words", "tags"):
         for word, tag in zip(words, tags or (), strict=bool(tags)):
-            found[word].add(tag)
-    return _frozen(found)
+            forms.add(word, tag)
+    return forms.table
 
 
-def _joined(parts: Iterable[FormSets]) -> FormSets:
-    table, known = FormSets(), dict[frozenset[str], frozenset[str]]()
-    for part in parts:
-        for form, kinds in part.items():
-            kinds |= table.get(form, kinds)
-            table[form] = known.setdefault(kinds, kinds)
-    return table
+class _Forms:
+    def __init__(self) -> None:
+        self.table = FormSets()
+        self._known = dict[frozenset[str], frozenset[str]]()
 
-
-def _frozen(table: Mapping[str, set[str]]) -> FormSets:
-    known = dict[frozenset[str], frozenset[str]]()
-    sets = map(frozenset, table.values())
-    return {form: known.setdefault(own, own) for form, own in zip(table, sets, strict=True)}
+    def add(self, form: str, kind: str) -> None:
+        kinds = self.table.get(form, frozenset())
+        if kind not in kinds:
+            kinds |= {kind}
+            self.table[form] = self._known.setdefault(kinds, kinds)
 
 
 def surface(words: Sequence[str], span: Span) -> str:

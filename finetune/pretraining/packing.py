@@ -19,8 +19,7 @@ import numpy as np
 
 from finetune.config.tasks import column_map
 from finetune.data import Dataset, read_text, with_held_out_splits
-from finetune.data import examples as holder
-from finetune.data.examples import Examples, collected, gathered
+from finetune.data.examples import Examples, collected
 from finetune.data.mixing import sampling_probabilities
 from finetune.data.preparation import inputs_of
 from finetune.data.running_text import read_running_text, text_sources
@@ -29,8 +28,6 @@ from finetune.data.sources import PartOf, content_of, resolve
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
-from finetune.runtime.progress import progress_task
-from finetune.runtime.workers import num_workers
 from finetune.types import TextBlock, TextExample, UserError, quantity
 
 Packing = Literal["doc-sentences", "full-sentences"]
@@ -66,11 +63,6 @@ class PackingCounts:
     subwords: int = 0
     sequences: int = 0
 
-    def add(self, other: PackingCounts) -> None:
-        """Add the counts of other documents."""
-        for name, count in vars(other).items():
-            setattr(self, name, getattr(self, name) + count)
-
     def note(self, room: int) -> str:
         """Describe the text for the log, where ``room`` subwords fit in a sequence."""
         full = self.subwords / max(1, self.sequences * room)
@@ -99,30 +91,8 @@ def pack_documents(
     """
     room = max_length - tokenizer.single.num_special
 
-    def packed_lines(chunk: Sequence[TextExample]) -> tuple[Iterator[TextBlock], PackingCounts]:
-        counts = PackingCounts(np.zeros(len(tokenizer.tokenizer), np.int64), len(chunk))
-        return _packed(chunk, tokenizer, room, packing, counts), counts
-
-    rows = Examples.of(documents)
-    if packing == "full-sentences" or not rows.is_large:
-        sequences, counts = packed_lines(documents)
-        packed = collected(sequences, "packing")
-        counts.sequences = len(packed)
-        return packed, counts
-
-    def packed_chunk(start: int) -> tuple[list[TextBlock], PackingCounts]:
-        sequences, counts = packed_lines(rows[start : start + holder.CHUNK])
-        return list(sequences), counts
-
-    _, counts = packed_lines([])
-    starts = range(0, len(rows), holder.CHUNK)
-    with progress_task("packing", len(rows)) as show:
-
-        def add_counts(number: int, more: PackingCounts) -> None:
-            counts.add(more)
-            show(counts.documents)
-
-        packed = gathered(packed_chunk, starts, add_counts, min(num_workers(), len(starts)))
+    counts = PackingCounts(np.zeros(len(tokenizer.tokenizer), np.int64), len(documents))
+    packed = collected(_packed(documents, tokenizer, room, packing, counts), "packing")
     counts.sequences = len(packed)
     return packed, counts
 

@@ -115,7 +115,7 @@ class WordVectors(NamedTuple):
         if not file.is_file():
             raise DataError(f"--vectors {path}: no such file.")
         words, rows = list[str](), list[Array]()
-        for number, text in islice(read_lines(str(file), file), MOST_WORD_VECTORS + 1):
+        for number, text, _ in islice(read_lines(str(file), file), MOST_WORD_VECTORS + 1):
             word, _, numbers = text.rstrip().partition(" ")
             if number == 1 and numbers.isdecimal():
                 continue

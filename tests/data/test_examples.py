@@ -65,7 +65,7 @@ VIEWS: dict[str, Callable[[Examples], Any]] = {
     "facts": lambda rows: {name: rows.fact(name).tolist() for name in FACTS},
     "content": lambda rows: b"".join(rows.content("")),
     "kind": lambda rows: (rows.kind, rows.are_words, len(rows), rows.lack("key")),
-    "chunks": lambda rows: [text for part in rows.each_chunk(list) for text in part],
+    "codes": lambda rows: tuple(map(list, rows.codes("key"))),
     "places": lambda rows: rows.places([1, 0]),
 }
 
@@ -146,4 +146,4 @@ def test_the_digest_tells_apart_content_and_order_but_not_places() -> None:
 def test_none_of_the_rows_on_disk_may_be_selected(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_on_disk(monkeypatch)
     empty = collected(iter(TEXTS)).take([])
-    assert list(empty.map(lambda i, row: row)) == list(empty.each_chunk(len)) == []
+    assert list(empty.map(lambda i, row: row)) == []

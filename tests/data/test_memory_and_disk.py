@@ -1,4 +1,4 @@
-"""Data in memory and on disk, read by one process or two: equal examples, notes, errors, checks."""
+"""Data in memory and on disk: equal examples, notes, errors and checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from finetune.data import check_data, files, hold_out, read_text, read_tokens
+from finetune.data import check_data, hold_out, read_text, read_tokens
 from finetune.data.choices import CHOICES
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.formats import open_data, read_file
@@ -94,8 +94,6 @@ def columns(folder: Path) -> str:
 
 WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
 """Some have no words, so that chunks differ in size."""
-FORKED = ("jsonl", "csv", "parquet", "shards", "bad rows", "BIOES", "left out", "squad")
-"""Cases that are also read by two processes, which start slowly."""
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
     "jsonl": (read_text, lines(TEXTS), "without label"),
     "csv": (read_text, table(TEXTS, ",", "train.csv"), "without label"),
@@ -155,12 +153,6 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", "off")
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
-    """Keep only a few examples in memory, in several chunks."""
-    keep_on_disk(monkeypatch, processes)
-    monkeypatch.setattr(files, "BLOCK_LINES", 3)
-
-
 def facts_of(read: Callable[..., Dataset], spec: Any) -> tuple[Dataset, Any]:
     """What a reader finds."""
     errors: list[str] = []
@@ -190,16 +182,11 @@ def test_where_rows_are_does_not_matter(
     spec = write(tmp_path)
     data, found = facts_of(read, spec)
     computed = computed_from(data)
-    digests = set()
-    for processes in (1, 2) if case in FORKED else (1,):
-        small_memory(monkeypatch, processes)
-        large, again = facts_of(read, spec)
-        assert again == found
-        if processes == 1 or case in ("jsonl", "BIOES", "squad"):
-            assert computed_from(large) == computed
-        assert large.splits["train"].is_large
-        digests.add(large.splits["train"].digest())
-    assert len(digests) == 1
+    keep_on_disk(monkeypatch)
+    large, again = facts_of(read, spec)
+    assert large.splits["train"].is_large
+    assert again == found
+    assert computed_from(large) == computed
     assert any(note in each for each in found[1]) if note else True
     bad = {
         "bad rows": ["21", "22"],
@@ -232,30 +219,30 @@ def test_where_rows_are_does_not_matter(
         ),
     ],
 )
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("on_disk", [False, True])
 def test_the_first_error_names_its_line(
     read: Any,
     write: Write,
     message: str,
-    processes: int,
+    on_disk: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = write(tmp_path)
-    if processes:
-        small_memory(monkeypatch, processes)
+    if on_disk:
+        keep_on_disk(monkeypatch)
     with pytest.raises(DataError, match=message):
         read(spec)
 
 
 def test_columns_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_memory(monkeypatch, 2)
+    keep_on_disk(monkeypatch)
     notes = read_text(lines([*TEXTS, {**TEXTS[0], "stars": 3, "more": 1}])(tmp_path)).notes
     assert "columns that no row has before row 6 are not read: stars, more" in notes
 
 
 def test_no_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_memory(monkeypatch, 2)
+    keep_on_disk(monkeypatch)
     opened = read_file(open_data(lines(TEXTS)(tmp_path)))
     rows, left_out = made_examples(opened, lambda i, row: "reject")
     assert rows == [] and left_out == {"reject": len(TEXTS)}

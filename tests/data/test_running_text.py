@@ -104,14 +104,13 @@ def test_lines_and_documents(tmp_path: Path) -> None:
     assert texts(file, encoding="cp1252") == ["né"]
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_documents_of_many_blocks(
+@pytest.mark.parametrize("size", [1, 50, files.PIECE])
+def test_documents_of_many_pieces(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of a few lines, in memory and on disk, against a loop over the lines of the file."""
-    monkeypatch.setattr(files, "BLOCK_LINES", size)
+    """Pieces of some bytes, in memory and on disk, against a loop over the lines of the file."""
+    monkeypatch.setattr(files, "PIECE", size)
     monkeypatch.setattr(holder, "CHUNK", 4)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     blank, draw, spec = ["", " ", "\u00a0", "\t\r"], Random(size), []
     expected = []
     for number, parts in enumerate([[*blank, "ä", "two words", " b "], ["a", "b\r", "\u2028c"]]):

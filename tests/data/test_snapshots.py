@@ -91,12 +91,12 @@ def test_other_labels_leave_the_entry_as_it_is(config: ClassifyConfig) -> None:
     load_task(config, "classify")
     _, loaded = load_task(config, "classify")
     (entry,) = cache_entries()
-    before = (entry / "columns-0.arrow").read_bytes()
+    before = (entry / "train.arrow").read_bytes()
     train = loaded.splits["train"]
     changed = train.replace("label", ["new"] * len(train))
     assert [row.label for row in changed] == ["new"] * len(train)
     assert [row.text for row in changed] == [row.text for row in train]
-    assert (entry / "columns-0.arrow").read_bytes() == before
+    assert (entry / "train.arrow").read_bytes() == before
 
 
 def test_small_data_have_none(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_whatever_changes_the_data_is_read(
     assert reads(config, monkeypatch)
 
 
-@pytest.mark.parametrize("file", ["columns-0.arrow", "description.json", "about.json"])
+@pytest.mark.parametrize("file", ["train.arrow", "description.json", "about.json"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing", "other JSON"])
 def test_damaged_is_made_again(
     file: str, damage: str, config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch

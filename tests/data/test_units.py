@@ -1,34 +1,25 @@
-"""Blocks of rows, however large, and the share of the input that is read."""
+"""Sentences of files that are read in pieces of any size."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from finetune.data import examples as holder
 from finetune.data import (
     files,
-    read_text,
     read_token_file,
     read_tokens,
 )
-from finetune.data.running_text import read_running_text
-from finetune.runtime.progress import Reporter, shown_by
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_sentences_of_many_blocks(
+def test_sentences_of_many_pieces(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of columns in one block, in many, and from a stream, in memory and on disk."""
+    """Files of columns in one piece, in many, and from a stream, in memory and on disk."""
     draw, blank = Random(seed), "\n" * (1 + seed % 2) + "\r\n"
     columns = ["# sent_id = s{}", "# newdoc id = d{}", "# newdoc", "# global.columns = ID", blank]
     docstart = "-DOCSTART- -X- O\n\n" if seed < 3 else "-DOCSTART-\tx\tO\n\n"
@@ -43,11 +34,10 @@ def test_sentences_of_many_blocks(
         (tmp_path / f"{number}.conll").write_text(text, "utf-8", newline="")
     spec = f"train={tmp_path / '0.conll'}+{tmp_path / '1.conll'}"
     found = []
-    for size, most in ((10**6, 10**6), (7, 10**6), (1, 10**6), (7, 20), (3, 20)):
-        monkeypatch.setattr(files, "BLOCK_LINES", size)
+    for size, most in ((files.PIECE, 10**6), (1, 10**6), (50, 20)):
+        monkeypatch.setattr(files, "PIECE", size)
         monkeypatch.setattr(holder, "MOST_IN_MEMORY", most)
         monkeypatch.setattr(holder, "CHUNK", 130)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
         found.append(
             [
                 (each, each.where, each.document, each.key)
@@ -62,56 +52,3 @@ def test_sentences_of_many_blocks(
         ]
     assert streamed == [(row.words, row.document, row.key) for row, *_ in found[0][: len(streamed)]]
     assert len({row.document for row, *_ in found[0]}) > 10
-
-
-class Shares(Reporter):
-    """Keeps the shares of the input that are shown."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.seen: list[Any] = []
-
-    def update(self, done: int, text: str = "", *, share: float | None = None) -> None:
-        self.seen.append(share)
-
-
-@pytest.mark.parametrize(
-    "form", ["jsonl", "jsonl.gz", "parquet", "conll", "txt", "joined", "folder", "sources"]
-)
-def test_the_share_of_the_input_that_is_read(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 100)
-    monkeypatch.setattr(holder, "CHUNK", 1000)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    draw = Random(0)
-    texts = [f"{number} {draw.random()} {draw.random()}" for number in range(12_000)]
-    rows = "".join(json.dumps({"text": text, "label": "x"}) + "\n" for text in texts)
-    read: Any = read_text
-    source = tmp_path / f"train.{form}"
-    if form == "jsonl":
-        source.write_text(rows)
-    elif form == "jsonl.gz":
-        source.write_bytes(gzip.compress(rows.encode()))
-    elif form == "parquet":
-        pyarrow.parquet.write_table(pa.table({"text": texts}), source)
-    elif form == "conll":
-        source.write_text("".join(f"{text} B-X\n" * 4 + "\n" for text in texts))
-        read = read_tokens
-    elif form == "txt":
-        source.write_text("\n".join(texts))
-        read = read_running_text
-    elif form == "joined":
-        (tmp_path / "a.jsonl").write_text(rows)
-        (tmp_path / "b.jsonl").write_text(rows)
-        source = f"train={tmp_path / 'a.jsonl'}+{tmp_path / 'b.jsonl'}"
-    else:
-        for name in "ab":
-            (tmp_path / f"{name}.txt").write_text("\n".join(texts))
-        read, source = read_running_text, tmp_path
-        if form == "sources":
-            source = f"a={tmp_path / 'a.txt'},b={tmp_path / 'b.txt'}"
-    with shown_by(shown := Shares()):
-        read(str(source))
-    shares = [share for share in shown.seen if share is not None]
-    assert 0 < shares[0] < 0.6 and shares == sorted(shares) and shares[-1] == 1

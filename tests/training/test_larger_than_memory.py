@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 import finetune
 from finetune.config.tasks import TrainConfig
-from finetune.data import examples as holder
-from finetune.data import snapshots
+from finetune.data import columns, snapshots
 from finetune.data.snapshots import Inputs
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE
 from finetune.pretraining.task import PretrainingTask
@@ -140,6 +139,6 @@ def test_limit_bounds_the_rows_that_are_read(
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data.keep_on_disk(monkeypatch)
     config = config_of("classify", tmp_path)
-    monkeypatch.setattr(holder, "unnamed_file", lambda: open("/dev/full", "w+b"))
+    monkeypatch.setattr(columns, "unnamed_file", lambda: open("/dev/full", "w+b"))
     with pytest.raises(UserError, match=r"no room.*FINETUNE_CACHE"):
         lab.load(config)

@@ -33,7 +33,7 @@ def read_costs(path: str) -> Costs:
     file = open_data(path)
     rows: list[tuple[str, Any, Any]] = []  # their places, gold labels and costs
     if Path(path).suffix.lower() == ".json":
-        content = parse_json("\n".join(line.text for line in file), path, f": {_LEGAL}.")
+        content = parse_json("\n".join(line.text for line in file.lines), path, f": {_LEGAL}.")
         found = content.items() if isinstance(content, dict) else ()
         rows = [(path, gold, row) for gold, row in found]
     else:
