@@ -267,9 +267,10 @@ def write_batches(file: Any, batches: Iterable[pa.RecordBatch]) -> None:
 
     remaining = iter(batches)
     first = next(remaining)
-    with pa.ipc.new_stream(file, first.schema) as stream:
-        for batch in itertools.chain([first], remaining):
-            stream.write_batch(batch)
+    stream = pa.ipc.new_stream(file, first.schema)
+    for batch in itertools.chain([first], remaining):
+        stream.write_batch(batch)
+    stream.close()  # not after an error: it writes to a disk that may be full
 
 
 def packed(examples: Sequence[Any], facts: Mapping[str, Numbers]) -> pa.RecordBatch:
