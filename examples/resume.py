@@ -7,17 +7,15 @@ import os
 import signal
 from dataclasses import replace
 
-from finetune import ClassifyConfig, fit, load_task
-from finetune.runtime.progress import Reporter
+from finetune import Callback, ClassifyConfig, fit, load_task
 from finetune.runtime.signals import Interrupted
 
 
-class Impatient(Reporter):
-    """Presses Ctrl-C in the third step."""
+class Impatient(Callback):
+    """Presses Ctrl-C after the third step."""
 
-    def update(self, done: int, text: str = "") -> None:
-        super().update(done, text)
-        if self.title == "training" and done == 3:
+    def on_step(self, event):
+        if event.step == 3:
             signal.raise_signal(signal.SIGINT)
 
 
@@ -30,7 +28,7 @@ config = ClassifyConfig(
 )
 try:
     task, data = load_task(config, "classify")
-    fit(task, data, config, reporter=Impatient())
+    fit(task, data, config, callbacks=[Impatient()])
 except Interrupted as interrupted:
     print(interrupted)  # the checkpoint holds weights, optimizer, data position and random state
 

@@ -31,7 +31,7 @@ LEFT_OUT = {"engines", "integrated_gradients"}
 SAYS = {
     "own_data": "held out 20 of 120 examples",
     "predict": "11 words",
-    "resume": "stopped at step 4",
+    "resume": "stopped at step 3",
     "layers": "weights are frozen",
     "long_texts": "read in several windows",
     "onnx_export": "largest difference to torch",
