@@ -24,11 +24,8 @@ class AttentionPooling(EncoderModel):
 
     config_class = AttentionPoolingConfig
 
-    def __init__(self, config, batching="auto", model=None) -> None:
-        super().__init__(config, batching, model)
-        width = self.model.config.hidden_size
+    def add_layers(self, width) -> None:
         self.score, self.classifier = nn.Linear(width, 1), nn.Linear(width, len(self.labels))
-        self.post_init()
 
     def read(self, hidden, batch) -> torch.Tensor:
         """Return logits from hidden states [T, H]: texts lie end to end, without padding."""

@@ -167,8 +167,7 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
     the model inside, so that a folder needs nothing else to load. ``from_pretrained`` with
     ``labels`` makes a model to train.
 
-    A subclass adds the layers in ``__init__`` and then calls ``post_init``. Its ``config_class`` is
-    an ``EncoderModelConfig``.
+    A subclass adds its layers in ``add_layers``. Its ``config_class`` is an ``EncoderModelConfig``.
 
     Args:
         config: The configuration, of the class ``config_class``.
@@ -185,6 +184,12 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
         super().__init__(config)
         config.require_legal()
         self.__dict__["encoder"] = self._hold(model, batching)
+        self.add_layers(self.encoder.width)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    def add_layers(self, width: int) -> None:
+        """Add the layers of the head, on hidden states of this width, with random weights."""
 
     def _hold(self, model: Any, batching: Batching) -> Encoder:
         auto_class: Any = AutoModel

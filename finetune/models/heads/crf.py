@@ -16,13 +16,14 @@ marks all.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from finetune.data.tag_schemes import legal_transitions
 from finetune.models.encoder import Batching, Encoder
@@ -107,16 +108,10 @@ class CrfTagger(EncoderModel):
     """0.05 because transitions start at 0 and have few steps: on CoNLL-2003 it beat lower rates
     after 126 steps, and equaled 0.01 after 375."""
 
-    def __init__(
-        self,
-        config: CrfTaggerConfig,
-        batching: Batching = "auto",
-        model: PreTrainedModel | None = None,
-    ) -> None:
-        super().__init__(config, batching, model)
+    def add_layers(self, width: int) -> None:
+        """Add the layers of the head (``EncoderModel.add_layers``)."""
         self.encoder_prefix = f"tagger.{self.tagger.encoder_prefix}"
-        self.crf = LinearChainCrf(self.labels.names, config.scheme)
-        self.post_init()  # type: ignore[no-untyped-call]
+        self.crf = LinearChainCrf(self.labels.names, self.config.scheme)
 
     def _hold(self, model: Any, batching: Batching) -> Encoder:
         if model is None:
@@ -154,8 +149,7 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
     """
     scores = _centred(scores)
     tags, allowed = batch.targets["tag"], batch.targets.get("allowed")
-    order = WordOrder(batch.num_words, scores.emissions.device)
-    layout = (order, batch.targets["begins"], batch.targets["ends"])
+    layout = (batch.num_words, batch.targets["begins"], batch.targets["ends"])
     if allowed is None:
         gold = path_score(scores, tags, *layout)
     else:
@@ -173,8 +167,7 @@ def chain_divergence(
     distillation; Wang et al., 2020).
     """
     kind = scores.emissions.dtype
-    order = WordOrder(batch.num_words, scores.emissions.device)
-    layout = (order, batch.targets["begins"], batch.targets["ends"])
+    layout = (batch.num_words, batch.targets["begins"], batch.targets["ends"])
     with torch.enable_grad():
         fixed = [
             (part.detach().to(kind) / temperature).requires_grad_() for part in _centred(teacher)
@@ -200,7 +193,7 @@ def _centred(scores: CrfScores) -> CrfScores:
 
 def log_partition(
     scores: CrfScores,
-    num_words: Sequence[int] | WordOrder,
+    num_words: Sequence[int],
     begins: Tensor | None = None,
     ends: Tensor | None = None,
 ) -> Tensor:
@@ -217,7 +210,7 @@ def log_partition(
 def path_score(
     scores: CrfScores,
     tags: Tensor,
-    num_words: Sequence[int] | WordOrder,
+    num_words: Sequence[int],
     begins: Tensor | None = None,
     ends: Tensor | None = None,
 ) -> Tensor:
@@ -280,12 +273,13 @@ class WordOrder:
         return rows if counted is None else rows.where(counted[self.sequences, None], 0.0)
 
 
-def _prepare(
-    scores: CrfScores, num_words: Sequence[int] | WordOrder
-) -> tuple[CrfScores, WordOrder]:
-    order = num_words
-    if not isinstance(order, WordOrder):
-        order = WordOrder(order, scores.emissions.device)
+@functools.lru_cache(maxsize=2)
+def _word_order(num_words: tuple[int, ...], device: torch.device) -> WordOrder:
+    return WordOrder(num_words, device)  # all sums over a batch share one
+
+
+def _prepare(scores: CrfScores, num_words: Sequence[int]) -> tuple[CrfScores, WordOrder]:
+    order = _word_order(tuple(num_words), scores.emissions.device)
     assert len(order.words) == len(scores.emissions), "words and emissions do not match"
     kind = torch.promote_types(scores.emissions.dtype, torch.float32)
     kind = torch.promote_types(scores.transitions.dtype, kind)

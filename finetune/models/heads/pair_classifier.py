@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel
 
-from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.layers import pooled_tokens
 from finetune.types import Batch
@@ -62,19 +61,13 @@ class PairClassifier(EncoderModel):
     config: PairClassifierConfig
     texts_per_sequence = 2
 
-    def __init__(
-        self,
-        config: PairClassifierConfig,
-        batching: Batching = "auto",
-        model: PreTrainedModel | None = None,
-    ) -> None:
-        super().__init__(config, batching, model)
-        width = self.model.config.hidden_size
-        # small at first (post_init): codes attend almost evenly, as the mean of a bi-encoder does
-        self.codes = nn.Embedding(config.num_codes, width) if config.kind == "poly" else None
-        self.dropout = nn.Dropout(config.dropout)
+    def add_layers(self, width: int) -> None:
+        """Add the layers of the head (``EncoderModel.add_layers``)."""
+        # small at first: codes attend almost evenly, as the mean of a bi-encoder does
+        has_codes = self.config.kind == "poly"
+        self.codes = nn.Embedding(self.config.num_codes, width) if has_codes else None
+        self.dropout = nn.Dropout(self.config.dropout)
         self.classifier = nn.Linear(3 * width, len(self.labels))
-        self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""

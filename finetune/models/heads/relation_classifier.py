@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel
 
-from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.types import Batch
 
@@ -52,16 +51,10 @@ class RelationClassifier(EncoderModel):
     config_class = RelationClassifierConfig
     config: RelationClassifierConfig
 
-    def __init__(
-        self,
-        config: RelationClassifierConfig,
-        batching: Batching = "auto",
-        model: PreTrainedModel | None = None,
-    ) -> None:
-        super().__init__(config, batching, model)
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(2 * self.model.config.hidden_size, len(self.labels) + 1)
-        self.post_init()  # type: ignore[no-untyped-call]
+    def add_layers(self, width: int) -> None:
+        """Add the layers of the head (``EncoderModel.add_layers``)."""
+        self.dropout = nn.Dropout(self.config.dropout)
+        self.classifier = nn.Linear(2 * width, len(self.labels) + 1)
 
     def read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Return logits [N, 1 + C] of a batch of N pairs; class 0 is no relation."""

@@ -12,9 +12,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel
 
-from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
@@ -94,31 +93,24 @@ class SpanClassifier(EncoderModel):
     head_lr_factor: ClassVar[float] = 10.0
     config: SpanClassifierConfig
 
-    def __init__(
-        self,
-        config: SpanClassifierConfig,
-        batching: Batching = "auto",
-        model: PreTrainedModel | None = None,
-    ) -> None:
-        super().__init__(config, batching, model)
-        self.dropout = nn.Dropout(config.dropout)
-        width = self.model.config.hidden_size
-        num_classes = len(self.labels) + (not config.multi_label)
+    def add_layers(self, width: int) -> None:
+        """Add the layers of the head (``EncoderModel.add_layers``)."""
+        self.dropout = nn.Dropout(self.config.dropout)
+        num_classes = len(self.labels) + (not self.config.multi_label)
         self.scorer: FactorizedScorer | BiaffineScorer
-        if config.representation == "biaffine":
-            hidden = config.hidden or BIAFFINE_WIDTH
-            self.scorer = BiaffineScorer(width, hidden, num_classes, config.dropout)
+        if self.config.representation == "biaffine":
+            hidden = self.config.hidden or BIAFFINE_WIDTH
+            self.scorer = BiaffineScorer(width, hidden, num_classes, self.config.dropout)
         else:
-            assert config.max_width is not None
+            assert self.config.max_width is not None
             self.scorer = FactorizedScorer(
-                config.representation,
+                self.config.representation,
                 width,
-                config.hidden or width,
+                self.config.hidden or width,
                 num_classes,
-                config.max_width,
-                config.dropout,
+                self.config.max_width,
+                self.config.dropout,
             )
-        self.post_init()  # type: ignore[no-untyped-call]
 
     def _begin(self) -> None:
         with torch.no_grad():
