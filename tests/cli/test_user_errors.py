@@ -361,7 +361,7 @@ def test_interrupt_before_anything_is_written(
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         if at == "load_task":
-            patch.setattr("finetune.tasks.load_task", interrupted)
+            patch.setattr("finetune.api.load_task", interrupted)
         else:
             patch.setattr("finetune.training.cache.encode", interrupted)
         outcome = train("classify", place / "bert", place / "sentiment", "--out", out)
@@ -377,7 +377,7 @@ def test_interrupt_before_anything_is_written(
         f"  b: {{task: classify, data: {place / 'sentiment'}}}\n"
     )
     with monkeypatch.context() as patch:
-        patch.setattr("finetune.tasks.load_task", interrupted)
+        patch.setattr("finetune.api.load_task", interrupted)
         outcome = run("run", recipe, "--out", tmp_path / "both")
     assert f"interrupted: nothing was written to {tmp_path / 'both'}. Start" in outcome.err
 
