@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from benchmarks import measure, prediction, subject, synthetic
+from benchmarks import measure, prediction, shapes, subject, synthetic
 from benchmarks.__main__ import main
 from benchmarks.measure import Arm, Case, Work
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -62,6 +62,17 @@ def test_training_and_prediction(family: str, task: str, capsys: Printed) -> Non
         assert 0 < row["lowest"] <= row["examples_per_second"] <= row["highest"]
         assert row["arm"] != "finetune" or row["ratio"] == 1
     assert threads == torch.get_num_threads()
+
+
+def test_shapes_take_turns(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    small = {"bert-base": ("bert", sizes), "roberta-base": ("roberta", sizes)}
+    for module in (shapes, synthetic):
+        monkeypatch.setattr(module, "SHAPES", small)
+    rows = rows_of(capsys, "shapes", "--threads", 1)
+    assert [row["arm"] for row in rows] == 2 * [*small]
+    assert [row["phase"] for row in rows] == ["train", "train", "predict", "predict"]
+    assert all(row["ratio"] == 1 for row in rows if row["arm"] == "bert-base")
 
 
 @pytest.mark.slow
