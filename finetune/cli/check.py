@@ -137,7 +137,7 @@ class Check(OutOption, DataOptions, Command):
     def _findings(self, config: TrainConfig | None, errors: list[str]) -> list[Finding]:
         from finetune.data import check_data, data_kind, read_text, read_tokens
         from finetune.data.labels import with_standard_names
-        from finetune.data.reading import read_examples
+        from finetune.data.preparation import read_examples
 
         skipped: Collection[str] = ()
         data: Any = None

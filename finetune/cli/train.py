@@ -85,7 +85,7 @@ class TaskCommand(RunOptions, TrainingCommand):
         quiet_libraries()
         with _trial_without_hub(self.task, self.config):
             if num_processes() == 1 and not self.config.resume:
-                from finetune.data.reading import look_at_data
+                from finetune.data.preparation import look_at_data
 
                 look_at_data(self.config)
             if self.dry_run:

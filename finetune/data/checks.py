@@ -490,7 +490,6 @@ def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
 
 
 def _conflicts(repeated: Examples, hashes: Sequence[int]) -> Locations:
-    """Return the places of equal texts with different labels, in the order of the texts."""
     firsts = dict.fromkeys(hashes, ("", None))  # the place and the gold of the first labeled text
     conflicts: dict[int, str] = {}
     for key, row in zip(hashes, repeated, strict=True):

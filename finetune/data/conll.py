@@ -44,8 +44,6 @@ _NEW_DOCUMENT = re.compile(r"# *newdoc\b(?: *(?:id)? *= *)?(.*)")
 
 
 class _Document(NamedTuple):
-    """The name of the current document, and the number of documents without a name."""
-
     name: str | None = None
     number: int = 0
 

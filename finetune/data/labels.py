@@ -86,8 +86,6 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
 
 
 class _Kind(NamedTuple):
-    """All that the conversion of a label depends on: there are few kinds among many labels."""
-
     type: type[Any]
     minus_one: bool  # as a number, or as a text
     number: bool

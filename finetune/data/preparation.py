@@ -9,17 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
-from finetune.config.tasks import TrainConfig, affects_of, named_test_sets, settings
+from finetune.config.tasks import TrainConfig, affects_of, column_map, named_test_sets, settings
 from finetune.data import examples as holder
 from finetune.data.checks import check_data
+from finetune.data.choices import CHOICES
 from finetune.data.dataset import WARNING, Dataset
 from finetune.data.mixing import with_replay
+from finetune.data.questions import QUESTIONS
 from finetune.data.snapshots import Inputs, Prepared, large_inputs
 from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
 from finetune.data.splitting import with_held_out_splits, with_test_sets
-from finetune.types import UserError, quantity
+from finetune.data.texts import read_text
+from finetune.data.tokens import read_tokens
+from finetune.types import ChoiceQuestion, Question, UserError, quantity
+
+LOOKED_AT = 2**23
+"""Most bytes of data that are read once more before torch is imported."""
 
 
 class TaskData(Protocol):
@@ -86,6 +94,42 @@ def read_and_divide(
     if config.replayed is None:
         data = with_held_out_splits(data, config)
     return Prepared(data, derived, data.is_large)
+
+
+def read_examples(config: TrainConfig, source: Any, errors: list[str] | None = None) -> Dataset:
+    """Read the examples of a task: texts, pairs of texts, words, questions or choices.
+
+    ``errors`` as in ``read_text``.
+    """
+    about = config.description
+    options: Any = {
+        "columns": column_map(config.columns),
+        "encoding": config.encoding,
+        "errors": errors,
+    }
+    if about.examples is Question:
+        return QUESTIONS.read(source, **options)
+    if about.examples is ChoiceQuestion:
+        return CHOICES.read(source, **options)
+    if about.words:
+        return read_tokens(source, relations=about.given_spans, **options)
+    return read_text(source, pair=about.pairs, **options)
+
+
+def look_at_data(config: TrainConfig) -> None:
+    """Read small data files of a run, so that an error in them is told within a second.
+
+    The task, which reads them again, needs torch, whose import takes several.
+
+    Raises:
+        DataError: The data cannot be read; the message names file and line.
+    """
+    if config.description.own_reader or not (source := resolve(config.data)).files:
+        return
+    given = chain.from_iterable(source.files.values())
+    paths = chain.from_iterable(each.iterdir() if each.is_dir() else [each] for each in given)
+    if sum(path.stat().st_size for path in paths) <= LOOKED_AT:
+        read_examples(config, config.data)
 
 
 def read_data(task: TaskData, config: TrainConfig, source: Any = None) -> Dataset:

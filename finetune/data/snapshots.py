@@ -139,10 +139,6 @@ def _load(key: str) -> Prepared | None:
 
 
 def _saved(key: str, made: Prepared) -> Prepared | None:
-    """Write an entry and return its content, so that the disk has the examples once.
-
-    Return None if there is no room.
-    """
     data, entry = made.data, cache_folder(KIND) / key
     label_sets = [name for name, value in made.derived.items() if isinstance(value, LabelSet)]
     derived = made.derived | {name: tuple(made.derived[name]) for name in label_sets}

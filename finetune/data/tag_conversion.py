@@ -73,10 +73,6 @@ def to_bio(
 
 
 def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
-    """Find the schemes of the tags of all splits; return notes, if ``named`` also on the schemes.
-
-    Raises DataError if some but not all tags are of a span scheme.
-    """
     tagged = [each for each in splits if each.is_tagged]
     for each in tagged:
         each.find_scheme()
@@ -106,16 +102,8 @@ def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 class _Split:
-    """The records of a split, the counts of their tags, and how the tags are read.
-
-    Attributes:
-        counts: The number of occurrences of each tag.
-        is_tagged: Whether some record has tags.
-        has_several: Whether some record has several layers of tags.
-        may_nest: Whether spans can overlap: the spans of one layer of tags cannot.
-        names: New names of the tags.
-        scheme: The scheme of the renamed tags; None if they are not spans.
-    """
+    """The records of a split, how often each tag occurs (``counts``), and how tags are read: by new
+    ``names``, in a ``scheme`` (None: not as spans)."""
 
     def __init__(self, rows: Examples) -> None:
         self.rows = rows

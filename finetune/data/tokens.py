@@ -100,7 +100,20 @@ class TokenReader(RowReader):
 
         Raises DataError if no row of train has gold.
         """
-        return _record_notes(split, table.name, rows, left)
+        golds = rows.columns("layers", "spans")
+        without_gold = sum(not layers and spans is None for layers, spans in golds)
+        if split == "train" and without_gold == len(rows):
+            raise DataError(
+                f"{table.name}: there are words but no tags: write word<TAB>tag, or a list of tags "
+                "in JSON Lines."
+            )
+        notes = []
+        if empty := left.get("", 0):
+            notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
+        if without_gold:
+            counted = f"{without_gold:,} of {quantity(len(rows), 'row')}"
+            notes.append(f"{split}: {counted} without tags")
+        return notes
 
     def empty(self, split: str, table: Table, left: Counter[str]) -> DataError:
         """Return the error for a split without words."""
@@ -247,26 +260,6 @@ def tags_and_scheme(examples: Examples) -> tuple[set[str], str | None]:
 
     tags = {*chain.from_iterable(training_tags(examples))}
     return tags, scheme_of(count_transitions(training_tags(examples)))
-
-
-def _record_notes(
-    split: str, name: str, records: Examples, left_out: Mapping[str, int]
-) -> list[str]:
-    """Return notes on records that are left out, and on those without gold.
-
-    Raises DataError if no record of train has gold.
-    """
-    golds = records.columns("layers", "spans")
-    without_gold = sum(not layers and spans is None for layers, spans in golds)
-    if split == "train" and without_gold == len(records):
-        problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
-        raise DataError(f"{name}: {problem}.")
-    notes = []
-    if empty := left_out.get("", 0):
-        notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
-    if without_gold:
-        notes.append(f"{split}: {without_gold:,} of {quantity(len(records), 'row')} without tags")
-    return notes
 
 
 def _span_notes(splits: Sequence[Examples]) -> list[str]:
