@@ -13,7 +13,7 @@ from statistics import mean
 from typing import Any, Literal
 
 from finetune.data.dataset import WARNING, WITHOUT_LEAKS, Dataset
-from finetune.data.examples import BLANK, DAMAGED, Examples
+from finetune.data.examples import BLANK, DAMAGED, Examples, indices_of
 from finetune.data.labels import variants, voted_names
 from finetune.data.spans import (
     COVERED_PER_MILLE,
@@ -87,9 +87,7 @@ class Locations:
     @classmethod
     def where(cls, rows: Examples, which: Iterable[bool]) -> Locations:
         """Return the locations of the examples for which ``which`` is true."""
-        import numpy as np
-
-        indices = np.flatnonzero(np.fromiter(which, bool, len(rows)))
+        indices = indices_of(which)
         return cls(rows.places(indices[:MAX_LOCATIONS]), len(indices))
 
     def add(self, location: str) -> None:

@@ -166,9 +166,7 @@ class Examples(Sequence[Any]):
 
     def keep(self, which: Iterable[bool]) -> Examples:
         """Return the examples of which ``which`` is true, with the ids that they have."""
-        import numpy as np
-
-        return self.take(np.fromiter(which, bool, len(self)).nonzero()[0])
+        return self.take(indices_of(which))
 
     def renumbered(self) -> Examples:
         """Return the examples with ``id`` = index."""
@@ -347,6 +345,14 @@ class _Mapped(Examples):
                 self.all.release()
 
 
+def indices_of(which: Iterable[bool]) -> Numbers:
+    """Return the indices of what is true."""
+    import numpy as np
+
+    mask = which if isinstance(which, np.ndarray) else np.array(list(which), bool)
+    return np.flatnonzero(mask)
+
+
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
     """Return the examples of a stream: on disk if they are many. ``title`` is shown meanwhile."""
 
@@ -390,9 +396,10 @@ def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
 
     texts = [example.texts() for example in examples]
     flat = list(itertools.chain.from_iterable(texts))
-    normalized = _normalized(flat)
-    remaining = iter(normalized)
-    joined = ("\x00".join(itertools.islice(remaining, len(own))) for own in texts)
+    joined = normalized = _normalized(flat)
+    if len(flat) > len(texts):
+        parts = iter(normalized)
+        joined = ["\x00".join(itertools.islice(parts, len(own))) for own in texts]
     owner = np.repeat(np.arange(len(texts)), list(map(len, texts)))
 
     def sums(numbers: Iterable[int]) -> Numbers:

@@ -334,17 +334,18 @@ def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers
     if len(gold) > 1:
         codes = np.arange(len(examples))
         strata: Iterable[set[str]] = (set(names or (NO_LABEL,)) for names in examples.golds())
-    elif _have_numbers(examples):
-        labels, codes = examples.codes("label")
-        ordered = sorted(x for x in examples.column("label") if isinstance(x, float))
-        size = max(MIN_BIN, len(ordered) / NUM_BINS)
-        strata = (
-            {str(int(bisect_left(ordered, x) / size)) if isinstance(x, float) else NO_LABEL}
-            for x in labels
-        )
     else:
         labels, codes = examples.codes(gold[0])
-        strata = (set(kind.labels_of(label) or (NO_LABEL,)) for label in labels)
+        ordered: list[float] = []
+        if any(isinstance(label, float) for label in labels):
+            ordered = sorted(x for x in examples.column(gold[0]) if isinstance(x, float))
+        size = max(MIN_BIN, len(ordered) / NUM_BINS)
+        strata = (
+            {str(int(bisect_left(ordered, label) / size))}
+            if isinstance(label, float)
+            else set(kind.labels_of(label) or (NO_LABEL,))
+            for label in labels
+        )
     numbers, flat, counts = dict[str, int](), array("q"), array("q")
     for names in strata:
         flat.extend(numbers.setdefault(name, len(numbers)) for name in names)
