@@ -18,14 +18,9 @@ import torch
 
 from finetune.config.description import TaskDescription
 from finetune.data import Dataset
-<<<<<<< HEAD
-from finetune.data.reading import read_examples
+from finetune.data.preparation import read_examples
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
-=======
-from finetune.data.preparation import read_examples
-from finetune.evaluation.prediction_types import TYPES, score
->>>>>>> 2c83135c (Settings read data in one file; a header with as many commas as semicolons; notes of words stand in their reader)
 from finetune.models.warm_start import ReusableHead, WarmStart
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged, whole
 from finetune.preprocessing.tokenizer import SubwordTokenizer

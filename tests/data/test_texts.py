@@ -46,6 +46,7 @@ def zstandard(content):
         ("a.csv", "\ufefftext,label\nx,p\n\ny,q\n"),
         ("a.csv", "label;text\np;x\nq;y\n"),
         ("a.csv", "text;label;note, more\nx;p;1\ny;q;2\n"),
+        ("a.csv", "\ntext;label;a,b,c\n\nx;p;1\ny;q;2\n"),
         ("a.csv", "label\ttext\np\tx\nq\ty\n"),
         ("a.tsv", "text\tlabel\nx\tp\ny\tq\n"),
         ("a.txt", "text\tlabel\nx\tp\ny\tq\n"),
