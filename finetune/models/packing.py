@@ -125,9 +125,7 @@ class PackedCall(NamedTuple):
 class RowOrder(NamedTuple):
     """The permutation between rows of tokens [T * A] and padded rows of groups [G * A].
 
-    Rows of a group are ordered as [size, A, L], or as [A, size, L] with heads first. Each token row
-    has one position, and no result depends on padding, so gradients are gathered as well, where
-    indexing would add row by row.
+    Rows of a group are ordered as [size, A, L], or as [A, size, L] with heads first.
     """
 
     sources: Tensor  # the token row of each group row [G * A]
@@ -164,38 +162,11 @@ class RowOrder(NamedTuple):
 
     def to_groups(self, rows: Tensor) -> Tensor:
         """Copy rows of tokens [T, A, D] to rows of groups [G * A, D]."""
-        found: Tensor = _ToGroups.apply(rows.flatten(0, 1), self.sources, self.positions)  # type: ignore[no-untyped-call]
-        return found
+        return rows.flatten(0, 1).index_select(0, self.sources)
 
     def to_tokens(self, rows: Tensor) -> Tensor:
         """Copy rows of groups [G * A, D] to rows of tokens [T * A, D]."""
-        return _ToTokens.apply(rows, self.positions)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _ToGroups(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, rows: Tensor, sources: Tensor, positions: Tensor) -> Tensor:
-        context.save_for_backward(positions)
-        return rows.index_select(0, sources)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (positions,) = context.saved_tensors
-        return gradients[0].index_select(0, positions), None, None
-
-
-class _ToTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, rows: Tensor, positions: Tensor) -> Tensor:
-        context.save_for_backward(positions)
-        context.num_rows = len(rows)
-        return rows.index_select(0, positions)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (positions,) = context.saved_tensors
-        padded = gradients[0].new_zeros(context.num_rows, *gradients[0].shape[1:])
-        return padded.index_copy_(0, positions, gradients[0]), None
+        return rows.index_select(0, self.positions)
 
 
 def round_up(number: int, multiple: int) -> int:
