@@ -109,8 +109,8 @@ TASKS = {
 """The tasks. Each is also a command, which trains it."""
 
 COMMANDS = {
-    "run": "finetune.cli.run:Run",
-    "search": "finetune.cli.search:Search",
+    "run": "finetune.cli.run:RunCommand",
+    "search": "finetune.cli.search:SearchCommand",
     "distill": "finetune.cli.distill:Distill",
     "check": "finetune.cli.check:Check",
     "convert": "finetune.annotation.commands:Convert",
@@ -122,7 +122,7 @@ COMMANDS = {
     "wsd": "finetune.embeddings.commands:Wsd",
     "serve": "finetune.deployment.serve:Serve",
     "export": "finetune.deployment.export:Export",
-    "score": "finetune.cli.score:Score",
+    "score": "finetune.cli.score:ScoreCommand",
     "compare": "finetune.cli.compare:Compare",
     "thresholds": "finetune.cli.thresholds:Thresholds",
     "report": "finetune.cli.report:Report",

@@ -26,7 +26,7 @@ GROUPS = ("arguments", "data", "model", "task", "training", "options", "output",
 """The groups of options, in the order of the help."""
 MOST_OPTIONS = 20
 """Most options that `--help` lists; if there are more, it lists options marked `COMMON`."""
-WIDTH, COLUMN = 100, 28
+_WIDTH, COLUMN = 100, 28
 """Most characters of a line, and the column of the texts."""
 HEAD = """\
 usage: finetune COMMAND [INPUT …] [--option value …]   (fine-tune pretrained text encoders)"""
@@ -238,7 +238,7 @@ def command_help(name: str, kind: type[Any], defaults: object | None, *, everyth
     shown = [o for o in options if all_fit or o.common or o.required or o.positional]
     needed = [option.spelling for option in options if option.positional]
     needed += [o.spelling for o in options if o.required and not o.positional]
-    width = min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
+    width = min(_WIDTH, max(60, shutil.get_terminal_size((_WIDTH, 24)).columns))
     usage = " ".join(["usage: finetune", name, *needed, "[--option value …]"])
     lines = [
         *(textwrap.fill(usage, width, subsequent_indent=" " * 7), ""),

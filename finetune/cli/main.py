@@ -189,24 +189,24 @@ def _command(
         return search_command(arguments[0]), None
     if recipe is None:
         return command_class(name), None
-    from finetune.cli.run import Multitask, recipe_command
+    from finetune.cli.run import MultitaskOptions, recipe_command
 
     if (key := listed_recipes(recipe)) is not None:
         return imported(LISTS[key].command), None
     if is_multitask(recipe):
-        return Multitask, None
+        return MultitaskOptions, None
     defaults = recipe_command(recipe, smoke="--smoke" in arguments)
     return type(defaults), defaults
 
 
 def _recipe_of(arguments: Sequence[str]) -> str | None:
     # The values of options of any task or list are no recipes.
-    from finetune.cli.run import Multitask
+    from finetune.cli.run import MultitaskOptions
 
     options = options_of(command_class("run"))
     names = {option.name for option in options}
     lists = (imported(row.command) for row in LISTS.values())
-    for kind in (*CONFIGS.values(), Multitask, *lists):
+    for kind in (*CONFIGS.values(), MultitaskOptions, *lists):
         more = [option for option in options_of(kind) if option.name not in names]
         options += [option for option in more if not option.positional]
         names |= {option.name for option in options}

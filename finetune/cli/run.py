@@ -72,7 +72,7 @@ class RecipeCommand(TaskCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(FormatOption, RunOptions, Command):
+class RunCommand(FormatOption, RunOptions, Command):
     """Train with the settings of a recipe or of a run, or list the recipes.
 
     Examples:
@@ -99,7 +99,9 @@ class Run(FormatOption, RunOptions, Command):
 
     def run(self) -> None:
         """List the recipes; with one, its task is run in place of this command."""
-        chosen = {name for name, value in vars(self).items() if value != getattr(Run, name, None)}
+        chosen = {
+            name for name, value in vars(self).items() if value != getattr(RunCommand, name, None)
+        }
         if wrong := chosen - {"folder", "runs", "format", "only"}:
             raise UserError(f"finetune run {flag(min(wrong))} needs a recipe: finetune run RECIPE.")
         list_recipes(self.folder, self.runs, self.format, self.only)
@@ -114,7 +116,7 @@ def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multitask(Command):
+class MultitaskOptions(Command):
     """Train several tasks on one encoder, with the settings of a recipe.
 
     Examples:

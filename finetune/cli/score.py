@@ -17,7 +17,7 @@ from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score(FormatOption, DataOptions, Command):
+class ScoreCommand(FormatOption, DataOptions, Command):
     """Score predictions against gold labels, score a model on a file, or print the scores of a run.
 
     Examples:

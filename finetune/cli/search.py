@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(FormatOption, Command):
+class SearchCommand(FormatOption, Command):
     """Search for the settings with the best validation score; the test split is not used.
 
     Examples:
@@ -53,7 +53,7 @@ class Search(FormatOption, Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSearch(Search):
+class TaskSearch(SearchCommand):
     """The search of a task."""
 
     training: TaskCommand
@@ -105,7 +105,7 @@ def search_command(task: str) -> type[TaskSearch]:
         "Search",
         [("training", task_command(task))],
         bases=(TaskSearch,),
-        namespace={"__doc__": Search.__doc__},
+        namespace={"__doc__": SearchCommand.__doc__},
         frozen=True,
         kw_only=True,
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from finetune.evaluation.items import Tables
     from finetune.tasks.base import Task
 
-DELTA = 0.05
+_DELTA = 0.05
 """The default of --delta."""
 LEAST = 1e-6
 """The least share of a goal, whose data a disk may hold."""
@@ -59,7 +59,7 @@ class Thresholds(FormatOption, Command):
     answers is wrong. This holds with probability 1 - δ on new data from the same distribution."""
     coverage: float | None = None
     """Abstain below the confidence threshold that keeps this fraction of the answers."""
-    delta: float = DELTA
+    delta: float = _DELTA
     """Probability δ that the guarantee of --risk does not hold."""
     sets: Annotated[float | None, Help("LEVEL")] = None
     """Predict sets of labels that contain the right one with this probability (conformal
@@ -173,7 +173,7 @@ class Thresholds(FormatOption, Command):
                 raise UserError(f"--{name} must be from {LEAST:g} to {most:.7g}, not {value:g}.")
         if (self.per_class or self.set_scores != "probability") and self.sets is None:
             raise UserError("--per-class and --set-scores are about sets: add --sets LEVEL.")
-        if self.delta != DELTA and self.risk is None and self.coverage is None:
+        if self.delta != _DELTA and self.risk is None and self.coverage is None:
             raise UserError("--delta is about the bound of the risk: add --risk or --coverage.")
         if self.reset and (goals or self.dry_run):
             other = flag(goals[0]) if goals else "--dry-run"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from finetune.training.run_folder import RunWriter
 
 
-MOST_EXAMPLES = 10**12
+_MOST_EXAMPLES = 10**12
 """Largest size of a part of the training data."""
 RUNS_OF_A_SIZE = 3
 """Number of runs of each size of data, if --seeds is unset."""
@@ -98,7 +98,7 @@ class TaskCommand(RunOptions, TrainingCommand):
     def _check_repetitions(self, recipe_run: RecipeRun | None) -> None:
         config = self.config
         for size in self.sizes or ():
-            require_count("--sizes", size, most=MOST_EXAMPLES)
+            require_count("--sizes", size, most=_MOST_EXAMPLES)
         if len(set(self.sizes or ())) < len(self.sizes or ()):
             raise UserError("--sizes names a size twice: leave one of them out.")
         if self.seeds is not None:

@@ -33,13 +33,13 @@ _NAMES = {
 }
 
 
-MOST_RUNS = 10_000
+_MOST_RUNS = 10_000
 """Largest number of runs of one command."""
 MOST_RESAMPLES = 10_000_000
 """Largest number of resamples of a test."""
 
 
-def require_count(option: str, value: int, least: int = 1, most: int = MOST_RUNS) -> None:
+def require_count(option: str, value: int, least: int = 1, most: int = _MOST_RUNS) -> None:
     """Raise UserError unless the number of an option is from ``least`` to ``most``."""
     if value < least:
         raise UserError(f"{option} must be {least} or more, not {value}.")

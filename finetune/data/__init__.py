@@ -5,7 +5,7 @@ Importing this package imports the standard library only.
 
 from finetune.data.checks import Finding, check_data, document_notes, render
 from finetune.data.dataset import WITHOUT_LEAKS, DataError, Dataset, fingerprint
-from finetune.data.hub import ALIASES, hub_dataset
+from finetune.data.hub import DATASET_ALIASES, hub_dataset
 from finetune.data.splitting import (
     assign_folds,
     halves,
@@ -19,7 +19,7 @@ from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens, split_at_gold
 
 __all__ = [
-    "ALIASES",
+    "DATASET_ALIASES",
     "WITHOUT_LEAKS",
     "DataError",
     "Dataset",

@@ -41,14 +41,14 @@ from finetune.types import (
 )
 
 Level = Literal["error", "warning", "info"]
-Splits = Mapping[str, Examples]
+_Splits = Mapping[str, Examples]
 MAX_LOCATIONS = 5
 """Most locations that a finding names."""
 MAX_BAD_ROWS = 100
 """Most rows that cannot be read whose errors are listed."""
 SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
 """Maps texts to the number of subwords of each, or lists of words to a list of numbers for each."""
-NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
+_NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
 """Names, in lower case, that probably mean *no label*."""
 MIN_ROWS = 20
 """With at least this many rows, a different label in each row is an error."""
@@ -218,7 +218,7 @@ def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
     return [finding.message for finding in _document_problems(split, examples)]
 
 
-def _documents(splits: Splits) -> Iterator[Finding]:
+def _documents(splits: _Splits) -> Iterator[Finding]:
     splits = {split: rows for split, rows in splits.items() if rows.are_words}
     if not splits:
         return
@@ -259,7 +259,7 @@ Golds = Mapping[str, tuple[Counter[str], int]]
 """The counts of labels of each split, and its number of examples without gold."""
 
 
-def _labels(splits: Splits, golds: Golds) -> Iterator[Finding]:
+def _labels(splits: _Splits, golds: Golds) -> Iterator[Finding]:
     for split, rows in splits.items():
         counts, number = golds[split]
         which = (gold is None for gold in rows.golds()) if number else ()
@@ -297,7 +297,7 @@ def _distribution(counts: Counter[str], example: Example) -> str:
     return f"{quantity(total, unit)}: {', '.join(listed)}{rest}"
 
 
-def _pairs(splits: Splits) -> Iterator[Finding]:
+def _pairs(splits: _Splits) -> Iterator[Finding]:
     train = splits.get("train", Examples())
     if train.are_words or train.kind is ChoiceQuestion:
         return
@@ -310,7 +310,7 @@ def _pairs(splits: Splits) -> Iterator[Finding]:
         yield from _located("error", "pairs", message, unlike)
 
 
-def _label_problems(splits: Splits, golds: Golds) -> Iterator[Finding]:
+def _label_problems(splits: _Splits, golds: Golds) -> Iterator[Finding]:
     if "train" in splits:
         yield from _nothing_to_learn(splits["train"], *golds["train"])
     if numbers := [label for rows in splits.values() for label in _numbers(rows)]:
@@ -351,7 +351,7 @@ def _nothing_to_learn(train: Examples, counts: Counter[str], without: int) -> It
 
 def _odd_names(counts: Counter[str]) -> Iterator[Finding]:
     for name, count in counts.items():
-        if name.strip().lower() in NO_LABEL:
+        if name.strip().lower() in _NO_LABEL:
             message = f"label {name!r} ({quantity(count, 'time')}) is read as a class: leave it "
             yield Finding("warning", "labels", f"{message}empty where there is no label")
     if groups := variants(counts):
@@ -363,7 +363,7 @@ def _odd_names(counts: Counter[str]) -> Iterator[Finding]:
         yield Finding("warning", "labels", f"{message}: {advice}")
 
 
-def _unseen(splits: Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
+def _unseen(splits: _Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
     train = [*counts["train"], *sorted(voted_names([splits["train"]]) - {*counts["train"]})]
     for split, rows in splits.items():
         missing = {name: count for name, count in counts[split].items() if name not in train}
@@ -393,7 +393,7 @@ def _content(split: str, rows: Examples) -> Iterator[Finding]:
     yield from _located("warning", "characters", f"{message}character", damaged)
 
 
-def _transitions(split: str, splits: Splits) -> Iterator[Finding]:
+def _transitions(split: str, splits: _Splits) -> Iterator[Finding]:
     """Report tags of a split that may not follow the tag before them.
 
     All ``splits`` decide on the scheme.
@@ -507,7 +507,7 @@ def _gold(example: Example) -> Any:
     return set(example.label) if isinstance(example.label, tuple) else example.label
 
 
-def _leaks(splits: Splits) -> Iterator[Finding]:
+def _leaks(splits: _Splits) -> Iterator[Finding]:
     import numpy as np
 
     earlier: dict[str, tuple[Any, Any]] = {}
@@ -557,7 +557,7 @@ class _SpanCounts:
                 self.crossing.add(f"{where}, {place} ({b.label})")
 
 
-def _spans(splits: Splits) -> Iterator[Finding]:
+def _spans(splits: _Splits) -> Iterator[Finding]:
     counts = {split: _SpanCounts(rows) for split, rows in splits.items()}
     train = counts["train"] if "train" in counts and counts["train"].widths else None
     limit = 0

@@ -24,7 +24,7 @@ from finetune.data.rows import Columns, Gold, Make, RowReader
 from finetune.data.tables import Table, is_missing, missing_column, text_cell
 from finetune.types import ChoiceQuestion, abbreviated, quantity
 
-ROLES = ("context", "question", "choices", "label")
+_ROLES = ("context", "question", "choices", "label")
 CONTEXT_COLUMNS = (
     "context",
     "article",
@@ -42,7 +42,7 @@ QUESTION_COLUMNS = ("question", "question_stem", "sent2", "ctx_b", "query", "goa
 question_stem, SWAG sent2, HellaSwag ctx_b, PIQA a goal, WinoGrande a sentence."""
 CHOICES_COLUMNS = ("choices", "options", "choice", "endings")
 """Usual columns of a list of choices: RACE has options, DREAM choice, HellaSwag endings."""
-LABEL_COLUMNS = ("label", "answer", "answerkey", "answer_key", "gold_label")
+_LABEL_COLUMNS = ("label", "answer", "answerkey", "answer_key", "gold_label")
 """Usual columns of the right choice: RACE and DREAM have an answer, CommonsenseQA an answerKey."""
 NUMBERED = re.compile(r"(?P<stem>ending|choice|option|answer|solution|sol)[ _]?(?P<number>\d+)")
 """Usual columns of one choice each: SWAG has ending0, COPA choice1, CosmosQA answer0, PIQA sol1."""
@@ -89,9 +89,9 @@ class _Columns:
 class ChoiceReader(RowReader):
     """Reads questions with their choices."""
 
-    roles = ROLES
+    roles = _ROLES
     header_names = frozenset(
-        {*CONTEXT_COLUMNS, *QUESTION_COLUMNS, *CHOICES_COLUMNS, *LABEL_COLUMNS}
+        {*CONTEXT_COLUMNS, *QUESTION_COLUMNS, *CHOICES_COLUMNS, *_LABEL_COLUMNS}
     )
 
     def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
@@ -108,7 +108,7 @@ class ChoiceReader(RowReader):
             raise missing_column(table, "choices", "a list of choices", "choices", more)
         if context is None and question is None:
             raise missing_column(table, "question", "a question or a context", "question")
-        label = None if gold == "unread" else table.find("label", given, LABEL_COLUMNS)
+        label = None if gold == "unread" else table.find("label", given, _LABEL_COLUMNS)
         texts = choices or "+".join(several) or None
         table.choose(context=context, question=question, choices=texts, label=label)
         chosen = _Columns(context, question, choices, several, label)

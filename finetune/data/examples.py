@@ -48,7 +48,7 @@ FACTS = {
 documents (0 for none). Two different texts among n have the same 64-bit hash with a probability of
 about n^2 / 2^65: 1e-5 for 20 million examples."""
 
-INDEX = "uint32"
+_INDEX = "uint32"
 """The type of indices of examples."""
 _FACT = "fact "
 """The beginning of the name of a column with a fact."""
@@ -222,7 +222,7 @@ class Examples(Sequence[Any]):
 
         if not self:
             return {"kind": None}
-        ids = np.fromiter(self.column("id"), INDEX, len(self))
+        ids = np.fromiter(self.column("id"), _INDEX, len(self))
         columns = stored(self.kind, map(_packed, _batches(self)))
         return {**_Mapped(columns, ids=ids).save(folder, name), "is_large": False}
 
@@ -257,8 +257,8 @@ class _Mapped(Examples):
         import numpy as np
 
         self.all = all
-        self.rows = np.arange(len(all), dtype=INDEX) if rows is None else rows
-        self.ids = np.arange(len(self.rows), dtype=INDEX) if ids is None else ids
+        self.rows = np.arange(len(all), dtype=_INDEX) if rows is None else rows
+        self.ids = np.arange(len(self.rows), dtype=_INDEX) if ids is None else ids
         self._last: tuple[int, list[Any]] = (-1, [])
 
     @property
@@ -313,7 +313,7 @@ class _Mapped(Examples):
         import numpy as np
 
         if name == "id":
-            return _Mapped(self.all, self.rows, np.fromiter(values, INDEX, len(self)))
+            return _Mapped(self.all, self.rows, np.fromiter(values, _INDEX, len(self)))
         return _Mapped(self.all.replaced(name, self.rows, values), self.rows, self.ids)
 
     def map(self, change: Callable[[int, Any], Any]) -> Examples:
@@ -332,7 +332,7 @@ class _Mapped(Examples):
         used, rows = np.unique(self.rows, return_inverse=True)
         with (folder / f"{name}.arrow").open("wb") as file:
             write_batches(file, self.all.batches_of(used))
-        np.save(folder / f"{name}.npy", np.array([rows, self.ids], INDEX))
+        np.save(folder / f"{name}.npy", np.array([rows, self.ids], _INDEX))
         return {"kind": self.kind.__name__, "is_large": True}
 
     def _values(self, names: Sequence[str]) -> Iterator[list[list[Any]]]:

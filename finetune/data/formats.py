@@ -1,7 +1,7 @@
 """The table of data formats: which reader reads which file.
 
 A reader takes an open file and options, and returns a ``Table``: rows of named columns, or
-sentences with their tags or spans. To add a format, write a reader and add it to ``FORMATS``.
+sentences with their tags or spans. To add a format, write a reader and add it to ``_FORMATS``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _format_of_extension(suffix: str) -> Format:
     return Format((suffix,), lambda file, options: readers[suffix](file, options))
 
 
-FORMATS = {
+_FORMATS = {
     "jsonl": Format((".jsonl", ".ndjson"), read_json_lines),
     "json": Format((".json",), read_json),
     "csv": Format((".csv",), tables.read_delimited),
@@ -57,10 +57,10 @@ FORMATS = {
     "conll": Format((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), read_conll),
     "conllu": Format((".conllu",), read_conll),
 }
-FORMATS |= {suffix[1:]: _format_of_extension(suffix) for suffix in FORMATS_OF_EXTENSIONS}
+_FORMATS |= {suffix[1:]: _format_of_extension(suffix) for suffix in FORMATS_OF_EXTENSIONS}
 _BRACKET = re.compile(r"[\[{]\s+[^\s\"'\[{\]}]")
 """A line of columns whose word is a bracket, which is no JSON."""
-SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}
+SUFFIXES = {suffix: name for name, format in _FORMATS.items() for suffix in format.suffixes}
 """The format of each file suffix."""
 
 
@@ -74,7 +74,7 @@ def read_file(file: DataFile, options: ReadOptions | None = None) -> Table:
     if not file.live and file.format != "jsonl":  # whose files are opened in turn
         for line in file.peek(1):
             check_characters(file.name, line, is_last="\r" in line.text and len(file.peek(2)) == 1)
-    return FORMATS[file.format].read(file, options or ReadOptions())
+    return _FORMATS[file.format].read(file, options or ReadOptions())
 
 
 def open_data(
@@ -85,8 +85,8 @@ def open_data(
     ``source`` is a path, a file object, or ``-`` for standard input. The latter two hold JSON Lines
     or plain lines. A pipe is read once.
     """
-    if format is not None and format not in FORMATS:
-        raise DataError(f"format {format!r} is unknown: choose {', '.join(FORMATS)}.")
+    if format is not None and format not in _FORMATS:
+        raise DataError(f"format {format!r} is unknown: choose {', '.join(_FORMATS)}.")
     encoding = text_encoding(encoding)
     if isinstance(source, DataFile):
         source.format = format or source.format
@@ -102,7 +102,7 @@ def open_data(
     if path.is_dir() or not path.exists():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {problem}: give the path of a data file.")
-    if format is not None and not FORMATS[format].by_lines:
+    if format is not None and not _FORMATS[format].by_lines:
         if encoding != UTF_8:
             raise DataError(f"{path}: --encoding {encoding}: {format} has a fixed encoding.")
         return DataFile(str(path), format)

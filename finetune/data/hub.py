@@ -43,7 +43,7 @@ class HubDataset(NamedTuple):
 
 
 _GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
-ALIASES: dict[str, HubDataset] = {
+DATASET_ALIASES: dict[str, HubDataset] = {
     **{name: HubDataset("nyu-mll/glue", name) for name in _GLUE},
     "glue": HubDataset("nyu-mll/glue"),
     "snli": HubDataset("stanfordnlp/snli"),
@@ -117,7 +117,7 @@ def hub_dataset(spec: str) -> HubDataset | None:
     """
     name, _, revision = spec.partition("@")
     name, _, config = name.partition(":")
-    known = ALIASES.get(name.lower().replace("-", "_")) or ALIASES.get(name.lower())
+    known = DATASET_ALIASES.get(name.lower().replace("-", "_")) or DATASET_ALIASES.get(name.lower())
     if known is None and not re.fullmatch(r"[\w.\-]+/[\w.\-]+", name):
         return None
     known = known or HubDataset(name)

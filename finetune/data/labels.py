@@ -344,7 +344,7 @@ def votes_notes(split: str, column: Iterable[Votes | None]) -> list[str]:
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 """The three classes in the order of our models."""
 
-ALIASES = {
+_ALIASES = {
     **dict.fromkeys(("entailment", "entails", "entailed", "e"), "entailment"),
     **dict.fromkeys(("neutral", "n"), "neutral"),
     **dict.fromkeys(("contradiction", "contradicts", "contradictory", "c"), "contradiction"),
@@ -409,13 +409,13 @@ def with_names(row: Any, mapping: Mapping[str, str]) -> Any:
 
 def canonical_name(name: str) -> str:
     """Return an NLI label in its usual spelling, any other name unchanged."""
-    return ALIASES.get(name.strip().lower(), name)
+    return _ALIASES.get(name.strip().lower(), name)
 
 
 def canonical_names(names: Iterable[str]) -> list[str]:
     """Return the names in their usual spelling if all are NLI labels, else unchanged."""
     names = list(names)
-    if all(name.strip().lower() in ALIASES for name in names):
+    if all(name.strip().lower() in _ALIASES for name in names):
         return [canonical_name(name) for name in names]
     return names
 

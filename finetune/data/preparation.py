@@ -20,7 +20,7 @@ from finetune.data.dataset import WARNING, Dataset
 from finetune.data.mixing import with_replay
 from finetune.data.questions import QUESTIONS
 from finetune.data.snapshots import Inputs, Prepared, large_inputs
-from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
+from finetune.data.sources import PartOf, SourceContent, content_of, is_test, resolve
 from finetune.data.splitting import with_held_out_splits, with_test_sets
 from finetune.data.texts import read_text
 from finetune.data.tokens import read_tokens
@@ -198,7 +198,7 @@ def _inputs(config: TrainConfig, data: Any) -> Inputs | None:
 
 
 def inputs_of(
-    config: TrainConfig, sources: Sequence[Any], contents: Sequence[Content], **more: Any
+    config: TrainConfig, sources: Sequence[Any], contents: Sequence[SourceContent], **more: Any
 ) -> Inputs | None:
     """Return the inputs of large data, with all settings that prepared data may depend on.
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import finetune
 from finetune.data.dataset import Dataset, remember_fingerprint
 from finetune.data.examples import Examples
-from finetune.data.sources import Content
+from finetune.data.sources import SourceContent
 from finetune.runtime.cache import (
     cache_folder,
     check_entry,
@@ -93,7 +93,7 @@ class Inputs:
         return [*map(file_hash, self.files), *self.commits]
 
 
-def large_inputs(contents: Sequence[Content], settings: Mapping[str, Any]) -> Inputs | None:
+def large_inputs(contents: Sequence[SourceContent], settings: Mapping[str, Any]) -> Inputs | None:
     """Return inputs whose data may be kept; None for small ones, and without the cache.
 
     Args:

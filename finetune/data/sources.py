@@ -30,7 +30,7 @@ from finetune.data.files import (
 )
 from finetune.data.formats import SUFFIXES, format_of, open_data
 from finetune.data.hub import (
-    ALIASES,
+    DATASET_ALIASES,
     MANUAL_DOWNLOADS,
     Download,
     HubDataset,
@@ -42,7 +42,7 @@ from finetune.data.in_memory import memory_tables
 from finetune.data.tables import Table, joined, joined_in_turn
 from finetune.types import abbreviated, did_you_mean, quantity
 
-SPLITS = {
+_SPLITS = {
     "train": "train",
     "training": "train",
     "validation": "validation",
@@ -63,7 +63,7 @@ SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatch
 MAX_REPEATED = 0.5
 """Fraction of the rows of a split that may also be in the splits that it is joined with."""
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
-IN_MEMORY = "memory"
+_IN_MEMORY = "memory"
 """Name and format of data in memory."""
 SAVED_FILES = ("dataset_dict.json", "state.json")
 
@@ -86,7 +86,7 @@ class Source:
     """The number of rows of the training split after which no row is read; None reads all."""
 
 
-Content = Sequence[Path] | Download | None
+SourceContent = Sequence[Path] | Download | None
 """All files of a data set in order, or a data set of the hub at a commit; None: in memory."""
 
 
@@ -125,7 +125,7 @@ def resolve(spec: Any) -> Source:
         files = {split: own for split, own in source.files.items() if not is_test(split)}
         return replace(source, files=files or source.files, without_test=True)
     if not isinstance(spec, str | Path):
-        return Source(IN_MEMORY, memory=spec)
+        return Source(_IN_MEMORY, memory=spec)
     spec = str(spec)
     if not spec.strip():
         raise DataError("--data is empty: give a folder, a file, or a hub data set such as mnli.")
@@ -149,15 +149,17 @@ def resolve(spec: Any) -> Source:
         return Source(spec, hub=chosen)
     if (advice := MANUAL_DOWNLOADS.get(spec.lower())) is not None:
         raise DataError(f"--data {spec}: {advice}; then name them with --data FOLDER.")
-    hint = did_you_mean(spec.partition(":")[0], [*ALIASES, *(e.name for e in Path().iterdir())])
+    hint = did_you_mean(
+        spec.partition(":")[0], [*DATASET_ALIASES, *(e.name for e in Path().iterdir())]
+    )
     raise DataError(
         f"--data {spec}: neither a file or folder nor a known data set. Known short names: "
-        f"{', '.join(sorted(ALIASES))}; write other hub data sets "
+        f"{', '.join(sorted(DATASET_ALIASES))}; write other hub data sets "
         f"owner/name[:config][@revision].{hint}"
     )
 
 
-def content_of(source: Source) -> Content:
+def content_of(source: Source) -> SourceContent:
     """Return what a data set is read from; of a hub data set after a download."""
     if source.hub is not None:
         return downloaded(source.hub)
@@ -243,7 +245,7 @@ def open_splits(
         parts = [f"{split}={'+'.join(names)}" for split, names in source.parts.items()]
         format, pinned = "hub", ",".join([str(hub_set.used), *parts])
     elif source.saved is None:
-        found, format = memory_tables(source.memory), IN_MEMORY
+        found, format = memory_tables(source.memory), _IN_MEMORY
     else:
         found, format = saved_tables(source.saved), "save_to_disk"
     named = _chosen_parts(source, found)
@@ -347,7 +349,7 @@ def canonical_split(name: str) -> str | None:
     The first word of the name that means a split decides: ``NER-de-dev`` is validation.
     """
     tokens = [token for token in re.split(r"[._\-\s]+", name.lower()) if token]
-    split = next((SPLITS[token] for token in tokens if token in SPLITS), None)
+    split = next((_SPLITS[token] for token in tokens if token in _SPLITS), None)
     if split is None:
         return None
     suffix = next((token for token in tokens if token in ("matched", "mismatched")), None)
@@ -423,7 +425,7 @@ def _may_hold_data(path: Path) -> bool:
 def _split_of(path: Path) -> str | None:
     name = uncompressed_name(path)
     suffix = Path(name).suffix.lower()
-    if suffix and format_of(path) is None and suffix[1:] not in SPLITS:
+    if suffix and format_of(path) is None and suffix[1:] not in _SPLITS:
         return None
     return canonical_split(name) if _may_hold_data(path) else None
 

@@ -39,9 +39,9 @@ MIN_DOCUMENTS = 20
 MIN_SHARED_WORDS = 10
 """Number of words from which a sentence that two documents share joins them. Shorter ones
 ("Results :") would join most documents of a corpus."""
-NO_LABEL = "-"
+_NO_LABEL = "-"
 """The stratum of examples without a label."""
-NUM_BINS, MIN_BIN = 10, 20
+_NUM_BINS, MIN_BIN = 10, 20
 """Number of quantiles by which numbers are stratified, and least number of examples in each."""
 
 
@@ -186,7 +186,7 @@ def assign_folds(
     if keep_rare and not _have_numbers(examples):
         for label in range(len(strata.names)):
             candidates, _ = strata.groups_with(label)
-            if len(candidates) == 1 and strata.names[label] != NO_LABEL:
+            if len(candidates) == 1 and strata.names[label] != _NO_LABEL:
                 folds[candidates] = -1
     return list(folds[strata.group].tolist())
 
@@ -333,17 +333,17 @@ def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers
     kind, gold = examples.kind, examples.kind.GOLD
     if len(gold) > 1:
         codes = np.arange(len(examples))
-        strata: Iterable[set[str]] = (set(names or (NO_LABEL,)) for names in examples.golds())
+        strata: Iterable[set[str]] = (set(names or (_NO_LABEL,)) for names in examples.golds())
     else:
         labels, codes = examples.codes(gold[0])
         ordered: list[float] = []
         if any(isinstance(label, float) for label in labels):
             ordered = sorted(x for x in examples.column(gold[0]) if isinstance(x, float))
-        size = max(MIN_BIN, len(ordered) / NUM_BINS)
+        size = max(MIN_BIN, len(ordered) / _NUM_BINS)
         strata = (
             {str(int(bisect_left(ordered, label) / size))}
             if isinstance(label, float)
-            else set(kind.labels_of(label) or (NO_LABEL,))
+            else set(kind.labels_of(label) or (_NO_LABEL,))
             for label in labels
         )
     numbers, flat, counts = dict[str, int](), array("q"), array("q")

@@ -26,7 +26,7 @@ from finetune.data.tag_schemes import (
 from finetune.data.token_records import Offsets, TokenRecord
 from finetune.types import Span, TokenExample, abbreviated, quantity
 
-Layers = tuple[tuple[str, ...], ...]
+_Layers = tuple[tuple[str, ...], ...]
 
 _SPELLINGS = [
     re.compile(r"(?P<prefix>[BIESLUM])[-_](?P<type>\S+)", re.I),
@@ -165,7 +165,7 @@ def _spelled(found: Set[str]) -> dict[str, str]:
     return {}
 
 
-def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
+def _renamed(layers: _Layers, names: Mapping[str, str]) -> _Layers:
     if not names:
         return layers
     return tuple(tuple(names.get(tag, tag) for tag in layer) for layer in layers)
@@ -206,7 +206,7 @@ class Conversion(NamedTuple):
             relations=record.relations,
         )
 
-    def spans_of(self, layers: Layers, spans: tuple[Span, ...] | None) -> tuple[Span, ...] | None:
+    def spans_of(self, layers: _Layers, spans: tuple[Span, ...] | None) -> tuple[Span, ...] | None:
         """Return the spans of a record, given or encoded by renamed tags."""
         if spans is not None or self.scheme is None or not layers:
             return spans

@@ -20,7 +20,7 @@ from finetune.types import Relation, Span, abbreviated, quantity
 Offsets = Sequence[tuple[int, int]]
 
 WORD_COLUMNS = ("tokens", "words")
-TEXT_COLUMNS = ("text",)
+_TEXT_COLUMNS = ("text",)
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "upos", "pos_tags", "chunk_tags")
 SPAN_COLUMNS = ("spans", "entities")
 RELATION_COLUMN = "relations"
@@ -66,7 +66,7 @@ def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Recor
     words = table.find("words", given, WORD_COLUMNS)
     if "text" in given and "words" not in given:
         words = None
-    text = None if words else table.find("text", given, TEXT_COLUMNS)
+    text = None if words else table.find("text", given, _TEXT_COLUMNS)
     if words is None and text is None:
         raise missing_column(table, "words", "words or a text", "tokens")
     tags, spans = table.find("tags", given), table.find("spans", given)

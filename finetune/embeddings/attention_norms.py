@@ -26,7 +26,7 @@ from finetune.models.encoder import Encoder
 from finetune.models.families import ROBERTA, family_of
 from finetune.types import Batch, UserError
 
-NAME = "finetune_recorded"
+_NAME = "finetune_recorded"
 """The name in transformers of attention whose weights and values are recorded."""
 
 
@@ -115,7 +115,7 @@ def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
                 (norm, lambda m, args, out: normalized.append((m, args[0][0], out[0]))),
             ):
                 hooks.callback(hooked.register_forward_hook(hook).remove)
-        with packed_attention(model.config, NAME):
+        with packed_attention(model.config, _NAME):
             model(**encoder.packed_inputs(batch), record=recorded)
     layers = zip(recorded, projected, normalized, strict=True)
     return [_analyze_block(modules.after, *layer) for layer in layers]
@@ -180,4 +180,4 @@ def _attend_and_record(
 
 
 _attention: Callable[..., Any] = _attend_and_record
-AttentionInterface.register(NAME, _attention)
+AttentionInterface.register(_NAME, _attention)

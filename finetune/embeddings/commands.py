@@ -173,9 +173,9 @@ class Similarity(VectorOptions, OutOption, FormatOption, ResampleOptions, DataOp
             inputs = (self.data, self.standardize)
             check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
         quiet_libraries()
-        from finetune.embeddings.similarity import compare
+        from finetune.embeddings.similarity import run_similarity
 
-        compare(self)
+        run_similarity(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, uni
 from finetune.inference.embed import Embedder, Embedding
 from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Points, chart
-from finetune.reporting.rendering import Section, Table, page_of
+from finetune.reporting.rendering import PageTable, Section, page_of
 from finetune.runtime.device import batch_to_device
 from finetune.runtime.progress import Reporter
 from finetune.types import TokenSequence, UserError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LEAST_USES = 5
 """Uses of a word from which its self-similarity is measured (Ethayarajh 2019)."""
-MOST_WORDS = 200
+_MOST_WORDS = 200
 """Most words to measure the self-similarity of; a random sample if there are more."""
 MOST_TOKENS = 64
 """Most tokens of a sentence whose attention is analyzed."""
@@ -160,8 +160,8 @@ def measure_geometry(
     fitted, measured = sample[::2], sample[1::2]
     counts = Counter(word.lower() for line in measured for word in split_words(line)[0])
     frequent = sorted(w for w, count in counts.items() if count >= LEAST_USES and w[0].isalpha())
-    if len(frequent) > MOST_WORDS:
-        frequent = Random(seed).sample(frequent, MOST_WORDS)
+    if len(frequent) > _MOST_WORDS:
+        frequent = Random(seed).sample(frequent, _MOST_WORDS)
     raw, standardized = (GeometryMeasure(embedder.layers, frequent) for _ in range(2))
     with reporter or Reporter(quiet=True) as progress:
         progress.start("geometry", len(sample), unit="text")
@@ -230,7 +230,7 @@ def _attention(
     return {"reason": "", "mixing": means, "num_sentences": len(short), "sentences": analyzed}
 
 
-def page(figures: dict[str, Any], model: str, data: str) -> str:
+def _page(figures: dict[str, Any], model: str, data: str) -> str:
     """Write the geometry of an encoder, of ``measure_geometry``, as HTML."""
     raw, attention = figures["raw"], figures["attention"]
 
@@ -261,7 +261,7 @@ def page(figures: dict[str, Any], model: str, data: str) -> str:
     note = ATTENTION_NOTE
     if attention["reason"]:
         note = f"There is no analysis of attention: {attention['reason']}."
-    table = Table("Raw vectors", *_layer_table(figures))
+    table = PageTable("Raw vectors", *_layer_table(figures))
     sections = [Section("Layers", [LAYERS_NOTE, note], charts, [table])]
     for sentence in attention["sentences"]:
         tokens, num_layers, tables = sentence["tokens"], len(sentence["norms"]), []
@@ -275,7 +275,7 @@ def page(figures: dict[str, Any], model: str, data: str) -> str:
                     for token, row in zip(tokens, sentence[name][layer - 1], strict=True)
                 ]
                 bars = range(1, len(tokens) + 1)
-                tables.append(Table(f"{caption} of layer {layer}", ["", *tokens], rows, bars))
+                tables.append(PageTable(f"{caption} of layer {layer}", ["", *tokens], rows, bars))
         note = "Each row reads from the columns, in fractions of the row."
         sections.append(Section(sentence["text"], [note], tables=tables))
     return page_of(
@@ -318,7 +318,7 @@ def print_geometry(command: Geometry) -> None:
         name=f"--data {command.data}",
     )
     text = json.dumps(figures, ensure_ascii=False)
-    command.write(lambda: page(figures, command.model, command.data), text)
+    command.write(lambda: _page(figures, command.model, command.data), text)
     if command.format == "json":
         show(text)
         return

@@ -46,13 +46,13 @@ from finetune.types import (
 
 Measure = Literal["label", "number", "ranking"]
 
-METRICS: Mapping[Measure, str] = {
+_METRICS: Mapping[Measure, str] = {
     "label": "accuracy",
     "number": "spearman_all",
     "ranking": "ranking_accuracy",
 }
 """The metric that selects the best model, by the gold of the validation split."""
-ROWS = 1024
+_ROWS = 1024
 """Rows of the matrix of cosines to compute at a time."""
 
 
@@ -74,7 +74,7 @@ class SentenceState(TaskState):
     @property
     def metric(self) -> str:
         """Name of the metric that selects the best model."""
-        return self.config.metric or METRICS[self.measure]
+        return self.config.metric or _METRICS[self.measure]
 
 
 def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> DataError:
@@ -306,8 +306,8 @@ def ranking_scores(
     )
     answered = csr_array((np.ones(len(texts), dtype=bool), (text_ids, answer_ids)))
     ranks = np.empty(len(texts))
-    for start in range(0, len(texts), ROWS):
-        rows = slice(start, start + ROWS)
+    for start in range(0, len(texts), _ROWS):
+        rows = slice(start, start + _ROWS)
         cosines = queries[rows] @ candidates[first].T
         answer = np.take_along_axis(cosines, answer_ids[rows, None], axis=1)
         rivals = (cosines >= answer) & ~answered[text_ids[rows]].toarray()

@@ -34,7 +34,7 @@ from finetune.types import TextExample, TextPrediction, UserError, quantity
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Similarity
 
-ROLES = (*texts.ROLES, *texts.TARGET_ROLES)
+_ROLES = (*texts.ROLES, *texts.TARGET_ROLES)
 LEAST_PAIRS = 3
 """Pairs from which a correlation is computed."""
 NUM_LINES = 1000
@@ -63,10 +63,10 @@ def read_similarity(
     """Read one split of a data set of pairs.
 
     ``spec`` is a file, a folder, ``test=FILE`` or a hub data set, as for training. The split is by
-    default the only one, else test. ``columns`` are the columns by role (``ROLES``) if they have no
+    default the only one, else test. ``columns`` are the columns by role if they have no
     usual names. Raise DataError with file and line if the data cannot be read.
     """
-    columns = check_columns(columns, ROLES)
+    columns = check_columns(columns, _ROLES)
     options = ReadOptions(columns, texts.HEADER_NAMES)
     source = resolve(spec)
     wanted = [split] if split else None
@@ -238,7 +238,7 @@ def correlations(
     return scores
 
 
-def compare(command: Similarity) -> None:
+def run_similarity(command: Similarity) -> None:
     """Print the scores of the command, or the cosines of pairs without gold."""
     if command.data is None:
         data = SimilarityData(

@@ -24,7 +24,7 @@ from finetune.types import Example, TextExample, UserError, quantity
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Embed
 
-ROWS = 4096
+_ROWS = 4096
 """Rows of a row group of Parquet files."""
 
 
@@ -96,7 +96,7 @@ def write_vectors(
             columns |= {"start": pyarrow.int64(), "end": pyarrow.int64(), "vector": vectors}
             schema = pyarrow.schema(columns)
             with parquet.ParquetWriter(file, schema) as writer:
-                while group := list(islice(rows, ROWS)):
+                while group := list(islice(rows, _ROWS)):
                     content = [
                         {**row, "id": str(row["id"]), "vector": vector.tolist()}
                         for row, vector in group

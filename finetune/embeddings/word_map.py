@@ -18,7 +18,7 @@ from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.reporting.charts import NUM_COLORS, chart
-from finetune.reporting.rendering import Section, Table, page_of
+from finetune.reporting.rendering import PageTable, Section, page_of
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
 
@@ -32,9 +32,9 @@ PERPLEXITY = 30.0
 """Perplexity of t-SNE for 300 points or more; a tenth of fewer points, and at least 5."""
 NUM_NEIGHBORS = 5
 """Neighbors that the trustworthiness of a map is measured with."""
-CHUNK = 32
+_CHUNK = 32
 """Contexts embedded at a time: the vectors of all their words in all layers are in memory."""
-COLUMNS = {"layer": "layer", "purity": "1-NN purity", "trustworthiness": "trustworthiness"}
+_COLUMNS = {"layer": "layer", "purity": "1-NN purity", "trustworthiness": "trustworthiness"}
 _TIE = 1e-6
 
 
@@ -148,7 +148,7 @@ def labeled_rows(words: Sequence[str], labels: Sequence[str | None]) -> list[int
     return [number for number, key in pairs if key in legal and num_labels[key[0]] > 1]
 
 
-def majority(words: Sequence[str], labels: Sequence[str | None]) -> float | None:
+def majority_sense(words: Sequence[str], labels: Sequence[str | None]) -> float | None:
     """Compute the fraction of scored occurrences with the main label of their word."""
     rows = labeled_rows(words, labels)
     main: Counter[str] = Counter()
@@ -163,8 +163,8 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     rows: list[Array] = []
     with Reporter() as progress:
         progress.start("embedding", len(occurrences), unit="text")
-        for start in range(0, len(occurrences), CHUNK):
-            chunk = occurrences[start : start + CHUNK]
+        for start in range(0, len(occurrences), _CHUNK):
+            chunk = occurrences[start : start + _CHUNK]
             embeddings = embedder.encode(use.words for use in chunk)
             for use, embedding in zip(chunk, embeddings, strict=True):
                 rows.append(embedding.vectors[use.start : use.end].mean(0))
@@ -176,7 +176,7 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
             vectors, method=command.method, seed=command.seed, done=progress.update
         )
     words, labels = [use.word for use in occurrences], [use.label for use in occurrences]
-    baseline = majority(words, labels)
+    baseline = majority_sense(words, labels)
     figures: dict[str, Any] = {
         "model": command.model,
         "method": command.method,
@@ -198,13 +198,13 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
         ],
     }
     text = json.dumps(figures, ensure_ascii=False)
-    command.write(lambda: page(figures, points, baseline), text)
+    command.write(lambda: _page(figures, points, baseline), text)
     print_table(*_table(figures["scores"]))
     if baseline is not None:
         show(f"(always the main label of the word: 1-NN purity {baseline:.4f})")
 
 
-def page(figures: dict[str, Any], points: Array, baseline: float | None) -> str:
+def _page(figures: dict[str, Any], points: Array, baseline: float | None) -> str:
     """Write the page of an embedding plot as HTML, from its figures and all digits of points."""
     notes = ["Trustworthiness says how well the map keeps the 5 nearest neighbors (1 is best)."]
     if baseline is not None:
@@ -234,8 +234,8 @@ def page(figures: dict[str, Any], points: Array, baseline: float | None) -> str:
         "word map",
         ", ".join(words),
         [
-            Section("Map", notes, charts, [Table("Scores", *_table(figures["scores"]))]),
-            Section("Occurrences", tables=[Table("Texts", ["id", "label", "text"], texts)]),
+            Section("Map", notes, charts, [PageTable("Scores", *_table(figures["scores"]))]),
+            Section("Occurrences", tables=[PageTable("Texts", ["id", "label", "text"], texts)]),
         ],
         about=f"{len(occurrences):,} occurrences, encoded by {figures['model']}, projected by "
         f"{figures['method']} with seed {figures['seed']}. Each point is one occurrence; near "
@@ -245,5 +245,5 @@ def page(figures: dict[str, Any], points: Array, baseline: float | None) -> str:
 
 
 def _table(scores: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    known = [name for name in COLUMNS if scores[0][name] is not None]
-    return [COLUMNS[name] for name in known], [[row[name] for name in known] for row in scores]
+    known = [name for name in _COLUMNS if scores[0][name] is not None]
+    return [_COLUMNS[name] for name in known], [[row[name] for name in known] for row in scores]

@@ -19,7 +19,7 @@ from finetune.data.files import read_lines
 POS_OF_TYPE = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The part of speech of each type in sense keys; 5 is a satellite adjective."""
 DATA_FILES = {"NOUN": "data.noun", "VERB": "data.verb", "ADJ": "data.adj", "ADV": "data.adv"}
-INDEX = "index.sense"
+_INDEX = "index.sense"
 ENDINGS = {
     "NOUN": "s: ses:s ves:f xes:x zes:z ches:ch shes:sh men:man ies:y",
     "VERB": "s: ies:y es:e es: ed:e ed: ing:e ing:",
@@ -126,12 +126,12 @@ def read_inventory(folder: str | Path | None) -> Inventory:
     if folder is None:
         return Inventory(Path(), {}, {})
     folder = local_path(folder)
-    path = folder / INDEX
+    path = folder / _INDEX
     if not path.is_file():
-        problem = "no such folder" if not folder.is_dir() else f"no {INDEX} in it"
+        problem = "no such folder" if not folder.is_dir() else f"no {_INDEX} in it"
         raise DataError(
             f"--inventory {folder}: {problem}: name a folder with WordNet's database files "
-            f"({INDEX}; data.noun, data.verb, data.adj and data.adv for glosses)."
+            f"({_INDEX}; data.noun, data.verb, data.adj and data.adv for glosses)."
         )
     numbered: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     offsets = {}

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from finetune.embeddings.commands import Similarity
 
 THRESHOLD_FILE = "threshold.json"
-SPLITS = ("train", "validation", "test")
+_SPLITS = ("train", "validation", "test")
 USED = (
     *("model", "data", "columns", "encoding", "layers", "pooling", "standardize"),
     *("threshold", "out", "encoder"),
@@ -116,7 +116,7 @@ def fit_threshold(command: Similarity) -> None:
     )
     splits = {
         split: read_similarity(command.data, split=split, **command.reading).pairs
-        for split in SPLITS
+        for split in _SPLITS
         if split in files
     }
     labeled = [pair for pair in splits["train"] if pair.label is not None]

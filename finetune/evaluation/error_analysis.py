@@ -55,7 +55,7 @@ TITLES = {
 NOTHING = "(nothing)"
 """In a confusion matrix of spans: no span corresponds."""
 AROUND = 12  # words of an excerpt on each side of an error
-MOST_CHARACTERS = 200  # of the excerpt of a text
+_MOST_CHARACTERS = 200  # of the excerpt of a text
 
 
 class Mistake(NamedTuple):
@@ -85,7 +85,7 @@ class ErrorCase:
         if self.mistake.words is not None:
             return excerpt(self.example.words, *self.mistake.words)
         line = " ".join(self.example.line().split())
-        return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
+        return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}…"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, with the id in the data."""

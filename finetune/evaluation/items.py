@@ -287,7 +287,7 @@ def right_by_group(items: Items, names: Iterable[str], order: Sequence[str], uni
 
 # --- The interface of a type ----------------------------------------------------------------------
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 
 
 def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
@@ -312,11 +312,11 @@ class PredictionType:
     items: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Items] | None = None
     """From gold and predicted values, and predictions with scores, to the decisions; None if
     ``settled`` adds them."""
-    parse: Callable[[Row, str, Any], Any]
+    parse: Callable[[_Row, str, Any], Any]
     """From a row, its place and its example to the prediction: the inverse of its ``to_dict()``."""
     read_gold: Callable[[str | DataFile, GoldSource], Sequence[Any]]
     """From a file to its examples with gold."""
-    gold_of_row: Callable[[int, str, Row], Any]
+    gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the place and the content of a row to the example that it holds."""
     asked: Callable[[Any], object] = lambda example: tuple(example.texts())
     """From an example to its content without gold."""
@@ -445,7 +445,7 @@ def known_or_nan(value: Any) -> float:
     return math.nan if known is None else known
 
 
-def withheld_in(row: Row) -> dict[str, Any]:
+def withheld_in(row: _Row) -> dict[str, Any]:
     """Return the answers from which the model of a row abstained."""
     return {} if row.get("withheld") is None else {"withheld": row["withheld"]}
 

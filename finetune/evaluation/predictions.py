@@ -47,11 +47,11 @@ from finetune.types import (
     quantity,
 )
 
-Row = tuple[str, dict[str, Any]]
+_Row = tuple[str, dict[str, Any]]
 """The ``file:line`` of a line of predictions, and its JSON object."""
 
 
-class Gold(NamedTuple):
+class GoldLabels(NamedTuple):
     """Examples with gold, and the name of the file they are from."""
 
     name: str
@@ -93,7 +93,7 @@ class PredictionFile:
     """The lines of a prediction file: one JSON object for each example with its ``file:line``."""
 
     path: Path
-    rows: Sequence[Row]
+    rows: Sequence[_Row]
 
     def __str__(self) -> str:
         return str(self.path)
@@ -114,7 +114,7 @@ class PredictionFile:
         """The ids of the rows; None without ids."""
         return _ids([(row.get("id"), where) for where, row in self.rows])
 
-    def tables(self, gold: Gold, type: PredictionType) -> tuple[Tables, str]:
+    def tables(self, gold: GoldLabels, type: PredictionType) -> tuple[Tables, str]:
         """Return the tables of the predictions with gold, and what aligned them: id or position."""
         if type.without_gold and all(type.gold(each) is None for each in gold.examples):
             raise DataError(f"{gold.name}: {type.without_gold}")
@@ -127,7 +127,7 @@ class PredictionFile:
             return type.tables_of(examples, predictions), by
         return type.tables_of_file(examples, predictions, (str(self), gold.name)), by
 
-    def _pairs(self, gold: Gold, type: PredictionType) -> tuple[list[tuple[Row, Any]], str]:
+    def _pairs(self, gold: GoldLabels, type: PredictionType) -> tuple[list[tuple[_Row, Any]], str]:
         # by id if both sides have ids, else by position; systems may leave out examples without
         # words or gold
         words = [bool(type.asked(each)) for each in gold.examples]
@@ -141,7 +141,7 @@ class PredictionFile:
         if keys is not None and own is not None:
             places = [example.where for example in gold.examples]
             required = [False] * len(keys) if type.may_leave_out else needed
-            left_out: Row | None = ("", {}) if type.may_leave_out else None
+            left_out: _Row | None = ("", {}) if type.may_leave_out else None
             indices = self.indices_of(keys, places, gold.name, required)
             rows = (left_out if index is None else self.rows[index] for index in indices)
             return [(row, e) for row, e in zip(rows, gold.examples, strict=True) if row], "id"
@@ -247,7 +247,7 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
     return row
 
 
-def _column_rows(file: DataFile) -> list[Row]:
+def _column_rows(file: DataFile) -> list[_Row]:
     columns = None if file.format == "conllu" else {"tags": "-1"}
     return [
         (
@@ -280,7 +280,7 @@ _TYPES: dict[str, Any] = {
 """The types of the keys of a line, except prediction and gold."""
 
 
-def _answers_by_id(file: DataFile) -> list[Row]:
+def _answers_by_id(file: DataFile) -> list[_Row]:
     if not uncompressed_name(Path(file.name)).endswith(".json"):
         return []
     lines = file.peek(sys.maxsize)
@@ -351,13 +351,13 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         source = replace(source, usual_columns=known)
     vocabulary = None
     if source.gold is not None:
-        gold = Gold(source.gold, type.read_gold(source.gold, source))
+        gold = GoldLabels(source.gold, type.read_gold(source.gold, source))
     else:
         if source.columns and source.train is None:
             role, name = next(iter(source.columns.items()))
             raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
         file = _file_with_gold(files)
-        gold = Gold(str(file), file.gold(type))
+        gold = GoldLabels(str(file), file.gold(type))
         vocabulary = TrainingVocabulary.load(file.path.parent)
     if source.train is not None:
         if not type.tells_seen:

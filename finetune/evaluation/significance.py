@@ -38,7 +38,7 @@ ALPHA = 0.05
 """Significance level of the tests; intervals contain 1 - ALPHA of the resamples."""
 Z = 1.959963984540054
 """The quantile 1 - ALPHA / 2 of the normal distribution."""
-FEWEST = 10
+_FEWEST = 10
 """Right and wrong units from which the interval of a rate is the bootstrap's alone."""
 UNLIMITED = (-math.inf, math.inf)
 """The range of an unbounded metric."""
@@ -429,7 +429,7 @@ def _estimate(
     (means,), _ = _trained_again([observed], [resampled], seed)
     value, low, high = _interval(float(observed.mean()), means)
     units = runs[0].num_units
-    rare = all(run.is_rate for run in runs) and min(value, 1 - value) * units < FEWEST
+    rare = all(run.is_rate for run in runs) and min(value, 1 - value) * units < _FEWEST
     if limits == (0.0, 1.0) and (rare or low == high):
         squared = Z**2 / units
         middle = (value + squared / 2) / (1 + squared)

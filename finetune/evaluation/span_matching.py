@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from finetune.types import Span
 
-KINDS = ("correct", "type", "boundary", "boundary and type", "false positive", "miss")
+MATCHES = ("correct", "type", "boundary", "boundary and type", "false positive", "miss")
 """Kinds of pairs, which are correct or wrong in type, in boundaries, or in both."""
 
 _SAME_PLACE = {"correct": 1.0, "type": 1.0}
@@ -34,7 +34,7 @@ class Match(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return one of ``KINDS``."""
+        """Return one of ``MATCHES``."""
         if self.gold is None:
             return "false positive"
         if self.predicted is None:
@@ -82,4 +82,4 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
     gold, predicted = pair
     shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
     others = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
-    return KINDS.index(Match(gold, predicted).kind), -shared, others, gold, predicted
+    return MATCHES.index(Match(gold, predicted).kind), -shared, others, gold, predicted

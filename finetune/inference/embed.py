@@ -37,9 +37,9 @@ CHUNK_BYTES = 2**27
 """Bytes of vectors from which a chunk of inputs takes no more."""
 
 Unit = Literal["text", "word", "subword"]
-Pooling = Literal["mean", "first", "max"]
+_Pooling = Literal["mean", "first", "max"]
 Combination = Literal["mean", "sum", "none"]
-Array = np.ndarray[Any, np.dtype[Any]]
+_Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Embedding:
     """The id in the data if there is one, else the index of the input."""
     units: tuple[str, ...]
     """The text, the words or the subwords [U]."""
-    vectors: Array
+    vectors: _Array
     """float32 [U, H]; with ``combine="none"`` [U, L', H] for L' layers."""
     offsets: tuple[tuple[int, int], ...] | None = None
     """Characters (start, end) of each unit in the input, if that is a text."""
@@ -70,7 +70,7 @@ class _WindowVectors(NamedTuple):
 
     first: int
     num_tokens: int
-    vectors: Array
+    vectors: _Array
 
 
 class Embedder:
@@ -111,7 +111,7 @@ class Embedder:
         unit: Unit = "text",
         layers: str | Sequence[int] = "last",
         combine: Combination = "mean",
-        pooling: Pooling | None = None,
+        pooling: _Pooling | None = None,
         normalize: bool = False,
         max_length: int | None = None,
         batching: Batching = "auto",
@@ -124,7 +124,7 @@ class Embedder:
         )
         self.encoder.to(self.device).eval()
         self.unit, self.combine, self.normalize = unit, combine, normalize
-        self.pooling: Pooling = pooling or "mean"
+        self.pooling: _Pooling = pooling or "mean"
         self.layers = _layer_numbers(layers, self.encoder.num_layers + 1)
         self.max_length = self.tokenizer.max_length(self.encoder.max_length, max_length)
         self.max_tokens = max_tokens
@@ -255,11 +255,11 @@ class Embedder:
             yield Embedding(each.id, each.units, self._scaled(vectors), each.offsets)
         return read
 
-    def _scaled(self, vectors: Array) -> Array:
+    def _scaled(self, vectors: _Array) -> _Array:
         if not self.normalize:
             return vectors
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-        scaled: Array = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        scaled: _Array = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
         return scaled
 
     def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[TokenSequence]:
@@ -284,14 +284,14 @@ class Embedder:
         by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
         return list(map(_WindowVectors, batch.window, batch.lengths, by_sequence))
 
-    def _joined(self, parts: Sequence[_WindowVectors]) -> Array:
+    def _joined(self, parts: Sequence[_WindowVectors]) -> _Array:
         if self.unit != "text":
             return np.concatenate([part.vectors for part in parts])
         if self.pooling == "first":
             return parts[0].vectors
         stacked = np.stack([part.vectors for part in parts])
         if self.pooling == "max":
-            joined: Array = stacked.max(0)
+            joined: _Array = stacked.max(0)
         else:
             joined = np.average(stacked, axis=0, weights=[part.num_tokens for part in parts])
         return joined.astype(np.float32)
@@ -303,7 +303,7 @@ class WordSettings:
 
     model: str
     layers: str | tuple[int, ...] = "last"
-    pooling: Pooling = "mean"
+    pooling: _Pooling = "mean"
     max_length: int | None = None
 
     @classmethod

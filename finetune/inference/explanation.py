@@ -24,7 +24,7 @@ from finetune.tasks.base import Task
 from finetune.tasks.explained import Explained
 from finetune.types import LabelSpan, TextExample, TokenExample, UserError
 
-CHUNK = 256
+_CHUNK = 256
 """Number of shortened examples that are encoded at a time."""
 
 
@@ -177,7 +177,7 @@ def label_scores(
     device: torch.device,
 ) -> Array:
     """Return the scores of D labels in each of N examples, means over windows: [N, D]."""
-    parts = [_scores(task, model, part, labels, device) for part in chunks(examples, CHUNK)]
+    parts = [_scores(task, model, part, labels, device) for part in chunks(examples, _CHUNK)]
     return np.concatenate(parts)
 
 

@@ -23,7 +23,7 @@ from finetune.config.tasks import default_max_tokens
 from finetune.models.encoder import Encoder
 from finetune.models.graphs import replayed_predictions
 from finetune.models.master_weights import casting
-from finetune.models.shapes import Shape
+from finetune.models.shapes import RowShape
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
@@ -190,7 +190,9 @@ def forward_passes(
     made = (batch_of(group) for group in groups)
     batches = ahead(made) if len(groups) > 1 else made
     encoder = model if isinstance(model, Encoder) else model.encoder
-    rows = [Shape(int(of.sum()), len(of), int(of.max())) for of in map(lengths.__getitem__, groups)]
+    rows = [
+        RowShape(int(of.sum()), len(of), int(of.max())) for of in map(lengths.__getitem__, groups)
+    ]
     replaying = replayed_predictions(encoder, rows)
     in_precision = casting(model, precision, device)
     with torch.no_grad(), in_precision, replaying, contextlib.closing(batches):

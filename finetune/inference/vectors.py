@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from finetune.evaluation.decisions import Choice
-from finetune.evaluation.decisions.sets import conformal_quantile, needed
+from finetune.evaluation.decisions.sets import conformal_quantile, fewest_for_level
 from finetune.inference.loop import forward_passes, precision_on, without_blank
 from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.batching import pack
@@ -136,15 +136,15 @@ class TrainingVectors:
             ) from error
 
 
-def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray]:
+def vectors_of_run(task: Task, model: Path, split: str) -> dict[str, np.ndarray]:
     """Return the vectors [N, H] of the examples of each split that a model was trained on.
 
     Raises:
         UserError: The data are gone or have changed, or have no split ``needed``.
     """
     data = run_data(task, model, "--unlike compares with its training data")
-    if not len(data.splits.get(needed, ())):
-        raise UserError(f"{data.name}: --unlike needs a {needed} split: train with one.")
+    if not len(data.splits.get(split, ())):
+        raise UserError(f"{data.name}: --unlike needs a {split} split: train with one.")
     accelerator = make_accelerator()
     head = model_to_device(task.model(model), accelerator.device)
     cast_weights(head, precision_on(task, accelerator.device))
@@ -169,7 +169,7 @@ def largest_distance(distances: np.ndarray, rate: float) -> float:
     if found is None:
         raise UserError(
             f"--unlike {rate:g}: {quantity(len(distances), 'example')}, where "
-            f"{needed(1 - rate):,} are needed: add some, or raise the rate."
+            f"{fewest_for_level(1 - rate):,} are needed: add some, or raise the rate."
         )
     return math.ceil(found * 1e4) / 1e4
 

@@ -24,7 +24,7 @@ from finetune.models.dropout import dropout
 from finetune.models.packing import Group, PackedLayout
 from finetune.runtime.device import to_device
 
-MAX_WASTE_ON_DEVICE = 1.0
+_MAX_WASTE_ON_DEVICE = 1.0
 """Padding in attention on a GPU, as a fraction of the tokens: calls cost more than rows there."""
 
 
@@ -32,7 +32,7 @@ RelativePositions = tuple[Tensor, Tensor | None]
 """Embeddings [R, H], and the row of each distance -(L-1) .. L-1 (None: one each, in order)."""
 
 
-def unsupported_reason(model: Any) -> str:
+def _unsupported_reason(model: Any) -> str:
     """Return why a model cannot run here; empty if it can."""
     from transformers import DebertaModel, DebertaV2Model
 
@@ -66,7 +66,7 @@ def forward(
     ``inputs_embeds`` [1, T, E] are read in place of ``input_ids``.
     """
     if position_ids.device.type != "cpu":
-        layout = dataclasses.replace(layout, max_waste=MAX_WASTE_ON_DEVICE)
+        layout = dataclasses.replace(layout, max_waste=_MAX_WASTE_ON_DEVICE)
     hidden = model.embeddings(
         input_ids=input_ids,
         position_ids=position_ids,

@@ -56,7 +56,7 @@ from finetune.models.padding import (
     restore_order,
     unpad,
 )
-from finetune.models.shapes import Shape
+from finetune.models.shapes import RowShape
 from finetune.types import Batch, UserError
 
 ABOVE = ("pooler.", f"{BILSTM}.")
@@ -179,7 +179,7 @@ class Encoder(nn.Module):
                 _check_range("segment id", batch.segment_ids, self.num_segments)
 
     def packed_inputs(
-        self, batch: Batch, vectors: Tensor | None = None, shape: Shape | None = None
+        self, batch: Batch, vectors: Tensor | None = None, shape: RowShape | None = None
     ) -> dict[str, Any]:
         """Return the keyword arguments of the model's forward pass for one packed row [1, T].
 
@@ -293,7 +293,7 @@ class Encoder(nn.Module):
         layers: Sequence[int] = (),
         vectors: Tensor | None = None,
         *,
-        shape: Shape | None = None,
+        shape: RowShape | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> list[Tensor]:
         """Return the last hidden states [T, H] of a packed row, and those of ``layers``.

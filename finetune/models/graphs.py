@@ -34,9 +34,9 @@ from finetune.models.recording import (
     Passes,
     PassKey,
     Recorder,
-    require_equal,
+    require_equal_tensors,
 )
-from finetune.models.shapes import RowShapes, Shape, with_fillers
+from finetune.models.shapes import RowShape, RowShapes, with_fillers
 from finetune.types import Batch
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class EncoderGraphs:
 
         None if no shape holds the batch.
         """
-        shape = None if self.shapes is None else self.shapes.shape_of(Shape.of(batch))
+        shape = None if self.shapes is None else self.shapes.shape_of(RowShape.of(batch))
         if shape is None or self.fillers_are_wrong:
             return None
         if self.encoder.num_segments > 1 and batch.segment_ids is None:
@@ -125,7 +125,7 @@ class EncoderGraphs:
         recording.forward()
         return [state[:num_tokens].clone() for state in recording.states]
 
-    def shapes_of_predictions(self, rows: Sequence[Shape]) -> RowShapes:
+    def shapes_of_predictions(self, rows: Sequence[RowShape]) -> RowShapes:
         """Choose shapes for the rows of predictions, or keep the last ones if they suit, too."""
         shapes, last = RowShapes.of(rows, num_sizes=NUM_SIZES_OF_PREDICTIONS), self.predictions
         more = 0.05 * sum(row.num_tokens for row in rows)
@@ -142,7 +142,7 @@ class EncoderGraphs:
         return self.predictions
 
     def _recording(
-        self, shape: Shape, layers: tuple[int, ...], batch: Batch, row: Batch
+        self, shape: RowShape, layers: tuple[int, ...], batch: Batch, row: Batch
     ) -> _Recording | None:
         recorder, device = self.recorder, self.anchor.device.type
         if recorder is None or (self.waiting is not None and self.waiting() is not None):
@@ -204,10 +204,10 @@ class EncoderGraphs:
         passes.live.clear()  # their memory is free for the next recording
         recorder.random.set_rng_state(random_state)
         forward()
-        require_equal(states, first[0], second[0])
+        require_equal_tensors(states, first[0], second[0])
         for times, replay in enumerate(backward.values(), 1):
             replay()
-            require_equal(
+            require_equal_tensors(
                 buffers, *([g.float() * times for g in each[1]] for each in (first, second))
             )
         for buffer, values in zip(buffers, before, strict=True):
@@ -246,7 +246,7 @@ def _tensors(row: Batch) -> list[Tensor]:
     return tensors if row.segment_ids is None else [*tensors, row.segment_ids]
 
 
-def unsupported_reason(encoder: Encoder) -> str:
+def reason_to_run_plainly(encoder: Encoder) -> str:
     """Return why an encoder has no rows of fixed shapes now; empty if it has."""
     if encoder.model.device.type != "cuda":
         return "there is no GPU"
@@ -268,12 +268,12 @@ def reason_of_model(encoder: Encoder) -> str:
 
 
 @contextlib.contextmanager
-def replayed_predictions(encoder: Encoder, rows: Sequence[Shape]) -> Iterator[None]:
+def replayed_predictions(encoder: Encoder, rows: Sequence[RowShape]) -> Iterator[None]:
     """Context in which an encoder computes rows of these sizes without gradients.
 
     On a GPU their passes are replayed. Recordings stay for later rows of similar sizes.
     """
-    if unsupported_reason(encoder) or not rows:
+    if reason_to_run_plainly(encoder) or not rows:
         yield
         return
     if encoder.graphs is None:
@@ -289,7 +289,7 @@ def replayed_predictions(encoder: Encoder, rows: Sequence[Shape]) -> Iterator[No
 @contextlib.contextmanager
 def replayed_training(
     encoder: Encoder,
-    rows: Callable[[], Sequence[Shape]],
+    rows: Callable[[], Sequence[RowShape]],
     num_steps: int,
     masters: MasterWeights | None = None,
     report: Callable[[str], object] = print,
@@ -304,7 +304,7 @@ def replayed_training(
         report: Gets a sentence if graphs cannot be used.
     """
     before = encoder.graphs
-    if not unsupported_reason(encoder):
+    if not reason_to_run_plainly(encoder):
         recorder = new_recorder() if num_steps >= FEWEST_STEPS else None
         shapes, gradients = RowShapes.of(rows()), GradientBuffers(masters)
         encoder.graphs = EncoderGraphs(encoder, shapes, recorder, gradients, report)
@@ -322,7 +322,7 @@ def new_recorder() -> Recorder | None:
 def use_of_graphs(encoder: Encoder) -> str:
     """Return how the passes of an encoder in training run, for the record of a run."""
     if (graphs := encoder.graphs) is None:
-        return f"not used: {unsupported_reason(encoder)}"
+        return f"not used: {reason_to_run_plainly(encoder)}"
     if number := sum(key.has_gradients or key.training for key in graphs.recordings):
         return f"used for {number} shapes"
     return f"not used: {graphs.reason or 'turned off, or too few steps'}"

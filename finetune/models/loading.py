@@ -35,7 +35,7 @@ microsoft/deberta-v3-xsmall microsoft/deberta-v3-small microsoft/deberta-v3-base
 microsoft/deberta-v3-large microsoft/mdeberta-v3-base microsoft/deberta-base
 microsoft/deberta-large microsoft/mpnet-base
 """
-ALIASES: dict[str, str] = {
+MODEL_ALIASES: dict[str, str] = {
     **{hub_id.partition("/")[2]: hub_id for hub_id in _HUB_IDS.split()},
     "modernbert-base": "answerdotai/ModernBERT-base",
     "modernbert-large": "answerdotai/ModernBERT-large",
@@ -85,7 +85,7 @@ def resolve_model(name: str) -> str:
         if (folder := Path(location) / "model").is_dir():
             return str(folder)
     short, at, revision = name.partition("@")
-    return ALIASES.get(short.lower(), short) + at + revision
+    return MODEL_ALIASES.get(short.lower(), short) + at + revision
 
 
 def is_hub_id(name: str) -> bool:
@@ -184,8 +184,8 @@ def _hub_errors(name: str) -> Iterator[None]:
         yield
     except HubError as error:
         given, place, advice = name.partition("@")[0], "", ""
-        known = {short.lower() for pair in ALIASES.items() for short in pair}
-        hint = "" if given.lower() in known else did_you_mean(given, ALIASES)
+        known = {short.lower() for pair in MODEL_ALIASES.items() for short in pair}
+        hint = "" if given.lower() in known else did_you_mean(given, MODEL_ALIASES)
         if error.reason == "missing":
             place = f"model {name!r} is neither a local folder nor on the model hub: "
         elif error.reason in ("unreachable", "failed"):

@@ -20,12 +20,12 @@ from finetune.models.adapters import MaskedLinear
 from finetune.models.encoder import Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.crf import LinearChainCrf
-from finetune.runtime.device import TYPES, autocast
+from finetune.runtime.device import DTYPES, autocast
 
 FLOAT32_MODULES = (nn.RNNBase, LinearChainCrf, MaskedLinear)
 """Modules whose own parameters stay float32: cuDNN copies weights of recurrent layers, scores of
 transitions add up over a sentence, and bfloat16 is too coarse for the thresholds of masks."""
-ALIGNMENT = 64
+_ALIGNMENT = 64
 """Each weight begins at a multiple of this in a flat tensor, so that vectorized loops round every
 number in the same way, however the tensor is divided."""
 
@@ -47,12 +47,12 @@ def half_weights(model: Any) -> list[nn.Parameter]:
 def cast_weights(model: Any, precision: str) -> None:
     """Cast the weights of a model that only predicts to its precision."""
     for weight in half_weights(model):
-        weight.data = weight.data.to(TYPES[precision])
+        weight.data = weight.data.to(DTYPES[precision])
 
 
 def casting(model: Any, precision: str, device: torch.device) -> Any:
     """Return autocast for a model whose weights are float32, else a context that does nothing."""
-    is_half = any(weight.dtype == TYPES[precision] for weight in model.parameters())
+    is_half = any(weight.dtype == DTYPES[precision] for weight in model.parameters())
     return autocast("fp32" if is_half else precision, device)
 
 
@@ -134,12 +134,12 @@ class MasterWeights:
             self.groups.append({**group, "params": [*masters, *plain]})
         for weight in half.values():  # frozen
             self._float32.append((weight, weight.data))
-            weight.data = weight.data.to(TYPES[precision])
+            weight.data = weight.data.to(DTYPES[precision])
         self.filled = [False] * len(self.working)
         self._filled_before = list(self.filled)
 
     def _flatten(self, weights: Mapping[str, nn.Parameter]) -> Tensor:
-        sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights.values()]
+        sizes = [-(-weight.numel() // _ALIGNMENT) * _ALIGNMENT for weight in weights.values()]
         master = torch.zeros(sum(sizes), device=next(iter(weights.values())).device)
         first = len(self.working)
         numbers = range(first, first + len(weights))

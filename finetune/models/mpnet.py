@@ -16,12 +16,12 @@ from transformers.modeling_outputs import BaseModelOutput
 from finetune.models.attention import attend_in_groups
 from finetune.models.packing import PackedLayout
 
-MAX_WASTE = 0.15
+_MAX_WASTE = 0.15
 """Padding in attention on the CPU, as a fraction of the tokens: attention here is not fused, so
 that padding costs more than calls."""
 
 
-def unsupported_reason(model: Any) -> str:
+def _unsupported_reason(model: Any) -> str:
     """Return why a model cannot run here; empty if it can."""
     from transformers import MPNetModel
 
@@ -30,7 +30,7 @@ def unsupported_reason(model: Any) -> str:
     return ""
 
 
-def forward(
+def _forward(
     model: Any,
     *,
     position_ids: Tensor,
@@ -47,7 +47,7 @@ def forward(
         input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds
     )[0]  # [T, H]
     if position_ids.device.type == "cpu":
-        layout = dataclasses.replace(layout, max_waste=MAX_WASTE)
+        layout = dataclasses.replace(layout, max_waste=_MAX_WASTE)
     longest = max(group.longest for group in layout.groups)
     bias = model.encoder.compute_position_bias(hidden.new_empty(1, longest))[0]  # [A, L, L]
     biases = []

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from finetune.models.shapes import Shape, with_fillers
+from finetune.models.shapes import RowShape, with_fillers
 from finetune.runtime.device import to_device
 from finetune.types import Batch
 
@@ -25,7 +25,7 @@ MAX_WASTE = 0.5
 short sequences; many small groups cost calls."""
 MAX_WASTE_ON_DEVICE = 3.0
 """The same on a GPU, where calls cost more than rows: one group holds most batches."""
-MULTIPLE = 16
+TOKEN_MULTIPLE = 16
 """The padded length of a group is a multiple of this: rows of a softmax then fill the vector
 registers of a CPU, and torch compiles kernels for few shapes."""
 
@@ -59,7 +59,7 @@ class PackedLayout:
     cu_seqlens: Tensor  # cumulative lengths [N+1], int32, on the device
     lengths: tuple[int, ...]  # may have 0; empty if only the device knows them
     max_waste: float = MAX_WASTE
-    shape: Shape | None = None  # of a row that is filled up to it
+    shape: RowShape | None = None  # of a row that is filled up to it
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -92,10 +92,10 @@ class PackedLayout:
             raise RuntimeError("attention reads the lengths of sequences on the host")
         ends = torch.tensor(self.lengths).cumsum(0)
         groups = []
-        for members in group_by_length(self.lengths, self.max_waste, MULTIPLE):
+        for members in group_by_length(self.lengths, self.max_waste, TOKEN_MULTIPLE):
             lengths = torch.tensor([self.lengths[member] for member in members])[:, None]
             begin = ends[members][:, None] - lengths
-            offsets = torch.arange(round_up(int(lengths[-1]), MULTIPLE))
+            offsets = torch.arange(round_up(int(lengths[-1]), TOKEN_MULTIPLE))
             valid = offsets < lengths
             groups.append((torch.where(valid, begin + offsets, begin), valid))
         return groups
@@ -215,8 +215,8 @@ def with_round_size(batch: Batch, max_length: int | None = None) -> Batch:
     Words and targets stay as they are. ``max_length`` is the number of positions of the model.
     """
     num_tokens = len(batch.input_ids)
-    multiple = max(MULTIPLE, num_tokens // 32 & -MULTIPLE)
+    multiple = max(TOKEN_MULTIPLE, num_tokens // 32 & -TOKEN_MULTIPLE)
     filler = -num_tokens % (multiple if max_length is None else min(multiple, max_length))
     if not filler:
         return batch
-    return with_fillers(batch, Shape(num_tokens + filler, len(batch.lengths) + 1, filler))
+    return with_fillers(batch, RowShape(num_tokens + filler, len(batch.lengths) + 1, filler))

@@ -14,9 +14,9 @@ from finetune.models.packing import group_by_length
 from finetune.runtime.device import to_device
 from finetune.types import Batch
 
-MAX_WASTE = 0.15
+_MAX_WASTE = 0.15
 """Padding in a group as a fraction of its tokens, on the CPU."""
-MAX_WASTE_ON_DEVICE = 1.0
+_MAX_WASTE_ON_DEVICE = 1.0
 """The same on a GPU, where starting a forward pass costs more than computing padding."""
 
 
@@ -36,7 +36,7 @@ def length_groups(batch: Batch, max_waste: float | None = None) -> Iterator[Leng
     """
     device = batch.input_ids.device
     if max_waste is None:
-        max_waste = MAX_WASTE if device.type == "cpu" else MAX_WASTE_ON_DEVICE
+        max_waste = _MAX_WASTE if device.type == "cpu" else _MAX_WASTE_ON_DEVICE
     groups = list(group_by_length(batch.lengths, max_waste))
     if len(groups) == 1:
         sizes = len(batch.lengths), len(batch.input_ids)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from finetune.models.shapes import Shape
+from finetune.models.shapes import RowShape
 from finetune.types import Batch
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class GradientBuffers:
 class PassKey(NamedTuple):
     """What the kernels of a pass depend on, besides its tensors."""
 
-    shape: Shape
+    shape: RowShape
     layers: tuple[int, ...]
     has_gradients: bool
     training: bool
@@ -148,7 +148,7 @@ class Passes:
         """The last states, with their autograd graph."""
         self.above: list[Tensor] = []
 
-    def states(self, row: Batch, shape: Shape | None) -> list[Tensor]:
+    def states(self, row: Batch, shape: RowShape | None) -> list[Tensor]:
         """Compute the last hidden states [T, H] of a row, and those of layers."""
         device, (enabled, dtype) = row.input_ids.device.type, self.key.autocast
         # a cast that autocast keeps would be memory of the recording
@@ -218,7 +218,7 @@ def _norm(tensors: Sequence[Tensor]) -> Tensor:
     return norm
 
 
-def require_equal(
+def require_equal_tensors(
     replayed: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor]
 ) -> None:
     """Raise RuntimeError unless a replayed pass equals two equal plain ones.

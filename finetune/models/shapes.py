@@ -26,7 +26,7 @@ MULTIPLE = 32
 """Sizes of T are multiples of this."""
 
 
-class Shape(NamedTuple):
+class RowShape(NamedTuple):
     """The T and N of a packed row, and the longest length that a sequence has or may have."""
 
     num_tokens: int
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
     longest: int
 
     @classmethod
-    def of(cls, batch: Batch) -> Shape:
+    def of(cls, batch: Batch) -> RowShape:
         """Return the shape of a batch."""
         return cls(len(batch.input_ids), len(batch.lengths), batch.max_seqlen)
 
@@ -54,7 +54,9 @@ class RowShapes:
     longest: int
 
     @classmethod
-    def of(cls, rows: Sequence[Shape], longest: int = 0, num_sizes: int = NUM_SIZES) -> RowShapes:
+    def of(
+        cls, rows: Sequence[RowShape], longest: int = 0, num_sizes: int = NUM_SIZES
+    ) -> RowShapes:
         """Choose the sizes that hold the rows of a run with the fewest filling tokens.
 
         ``longest`` is the length of the run's longest sequence, where ``rows`` are a sample.
@@ -65,16 +67,16 @@ class RowShapes:
         gaps = np.diff([min(sizes[0], int(tokens.min())), *sizes])
         return cls(sizes, int(sequences.max() + -(-gaps.max() // longest)), longest)
 
-    def shape_of(self, row: Shape) -> Shape | None:
+    def shape_of(self, row: RowShape) -> RowShape | None:
         """Return the smallest shape that holds a row; None if none does."""
         size = next((size for size in self.sizes if size >= row.num_tokens), None)
         if size is None or row.longest > self.longest:
             return None
         most = (self.num_sequences - row.num_sequences) * self.longest
         held = most >= size - row.num_tokens
-        return Shape(size, self.num_sequences, self.longest) if held else None
+        return RowShape(size, self.num_sequences, self.longest) if held else None
 
-    def fillers(self, rows: Sequence[Shape]) -> float:
+    def fillers(self, rows: Sequence[RowShape]) -> float:
         """Return the number of tokens that fill rows; infinite if a row has no shape."""
         shapes = [self.shape_of(row) for row in rows]
         sizes = [math.inf if shape is None else shape.num_tokens for shape in shapes]
@@ -105,7 +107,7 @@ def best_sizes(tokens: np.ndarray, num_sizes: int) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def with_fillers(batch: Batch, shape: Shape) -> Batch:
+def with_fillers(batch: Batch, shape: RowShape) -> Batch:
     """Append filler sequences up to a shape, and empty ones after them; words stay as they are."""
     num_tokens, device = len(batch.input_ids), batch.input_ids.device
     filler, number = shape.num_tokens - num_tokens, shape.num_sequences - len(batch.lengths)

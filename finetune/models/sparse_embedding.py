@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from finetune.models.families import family_of
 from finetune.types import UserError
 
-BLOCK = 2**24
+_BLOCK = 2**24
 """Number of token ids to sort together."""
 
 
@@ -84,9 +84,9 @@ class SparseEmbeddings:
     def _rows(self, read: Iterable[np.ndarray], added: Sequence[int]) -> Tensor:
         others = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
         seen = [
-            np.unique(ids[start : start + BLOCK])
+            np.unique(ids[start : start + _BLOCK])
             for ids in read
-            for start in range(0, len(ids), BLOCK)
+            for start in range(0, len(ids), _BLOCK)
         ]
         seen.append(np.array(list(others)))
         ids = np.unique(np.concatenate(seen)).astype(np.int64)

@@ -15,7 +15,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pretrained import (
-    POSITIONS,
+    ANSWER_ENDS,
     PretrainedHead,
     QuestionAnswerer,
     SequenceClassifier,
@@ -189,7 +189,7 @@ def _reusable_labels(
     if not any(ending in name for name in architectures):
         return []
     if head_class is QuestionAnswerer:  # whose labels other libraries do not name
-        return list(POSITIONS)
+        return list(ANSWER_ENDS)
     if head_class is not SequenceClassifier:
         return labels
     default = PROBLEM_TYPES["regression" if len(labels) == 1 else "single"]

@@ -21,7 +21,7 @@ from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 
 MaskUnit = Literal["subwords", "words", "spans"]
 
-KINDS = ("masked", "random", "kept")
+MASK_KINDS = ("masked", "random", "kept")
 """Input at a chosen position: the mask token, a random subword, or the subword itself."""
 MASKED, RANDOM, KEPT = range(3)
 SHARES = 0.8, 0.1

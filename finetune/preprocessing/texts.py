@@ -25,7 +25,7 @@ def as_example(
     """
     where = where or f"input {index}"
     texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
-    check_characters((item,) if isinstance(item, str) else item if texts else (), where)
+    check_prepared_characters((item,) if isinstance(item, str) else item if texts else (), where)
     if not words:
         if isinstance(item, str):
             return check_pair(TextExample(index, item, None, where=where), pairs)
@@ -40,7 +40,7 @@ def as_example(
     return TokenExample(index, tuple(item), where=where)
 
 
-def check_characters(texts: Iterable[str], where: str) -> None:
+def check_prepared_characters(texts: Iterable[str], where: str) -> None:
     """Raise UserError for a text with half of a surrogate pair, which is no text of Unicode."""
     for text in texts:
         if re.search("[\ud800-\udfff]", text):

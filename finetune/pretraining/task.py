@@ -21,7 +21,7 @@ from finetune.data import Dataset
 from finetune.data.preparation import limited
 from finetune.models.warm_start import LANGUAGE_MODELS
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged
-from finetune.preprocessing.masking import KINDS, Masking, special_subwords
+from finetune.preprocessing.masking import MASK_KINDS, Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import (
     MaskedTask,
@@ -189,7 +189,7 @@ class PretrainingTask(MaskedTask):
             tuple(names(best.tolist())),
             gold=tuple(names(token.tolist())),
             losses=tuple(values[:, 0].tolist()),
-            read_as=tuple(KINDS[number] for number in kind),
+            read_as=tuple(MASK_KINDS[number] for number in kind),
             counts=tuple(self._frequency[token].tolist()),
             **further,
         )

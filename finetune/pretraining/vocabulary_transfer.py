@@ -47,7 +47,7 @@ WINDOW = 5
 """Subwords on each side that count as context; a subword at distance d has the weight 1/d."""
 SMOOTHING = 0.75
 """Exponent of the probabilities of contexts, which lowers the PMI of rare ones."""
-WIDTH = 300
+_WIDTH = 300
 """Largest number of dimensions of vectors from co-occurrence."""
 MOST_WORD_VECTORS = 200_000
 """Most words to read from a file of word vectors, which lists frequent words first."""
@@ -89,7 +89,7 @@ def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> A
     information = np.log(counts.data / expected)
     kept = information > 0
     matrix = sparse.coo_array((information[kept], (row[kept], column[kept])), (size, size)).tocsr()
-    left, values, _ = randomized_svd(matrix, min(WIDTH, size - 1), random_state=0)
+    left, values, _ = randomized_svd(matrix, min(_WIDTH, size - 1), random_state=0)
     vectors: Array = (left * np.sqrt(values)).astype(np.float32)
     vectors[occurrences == 0] = 0  # where the algorithm leaves rounding errors
     return vectors

@@ -18,16 +18,16 @@ import numpy as np
 
 from finetune.evaluation.error_analysis import AROUND, TITLES, Analysis, Mistake, most_confident
 from finetune.evaluation.items import Tables
-from finetune.reporting.rendering import Table, clip
+from finetune.reporting.rendering import PageTable, clip
 from finetune.types import Question, Span, TokenExample
 
 MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
 MOST_CONFIDENT = 20
 """Errors that count as the most confident ones."""
-MOST_CHARACTERS = 1200
+_MOST_CHARACTERS = 1200
 """Characters shown of a text."""
-MOST_WORDS = 120
+_MOST_WORDS = 120
 """Words shown of a sentence."""
 
 Part = tuple[str, str]
@@ -36,28 +36,28 @@ _FRACTIONS = frozenset({"precision", "recall", "f1", "accuracy"})
 """Columns that a page also draws as bars."""
 
 
-def analysis_tables(found: Analysis) -> dict[str, Table]:
+def analysis_tables(found: Analysis) -> dict[str, PageTable]:
     """Return the tables of an analysis that have rows, by name."""
-    tables = {"scores": Table("Scores", ["metric", "value"], [*found.scores.items()])}
+    tables = {"scores": PageTable("Scores", ["metric", "value"], [*found.scores.items()])}
     for name, rows in found.tables.items():
         if rows and name == "confusion":
             columns = ["gold", *rows[0]["predicted"]]
             cells = [[row["gold"], *row["predicted"].values()] for row in rows]
-            tables[name] = Table(TITLES[name], columns, cells)
+            tables[name] = PageTable(TITLES[name], columns, cells)
         elif rows:
             bars = [index for index, column in enumerate(rows[0]) if column in _FRACTIONS]
             cells = [[*row.values()] for row in rows]
-            tables[name] = Table(TITLES.get(name, name.capitalize()), [*rows[0]], cells, bars)
+            tables[name] = PageTable(TITLES.get(name, name.capitalize()), [*rows[0]], cells, bars)
     if found.bins:
-        tables["calibration"] = Table("Calibration", found.bins[0]._fields, found.bins)
+        tables["calibration"] = PageTable("Calibration", found.bins[0]._fields, found.bins)
     return tables
 
 
-def reliability_table(found: Analysis) -> Table:
+def reliability_table(found: Analysis) -> PageTable:
     """Return accuracy by confidence, for reading: without empty bins."""
     columns = ["confidence", "predictions", "mean confidence", "accuracy"]
     rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in found.bins if each.number]
-    return Table("Predictions by confidence", columns, rows, [3])
+    return PageTable("Predictions by confidence", columns, rows, [3])
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def error_examples(
                 errors=errors,
                 label_error=label_errors.get(id),
                 **({} if run.type.in_words else _values(run, indices[id], errors)),
-                texts=[clip(text, MOST_CHARACTERS) for text in texts if text is not None],
+                texts=[clip(text, _MOST_CHARACTERS) for text in texts if text is not None],
                 sentences=sentences,
                 **_reasons(example, errors, **{name: own[place] for name, own in why.items()}),
             )
@@ -163,7 +163,7 @@ def _values(run: Tables, index: int, errors: Sequence[Mistake]) -> dict[str, Any
         "gold": sides[0],
         "predicted": sides[1],
         "probabilities": [
-            (clip(text, MOST_CHARACTERS), p, mark) for text, p, mark in run.type.ranked(run, index)
+            (clip(text, _MOST_CHARACTERS), p, mark) for text, p, mark in run.type.ranked(run, index)
         ],
         "confidence": errors[0].confidence if run.type.one_each and items.correct < 1 else None,
         "deviation": None if deviation is None else float(deviation[0]),
@@ -188,7 +188,7 @@ def _reasons(
     for near in nearest:
         labels = dict.fromkeys(near.example.gold_labels() or ())
         marks = [(label, "right" if label in gold else "wrong") for label in labels]
-        text = clip(near.example.line(), MOST_CHARACTERS // 4)
+        text = clip(near.example.line(), _MOST_CHARACTERS // 4)
         neighbors.append((near.similarity, marks, text, near.example.where))
     explanations = []
     for each in explanation:
@@ -199,7 +199,7 @@ def _reasons(
             parts = [(clip(word), score, score / largest) for word, score in pairs]
             if each.words.num_first < len(parts):
                 parts.insert(each.words.num_first, ("‖", 0.0, 0.0))
-            explanations.append((each.label.label, parts[:MOST_WORDS]))
+            explanations.append((each.label.label, parts[:_MOST_WORDS]))
     return {"neighbors": neighbors, "explanations": explanations}
 
 
@@ -242,10 +242,10 @@ def _highlighted(
     gold, predicted = both or map(set, wrong)
     correct = gold & predicted
     first, last = 0, len(example.words)
-    if last > MOST_WORDS:
+    if last > _MOST_WORDS:
         first = max(0, min(span.start for side in wrong for span in side) - AROUND)
         last = min(last, max(span.end for side in wrong for span in side) + AROUND)
-        last = min(last, first + MOST_WORDS)
+        last = min(last, first + _MOST_WORDS)
     found = []
     for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong")):
         styles = {span: "right" if span in correct else style for span in sorted(spans)}

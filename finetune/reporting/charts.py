@@ -24,7 +24,7 @@ Dots = Sequence[tuple[float, float, str]]
 """Points with their tooltips."""
 
 
-class Shape(NamedTuple):
+class ChartShape(NamedTuple):
     """One SVG element; ``text`` is the content of a text element and the tooltip of others."""
 
     element: str
@@ -41,7 +41,7 @@ class Chart:
 
     caption: str
     label: str
-    shapes: Sequence[Shape]
+    shapes: Sequence[ChartShape]
     legend: Sequence[tuple[str, str]] = ()
     size: tuple[int, int] = SIZE
 
@@ -159,7 +159,7 @@ def padded(low: float, high: float) -> tuple[float, float]:
     return (0.0 if near else low - room), high + room
 
 
-def _axes(ranges: Ranges, x_name: str) -> list[Shape]:
+def _axes(ranges: Ranges, x_name: str) -> list[ChartShape]:
     shapes = []
     width, height = ranges.size
     for value in ticks(ranges.bottom, ranges.top):
@@ -173,21 +173,21 @@ def _axes(ranges: Ranges, x_name: str) -> list[Shape]:
     return [*shapes, _text((LEFT + width - RIGHT) / 2, height - 5, x_name, kind="axis")]
 
 
-def _shape(element: str, kind: str, text: str = "", **attributes: Any) -> Shape:
+def _shape(element: str, kind: str, text: str = "", **attributes: Any) -> ChartShape:
     values = {
         name: f"{value:.1f}" if isinstance(value, float) else value
         for name, value in attributes.items()
     }
-    return Shape(element, {"class": kind} | values, text)
+    return ChartShape(element, {"class": kind} | values, text)
 
 
-def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> Shape:
+def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> ChartShape:
     return _shape("line", kind, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def _dot(x: float, y: float, kind: str, tooltip: str) -> Shape:
+def _dot(x: float, y: float, kind: str, tooltip: str) -> ChartShape:
     return _shape("circle", kind, tooltip, cx=x, cy=y, r=3)
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "tick") -> Shape:
+def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "tick") -> ChartShape:
     return _shape("text", kind, text, x=x, y=y, **{"text-anchor": anchor})

@@ -31,13 +31,13 @@ from finetune.reporting.analysis import (
 )
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
-from finetune.reporting.rendering import Section, Table, markup, page_of
-from finetune.reporting.runs import ModelRuns, Run, compare_pairs, gather
+from finetune.reporting.rendering import PageTable, Section, markup, page_of
+from finetune.reporting.runs import ModelRuns, Run, compare_all_pairs, gather
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.types import UserError, quantity
 
 REPORT_FILE = "report.html"
-MOST_RUNS = 12
+_MOST_RUNS = 12
 """Most runs that one report shows."""
 MOST_CONFUSED, MOST_LABELS = 15, 20
 """Most pairs of confused labels to list, and labels of the largest confusion matrix."""
@@ -78,8 +78,8 @@ def write_report(
         raise UserError(f"--split {split}: {runs[0].path}: {problem}: nothing was written.")
     names = Counter(model.name for model in models)
     models = [replace(s, name=str(s.folder)) if names[s.name] > 1 else s for s in models]
-    if (number := sum(len(model.runs) for model in models)) > MOST_RUNS:
-        raise UserError(f"{number} runs are too many for one report: name {MOST_RUNS} at most.")
+    if (number := sum(len(model.runs) for model in models)) > _MOST_RUNS:
+        raise UserError(f"{number} runs are too many for one report: name {_MOST_RUNS} at most.")
     out = out or (folders[0] / REPORT_FILE if len(folders) == 1 else Path(REPORT_FILE))
     _write_page(models, out, most_examples, reasons)
     if len(models) == 1 and not (folders[0] / "best" / "README.md").exists():
@@ -98,7 +98,7 @@ def write_run_report(folder: Path) -> ModelRuns:
 def _write_page(
     models: Sequence[ModelRuns], out: Path, most_examples: int, reasons: ReasonsOf | None = None
 ) -> None:
-    text = page(models, most_examples, reasons)
+    text = _page(models, most_examples, reasons)
     require_replaceable(out, "<!doctype html")
     if out.is_dir() or not out.absolute().parent.is_dir():
         problem = "is a folder" if out.is_dir() else "its folder does not exist"
@@ -111,7 +111,7 @@ def _write_card(model: ModelRuns) -> None:
         write_card(model)
 
 
-def page(
+def _page(
     models: Sequence[ModelRuns],
     most_examples: int = MOST_EXAMPLES,
     reasons: ReasonsOf | None = None,
@@ -179,14 +179,14 @@ def _results(models: Sequence[ModelRuns], runs: NamedRuns) -> Section:
     if len({(score.metric, score.split) for _, score in scores}) == 1 < len(scores):
         rows = [[name, *score.estimate] for name, score in scores]
         caption = f"{scores[0][1].metric} on {scores[0][1].split} with {1 - ALPHA:.0%} intervals"
-        tables = [Table(caption, ["run", "score", "low", "high"], rows), *tables]
+        tables = [PageTable(caption, ["run", "score", "low", "high"], rows), *tables]
     html = markup("report.html", "models_and_scores", models, 1 - ALPHA)
     return Section("Results", html=html, tables=tables)
 
 
 def _comparison(models: Sequence[ModelRuns]) -> Section:
     rows, lines, notes = [], [], {}
-    for first, second, comparison, problem in compare_pairs(models):
+    for first, second, comparison, problem in compare_all_pairs(models):
         if comparison is None:
             lines.append(f"{first} and {second} cannot be compared: {problem}")
             continue
@@ -198,7 +198,7 @@ def _comparison(models: Sequence[ModelRuns]) -> Section:
         notes[f"{first} and {second}"] = seed_note(result)
     columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval"]
     columns += ["p (bootstrap)", "p (randomization)", "verdict"]
-    table = Table("Differences, by the paired tests of finetune compare", columns, rows)
+    table = PageTable("Differences, by the paired tests of finetune compare", columns, rows)
     distinct = list(dict.fromkeys(notes.values()))
     if len(distinct) > 1:
         distinct = [f"{names}: {note}" for names, note in notes.items()]
@@ -234,7 +234,7 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
     return Section("Error analysis", html=html)
 
 
-def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[Table]:
+def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[PageTable]:
     by_split = {
         split: {name: run.metrics.get(split, {}) for name, run in runs}
         for split in sorted(
@@ -263,10 +263,10 @@ def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[Table]:
     return with_means
 
 
-def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> Table:
+def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> PageTable:
     names = dict.fromkeys(name for each in scores.values() for name in each if ":" not in name)
     rows = [[name, *(each.get(name) for each in scores.values())] for name in names]
-    return Table(caption, ["score", *scores], rows)
+    return PageTable(caption, ["score", *scores], rows)
 
 
 def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
@@ -327,7 +327,7 @@ def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
     return charts.chart(caption, "step", label=f"{caption}. {ends}", lines=series)
 
 
-def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
+def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:
     if len(evaluated) == 1:
         known = analysis_tables(evaluated[0][1])
         return [known[name] for name in _CLASS_TABLES if name in known]
@@ -342,7 +342,7 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
         if rows:
             columns = [key, *(name for name, _ in evaluated), "support"]
             bars = range(1, len(evaluated) + 1)
-            tables.append(Table(f"F1 {TITLES[key].lower()}", columns, rows, bars))
+            tables.append(PageTable(f"F1 {TITLES[key].lower()}", columns, rows, bars))
     return tables
 
 
@@ -355,7 +355,7 @@ def _confusion(analysis: Analysis) -> Section:
         tables = [replace(known["confused"], rows=known["confused"].rows[:MOST_CONFUSED])]
     if analysis.errors and not matrix:
         counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
-        tables.append(Table("Errors by kind", ["kind", "number"], counts))
+        tables.append(PageTable("Errors by kind", ["kind", "number"], counts))
     if len(matrix) > MOST_LABELS:
         notes = [
             f"The matrix of {len(matrix)} labels is too large for this page: "
@@ -446,8 +446,8 @@ def _environment(run: Run) -> Section:
     names = ("device", "precision", "cuda_graphs", "python", "platform", "cores", "threads")
     facts = {key: about[key] for key in names if key in about} | about.get("versions", {})
     rows = [[key, str(value)] for key, value in facts.items()]
-    tables = [Table("Settings other than the defaults", ["setting", "value"], changed)]
-    tables += [Table("Environment", ["fact", "value"], rows)] if rows else []
+    tables = [PageTable("Settings other than the defaults", ["setting", "value"], changed)]
+    tables += [PageTable("Environment", ["fact", "value"], rows)] if rows else []
     command = about.get("command")
     html = markup("report.html", "command", command) if command else ""
     return Section("", tables=tables, html=html)

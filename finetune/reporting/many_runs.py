@@ -16,7 +16,7 @@ from finetune.config.values import shown_value
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.reporting.charts import chart
-from finetune.reporting.rendering import Section, Table, format_score, page_of
+from finetune.reporting.rendering import PageTable, Section, format_score, page_of
 from finetune.reporting.runs import gather
 from finetune.runtime.files import write_text
 from finetune.types import UserError
@@ -35,7 +35,7 @@ def write_search(
     """Write the trials of a search, and the scores of the best; return the path of the page."""
     failures = [f"Trial {t.number} failed: {t.error}" for t in result.trials if t.error]
     legend = "A pruned trial has the score of its last evaluation."
-    trials = Table("Trials, the best first", *result.table())
+    trials = PageTable("Trials, the best first", *result.table())
     sections = [
         Section("The best trial", _best(result, metrics or {})),
         Section("Trials", [*failures, legend], tables=[trials]),
@@ -127,7 +127,7 @@ def write_curve(folder: Path, curve: LearningCurve) -> Path:
     section = Section(
         "Score by amount of training data",
         charts=[chart(title, "training examples", lines=lines)],
-        tables=[Table("Scores", columns, rows)],
+        tables=[PageTable("Scores", columns, rows)],
     )
     page = page_of("learning curve", title, [section], command="finetune, with --sizes")
     return _write(folder, "curve", curve._asdict(), page)

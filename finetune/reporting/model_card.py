@@ -19,7 +19,7 @@ from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import selection_note
 from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.runs import last_part
-from finetune.models.loading import ALIASES
+from finetune.models.loading import MODEL_ALIASES
 from finetune.reporting.environment import RunOutcome, again_command
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import ModelRuns, Run
@@ -152,8 +152,8 @@ def base_model(run: Run) -> str | None:
     if run.config.get("config") or Path(name).exists():
         return None
     id = name.partition("@")[0]
-    if id.lower() in ALIASES:
-        return ALIASES[id.lower()]
+    if id.lower() in MODEL_ALIASES:
+        return MODEL_ALIASES[id.lower()]
     return id if run.config.get("revision_used") and ID.fullmatch(id) else None
 
 

@@ -28,7 +28,7 @@ MAX_WORD_LENGTH = 100
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table whose first column names the rows; the columns ``bars`` hold fractions."""
 
     caption: str
@@ -44,7 +44,7 @@ class Section:
     title: str
     notes: Sequence[str] = ()
     charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
     links: Sequence[tuple[str, str]] = ()
     """Names and addresses of other pages."""
     html: str = ""
@@ -102,13 +102,13 @@ def _template_text(name: str) -> str:
 
 def markup(template: str, macro: str, *values: Any) -> str:
     """Return the markup of a macro of a template, whose values are escaped."""
-    made: str = vars(environment().get_template(template).module)[macro](*values)
+    made: str = vars(template_environment().get_template(template).module)[macro](*values)
     return made
 
 
 def render(template: str, **values: Any) -> str:
     """Fill a template; the text is printable."""
-    return printable(environment().get_template(template).render(values))
+    return printable(template_environment().get_template(template).render(values))
 
 
 def printable(text: str) -> str:
@@ -118,7 +118,7 @@ def printable(text: str) -> str:
 
 
 @functools.cache
-def environment() -> Environment:
+def template_environment() -> Environment:
     """Return the environment of the templates.
 
     HTML templates escape every value. Markdown has no escape that also holds inside of code, so

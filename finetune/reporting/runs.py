@@ -208,7 +208,7 @@ class PairedComparison(NamedTuple):
     problem: str = ""
 
 
-def compare_pairs(models: Sequence[ModelRuns]) -> list[PairedComparison]:
+def compare_all_pairs(models: Sequence[ModelRuns]) -> list[PairedComparison]:
     """Compare each two models, with p-values adjusted for the number of pairs."""
     pairs = []
     for first, second in combinations(models, 2):

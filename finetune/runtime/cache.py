@@ -21,7 +21,7 @@ import xxhash
 from finetune.runtime.files import LOCK, FolderInUse, SaveError, lock_folder
 
 VARIABLE = "FINETUNE_CACHE"
-OFF = "off"
+_OFF = "off"
 """Value of the variable that disables the cache."""
 FOLDER = "finetune-cache-1"
 """The folder of the cache in the folder that the variable names."""
@@ -35,7 +35,7 @@ _BLOCK = 2**24
 
 def is_enabled() -> bool:
     """Whether the cache may be used."""
-    return os.environ.get(VARIABLE) != OFF
+    return os.environ.get(VARIABLE) != _OFF
 
 
 def cache_folder(kind: str) -> Path:

@@ -20,9 +20,9 @@ from torch import Tensor
 from finetune.config.tasks import TrainConfig
 from finetune.types import Batch, UserError
 
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 """The type of matrix products for each precision."""
-ALIGNMENT = 16
+_ALIGNMENT = 16
 """Bytes to which tensors in one buffer are aligned."""
 
 
@@ -48,11 +48,11 @@ def resolve_precision(config: TrainConfig, device: torch.device) -> str:
 
 def autocast(precision: str, device: torch.device) -> Any:
     """Run matrix products within a context in a precision; weights stay float32."""
-    if precision not in TYPES:
-        raise UserError(f"precision {precision!r}: legal are {', '.join(TYPES)}.")
-    if TYPES[precision] == torch.float32:
+    if precision not in DTYPES:
+        raise UserError(f"precision {precision!r}: legal are {', '.join(DTYPES)}.")
+    if DTYPES[precision] == torch.float32:
         return contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=TYPES[precision])
+    return torch.autocast(device.type, dtype=DTYPES[precision])
 
 
 def loss_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
@@ -89,7 +89,7 @@ def all_to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor
     if device.type != "cuda" or not any(value.is_cpu for value in values):
         return [value.to(device) for value in values]
     sizes = [value.numel() * value.element_size() if value.is_cpu else 0 for value in values]
-    starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
+    starts = list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
     buffer = pinned_buffer(starts[-1])
 
     def view(of: Tensor, index: int) -> Tensor:

@@ -26,7 +26,7 @@ ID = re.compile(r"([\w.\-]+/)?[\w.\-]+")
 
 _SIGN_IN = "sign in with `hf auth login`, or set HF_TOKEN"
 
-Kind = Literal["model", "dataset"]
+_Kind = Literal["model", "dataset"]
 Reason = Literal["missing", "refused", "revision", "unreachable", "failed", "cut"]
 
 
@@ -42,7 +42,7 @@ class HubError(UserError):
 class Repository:
     """A repository at one commit."""
 
-    kind: Kind
+    kind: _Kind
     id: str
     revision: str | None
     """The branch, tag or commit that was asked for; None for ``main``."""
@@ -77,7 +77,7 @@ class Repository:
         return _hub_errors(self.kind, self.id, self.revision, reading=self.online)
 
 
-def find_repository(kind: Kind, id: str, revision: str | None = None) -> Repository:
+def find_repository(kind: _Kind, id: str, revision: str | None = None) -> Repository:
     """Look up a repository on the hub, or in the cache if the hub does not answer.
 
     Raises HubError if it is in neither, or the hub refuses the token.
@@ -85,10 +85,10 @@ def find_repository(kind: Kind, id: str, revision: str | None = None) -> Reposit
     return _find(kind, id, revision or None)
 
 
-_PINNED: dict[tuple[Kind, str, str | None], str] = {}
+_PINNED: dict[tuple[_Kind, str, str | None], str] = {}
 
 
-def pin_repository(kind: Kind, id: str, revision: str | None, commit: str) -> None:
+def pin_repository(kind: _Kind, id: str, revision: str | None, commit: str) -> None:
     """Let ``find_repository`` return this commit for a revision, for instance in a resumed run."""
     _PINNED[kind, id, revision or None] = commit
     _forget()
@@ -109,7 +109,7 @@ def remembered(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @remembered
-def _find(kind: Kind, id: str, revision: str | None) -> Repository:
+def _find(kind: _Kind, id: str, revision: str | None) -> Repository:
     from huggingface_hub import HfApi, constants
 
     class Client(HfApi):
@@ -153,7 +153,7 @@ def _forget() -> None:
         forget()
 
 
-def _cached_files(kind: Kind, id: str, commit: str) -> list[str]:
+def _cached_files(kind: _Kind, id: str, commit: str) -> list[str]:
     from huggingface_hub import constants
 
     name = "--".join([f"{kind}s", *id.split("/")])
@@ -224,7 +224,7 @@ def upload_folder(
 
 @contextlib.contextmanager
 def _hub_errors(
-    kind: Kind, id: str, revision: str | None = None, *, reading: bool = False
+    kind: _Kind, id: str, revision: str | None = None, *, reading: bool = False
 ) -> Iterator[None]:
     try:
         yield
@@ -244,7 +244,7 @@ def _hub_errors(
 
 
 def _meaning(
-    error: BaseException, kind: Kind, id: str, revision: str | None, *, reading: bool
+    error: BaseException, kind: _Kind, id: str, revision: str | None, *, reading: bool
 ) -> tuple[str, Reason] | None:
     from huggingface_hub import constants
     from huggingface_hub import errors as untyped
@@ -291,11 +291,11 @@ def _meaning(
     return None
 
 
-def _named(kind: Kind, id: str) -> str:
+def _named(kind: _Kind, id: str) -> str:
     return f"{'data set' if kind == 'dataset' else kind} {id!r}"
 
 
-def _not_cached(kind: Kind, id: str, revision: str | None) -> str:
+def _not_cached(kind: _Kind, id: str, revision: str | None) -> str:
     at = f" at {revision}" if revision else ""
     return f"{_named(kind, id)}: HF_HUB_OFFLINE is set, and the cache does not have it{at}."
 

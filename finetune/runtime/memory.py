@@ -17,7 +17,7 @@ from typing import Any
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
 """Settings in glibc's malloc.h: free bytes at the end of the heap before they are returned, and the
 least size and the number of blocks that may come directly from the operating system."""
-VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
+MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _glibc() -> Any:
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    if sys.platform != "linux" or tuned or any(name in os.environ for name in VARIABLES):
+    if sys.platform != "linux" or tuned or any(name in os.environ for name in MALLOC_VARIABLES):
         return None
     library = ctypes.CDLL(None)
     known = all(hasattr(library, name) for name in ("mallopt", "malloc_trim"))

@@ -9,17 +9,17 @@ import sys
 
 from finetune.types import UserError
 
-OFF = ("", "0", "no", "none", "false")
+_OFF = ("", "0", "no", "none", "false")
 """Values of a variable of accelerate that leave its setting off."""
-WHOLE = (
+_WHOLE = (
     "each process has the whole model, and gradients are summed as in DDP; to save memory lower "
     "--max-tokens, or use --precision bf16 or --freeze"
 )
 UNSUPPORTED: dict[str, tuple[str, str]] = {
-    "ACCELERATE_USE_FSDP": ("FSDP", WHOLE),
-    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", WHOLE),
-    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", WHOLE),
-    "ACCELERATE_USE_PARALLELISM_CONFIG": ("tensor, context or sequence parallelism", WHOLE),
+    "ACCELERATE_USE_FSDP": ("FSDP", _WHOLE),
+    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", _WHOLE),
+    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", _WHOLE),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": ("tensor, context or sequence parallelism", _WHOLE),
     "ACCELERATE_DYNAMO_BACKEND": ("the compiler (dynamo_backend)", "it has no effect"),
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": (
         "gradient_accumulation_steps",
@@ -27,7 +27,14 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     ),
 }
 """Unsupported settings of accelerate, by variable: a name and the reason."""
-VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LAUNCH_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 class ReportedError(UserError):
@@ -72,7 +79,7 @@ def end_with_parent(number: int, parent: int | None = None) -> bool:
 
 def leave_launch() -> None:
     """Make this process run as if it had been started alone."""
-    for name in VARIABLES:
+    for name in LAUNCH_VARIABLES:
         os.environ.pop(name, None)
 
 
@@ -80,7 +87,7 @@ def require_honored_settings() -> None:
     """Raise UserError for a setting of accelerate that would have no effect."""
     for variable, (name, reason) in UNSUPPORTED.items():
         value = os.environ.get(variable, "")
-        if value.lower() not in (*OFF, *(["1"] if variable.endswith("_STEPS") else [])):
+        if value.lower() not in (*_OFF, *(["1"] if variable.endswith("_STEPS") else [])):
             raise UserError(
                 f"accelerate's {name} ({variable}={value}) is not supported: {reason}. Turn it off "
                 "in the accelerate configuration, or start with torchrun."
@@ -90,7 +97,7 @@ def require_honored_settings() -> None:
 def require_precision(precision: str) -> None:
     """Raise UserError if accelerate's mixed precision is not the precision of the run."""
     asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
-    if asked not in (*OFF, precision):
+    if asked not in (*_OFF, precision):
         raise UserError(
             f"accelerate's mixed_precision {asked} is not the precision of the run, {precision}: "
             "set --precision, and mixed_precision: no in the accelerate configuration."

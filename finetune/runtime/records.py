@@ -19,8 +19,8 @@ from typing import IO, Any
 from finetune.runtime.files import replace_file
 from finetune.types import UserError, abbreviated
 
-Record = Mapping[str, Any]
-Write = Callable[[Record], None]
+JsonRecord = Mapping[str, Any]
+Write = Callable[[JsonRecord], None]
 
 GOLD = ("label", "choice")
 """Fields of predictions that are named as columns of gold."""
@@ -68,7 +68,7 @@ def record_writer(
         yield write
 
 
-def write_records(path: str | Path, records: Iterable[Record]) -> None:
+def write_records(path: str | Path, records: Iterable[JsonRecord]) -> None:
     """Write records to a file in the format of its suffix."""
     with record_writer(path) as write:
         for record in records:
@@ -93,14 +93,14 @@ def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str,
     return result | record
 
 
-def with_same_columns(records: Iterable[Record]) -> list[Record]:
+def with_same_columns(records: Iterable[JsonRecord]) -> list[JsonRecord]:
     """Give all rows of a table the same columns, with None for missing values."""
     rows = list(records)
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{**columns, **row} for row in rows]
 
 
-def json_line(record: Record) -> str:
+def json_line(record: JsonRecord) -> str:
     """Format a row as a line of JSON Lines, without a line end."""
     return json.dumps(record, ensure_ascii=False, default=str)
 
@@ -128,7 +128,7 @@ def guarded(value: Any) -> Any:
     return value
 
 
-def csv_lines(records: Iterable[Record], separator: str = ",") -> Iterator[str]:
+def csv_lines(records: Iterable[JsonRecord], separator: str = ",") -> Iterator[str]:
     """Yield a header with the columns of the first record, and a line for each record."""
     header = _Header()
     for record in records:
@@ -148,7 +148,7 @@ class _Header:
     def __init__(self) -> None:
         self.columns: list[str] = []
 
-    def check(self, record: Record) -> None:
+    def check(self, record: JsonRecord) -> None:
         """Raise UserError for a column that the first record lacks."""
         self.columns = self.columns or list(record)
         known = {*self.columns}
@@ -159,7 +159,7 @@ class _Header:
                 "(.jsonl)."
             )
 
-    def rows(self, record: Record) -> Iterator[Sequence[Any]]:
+    def rows(self, record: JsonRecord) -> Iterator[Sequence[Any]]:
         """Yield the names of the columns before the first record, and the values of a record."""
         flat = dict(record)
         scores = flat.get("scores")
@@ -182,7 +182,7 @@ def _json_lines(file: IO[str]) -> Iterator[Write]:
 def _json_list(file: IO[str]) -> Iterator[Write]:
     separator = "[\n"
 
-    def write(record: Record) -> None:
+    def write(record: JsonRecord) -> None:
         nonlocal separator
         file.write(separator + json_line(record))
         separator = ",\n"
@@ -215,7 +215,7 @@ def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
     import pyarrow
     from pyarrow import parquet
 
-    rows: list[Record] = []
+    rows: list[JsonRecord] = []
     header = _Header()
     with contextlib.ExitStack() as stack:
         writer: Any = None
@@ -244,7 +244,7 @@ def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
                 ) from error
             rows.clear()
 
-        def write(record: Record) -> None:
+        def write(record: JsonRecord) -> None:
             header.check(record)
             rows.append(record)
             if len(rows) == GROUP:
@@ -255,7 +255,7 @@ def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
             flush()
 
 
-def _types(rows: Sequence[Record]) -> dict[str, Any]:
+def _types(rows: Sequence[JsonRecord]) -> dict[str, Any]:
     import pyarrow
 
     names = dict.fromkeys(name for row in rows for name in row)

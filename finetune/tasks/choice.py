@@ -27,7 +27,7 @@ from finetune.data.text_labels import labeled
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences, Ragged
-from finetune.preprocessing.texts import TextSequences, check_characters
+from finetune.preprocessing.texts import TextSequences, check_prepared_characters
 from finetune.tasks.base import (
     BatchTargets,
     Fitted,
@@ -58,7 +58,7 @@ NO_GRAPH = (
     "use `finetune predict`, or transformers with AutoModelForMultipleChoice"
 )
 """The reason why a model is not exported."""
-BLANK = re.compile(r"(?<!\w)_+(?!\w)")
+_BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 """A blank in a question, which each choice fills in, as in the cloze questions of RACE."""
 
 
@@ -88,7 +88,7 @@ class ChoiceState(TaskState):
                 f"{', '.join(self.input_keys)}; in Python a dict of them."
             )
         example: Example = CHOICES.example(index, item, where)
-        check_characters(example.texts(), where)
+        check_prepared_characters(example.texts(), where)
         return example
 
 
@@ -226,8 +226,8 @@ def texts_of_choices(example: ChoiceQuestion) -> Iterator[tuple[str, str | None]
     for choice in example.choices:
         if question is None:
             yield (example.text, choice) if has_context else (choice, None)
-        elif BLANK.search(question):
-            filled = choice.join(BLANK.split(question))
+        elif _BLANK.search(question):
+            filled = choice.join(_BLANK.split(question))
             yield (example.text, filled) if has_context else (filled, None)
         else:
             whole = f"{question} {choice}"

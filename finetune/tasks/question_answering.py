@@ -23,7 +23,7 @@ from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.prediction_types.answers import gold_answers
 from finetune.evaluation.prediction_types.squad import best_threshold
-from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses
+from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
@@ -139,7 +139,7 @@ class QuestionAnsweringTask(Task):
     def derive(cls, config: QAConfig, data: Dataset) -> dict[str, Any]:
         """Derive whether questions may have no answer."""
         unanswerable = not all(data.splits["train"].column("answers"))
-        return {"labels": LabelSet(POSITIONS), "pairs": True, "unanswerable": unanswerable}
+        return {"labels": LabelSet(ANSWER_ENDS), "pairs": True, "unanswerable": unanswerable}
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on questions without an answer."""
@@ -182,7 +182,7 @@ class QuestionAnsweringTask(Task):
         return notes
 
     def _window_targets(self, example: Question, windows: Windows) -> WindowTargets:
-        no_gold: dict[str, list[float]] = {name: [-1] for name in POSITIONS}
+        no_gold: dict[str, list[float]] = {name: [-1] for name in ANSWER_ENDS}
         return [no_gold] * len(windows) if example.answers is None else None
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
@@ -195,7 +195,7 @@ class QuestionAnsweringTask(Task):
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the summed loss of start and end of the windows, and their number."""
-        start, end = (batch.targets[name] for name in POSITIONS)
+        start, end = (batch.targets[name] for name in ANSWER_ENDS)
         weight = batch.targets["weight"].to(logits.dtype)
         return (position_losses(logits, batch, start, end) * weight).sum(), weight.sum()
 

@@ -35,7 +35,7 @@ from finetune.types import Span, SpanPrediction, TokenExample, WindowOutput
 
 ScoredSpans = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
-LOWEST = 0.02
+LOWEST_THRESHOLD = 0.02
 """Candidates with lower scores are never predicted and are dropped early."""
 GRID = tuple(sorted((k / 40 for k in range(2, 39)), key=lambda t: (round(abs(t - 0.5), 6), t)))
 """Thresholds to try: 0.05 to 0.95 by 0.025, nearest to 0.5 first, so that these win ties."""
@@ -74,11 +74,11 @@ class SpanDecoder(Decoder):
         """
         if self.multi_label:
             scores = sigmoid(logits)  # [S, C]
-            rows, classes = (scores >= LOWEST).nonzero()
+            rows, classes = (scores >= LOWEST_THRESHOLD).nonzero()
             best = scores[rows, classes]
         else:
             scores = sigmoid(logits[:, 1:].max(-1) - logits[:, 0])  # [S]
-            (rows,) = (scores >= LOWEST).nonzero()
+            (rows,) = (scores >= LOWEST_THRESHOLD).nonzero()
             classes, best = logits[rows, 1:].argmax(-1), scores[rows]
         sizes = [num_candidates(number, self.max_width) for number in num_words]
         ends = np.cumsum(sizes)
@@ -154,7 +154,7 @@ def _decided(
 ) -> list[Span]:
     weights = {}
     for span, score in candidates:
-        threshold = max(thresholds.get(span.label, default), LOWEST)
+        threshold = max(thresholds.get(span.label, default), LOWEST_THRESHOLD)
         if score >= threshold:
             # Weights in steps of 2^-24, followed by 16 bits for the number of spans, 1. Whole
             # numbers have the same sum in any order; sums compare weights first, then numbers.

@@ -33,7 +33,7 @@ MIN_EXAMPLES = 50_000
 """Smallest number of examples to cache; fewer are tokenized in a few seconds."""
 
 
-KIND = "encodings"
+_KIND = "encodings"
 """The folder of the cache."""
 
 
@@ -43,10 +43,10 @@ def encode(
     """Encode examples (``Task.encode``), or load their sequences from the cache if it has them."""
     if len(examples) >= MIN_EXAMPLES and is_enabled():
         key = encoding_key(task, examples, of="training" if for_training else "all")
-        entry = cache_folder(KIND) / key
+        entry = cache_folder(_KIND) / key
         with contextlib.suppress(OSError, ValueError):  # missing or damaged: encode
             return _load(entry)
-        with making(KIND, entry.name) as waited, contextlib.suppress(OSError, SaveError):
+        with making(_KIND, entry.name) as waited, contextlib.suppress(OSError, SaveError):
             # no room, or read-only: encode without the cache
             if not waited:
                 with replace_folder(entry) as fresh:
@@ -67,7 +67,7 @@ def encode(
             except OSError as error:
                 raise UserError(
                     f"the sequences of the data could not be written ({error.strerror}) to the "
-                    f"cache, {cache_folder(KIND)}, nor to {folder}: make room, or name "
+                    f"cache, {cache_folder(_KIND)}, nor to {folder}: make room, or name "
                     "another folder with FINETUNE_CACHE or TMPDIR."
                 ) from error
     return task.encode(examples, encode_all, for_training=for_training)

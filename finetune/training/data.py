@@ -12,7 +12,7 @@ from torch import Tensor
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
 from finetune.data.text_labels import names_of
-from finetune.models.shapes import Shape
+from finetune.models.shapes import RowShape
 from finetune.preprocessing.batching import (
     balanced_shares,
     micro_batches,
@@ -106,12 +106,12 @@ class TrainingData:
                 order = self.schedule.order(step, self.shares)
             yield self.batch(step, order)
 
-    def row_shapes(self, texts_per_sequence: int = 1) -> list[Shape]:
+    def row_shapes(self, texts_per_sequence: int = 1) -> list[RowShape]:
         """Return the sizes of the micro-batches of the first steps, and one that bounds the others.
 
         ``texts_per_sequence`` is the number of texts that the model reads apart in a sequence.
         """
-        order, shapes = None, list[Shape]()
+        order, shapes = None, list[RowShape]()
         for step in range(min(self.schedule.num_steps, SAMPLED_STEPS)):
             if order is None or step % self.schedule.steps_per_epoch == 0:
                 order = self.schedule.order(step, self.shares)
@@ -119,10 +119,10 @@ class TrainingData:
             for group in self._micro_batches(step, examples):
                 lengths = group.lengths
                 number = texts_per_sequence * len(lengths)
-                shapes.append(Shape(int(lengths.sum()), number, int(lengths.max())))
+                shapes.append(RowShape(int(lengths.sum()), number, int(lengths.max())))
         most = max(shape.num_tokens for shape in shapes)
         bound = min(most * 33 // 32, max(most, self.max_tokens))
-        return [*shapes, Shape(bound, 1, int(self.train.sequences.lengths.max()))]
+        return [*shapes, RowShape(bound, 1, int(self.train.sequences.lengths.max()))]
 
     def batch(self, step: int, order: Tensor | None = None) -> StepBatch:
         """Return this process's shard of the batch of a step; ``order`` is that of its epoch."""

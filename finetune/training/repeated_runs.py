@@ -43,7 +43,7 @@ from finetune.training.run_folder import (
 )
 from finetune.types import UserError
 
-Kind = Literal["seed", "fold", "size"]
+_Kind = Literal["seed", "fold", "size"]
 """The setting in which runs differ: seed, fold, or size of the training data."""
 TrainOne = Callable[[TrainConfig, Dataset, RunWriter], object]
 """Trains a run in its opened folder and writes all its files, ``README.md`` last."""
@@ -55,7 +55,7 @@ OnStart = Callable[[TrainConfig, bool], object]
 class Runs:
     """Several runs in a folder: their settings and data, and what ``train`` finds."""
 
-    kind: Kind
+    kind: _Kind
     folder: Path
     configs: Mapping[Any, TrainConfig]
     """The settings by seed, or by name of the run; ``out`` is in the folder."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 DATABASE, STUDY = "search.db", "search"
-KEPT = ("config.json", "log.jsonl", "metrics.json")
+_KEPT = ("config.json", "log.jsonl", "metrics.json")
 """Files to keep of an ended trial; the best trial keeps all."""
 AS_GIVEN = "as given"
 """The attribute of the trial with the settings of the command."""
@@ -271,7 +271,7 @@ class Search:
         result = self.result()
         folders = [self._folder(trial.number) for trial in result.trials if trial != result.best]
         for folder in filter(Path.is_dir, folders):
-            for path in (folder / name for name in entries(folder) if name not in KEPT):
+            for path in (folder / name for name in entries(folder) if name not in _KEPT):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -98,7 +98,7 @@ def fit(
         folder = folder or opened.enter_context(open_run(config))
         reporter = reporter or Reporter(quiet=not folder.accelerator.is_main_process)
         scorer = Scorer(task, data, config, folder, reporter, callbacks=callbacks, metrics=metrics)
-        return train(scorer.task, {"": scorer}, config, folder, reporter, model, loss)[""]
+        return _train(scorer.task, {"": scorer}, config, folder, reporter, model, loss)[""]
 
 
 def fit_together(
@@ -118,10 +118,10 @@ def fit_together(
             named = Reporter(quiet=reporter.quiet, prefix=f"{name}: ", console=reporter.console)
             scorers[name] = Scorer(task, data, settings, writer, named, name)
         together = Multitask({name: scorer.task for name, scorer in scorers.items()})
-        return train(together, scorers, config, folder, reporter)
+        return _train(together, scorers, config, folder, reporter)
 
 
-def train(  # noqa: C901 (the whole course is in one place)
+def _train(  # noqa: C901 (the whole course is in one place)
     task: Task | Multitask,
     scorers: Mapping[str, Scorer],
     config: TrainConfig,

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from finetune.config.tasks import TrainConfig
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.processes import VARIABLES
+from finetune.runtime.processes import LAUNCH_VARIABLES
 from finetune.types import UserError
 from tests import small_data as data
 from tests.command import in_two_processes, run
@@ -102,7 +102,7 @@ def test_errors_are_printed_once():
 
 
 def test_a_stream_cannot_be_divided(place: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in VARIABLES:
+    for name in LAUNCH_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     run("predict", place / "run", "--file", "-").refused("processes cannot share a stream")

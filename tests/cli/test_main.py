@@ -23,7 +23,7 @@ from finetune.cli.help import COMMANDS_BY_GROUP, options_of
 from finetune.cli.main import COMMANDS, command_class, main, parse
 from finetune.cli.predict import Predict
 from finetune.cli.report import Report
-from finetune.cli.score import Score
+from finetune.cli.score import ScoreCommand
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.config.values import converted
@@ -128,7 +128,7 @@ def test_positionals_and_options_in_any_order():
     assert parse(["check", "--task", "nli", "folder"]) == Check(source="folder", task="nli")
     predict = Predict(folder="run", text=("-1",), pair="--x")
     assert parse(["predict", "--text", "-1", "run", "--pair=--x"]) == predict
-    score = Score(predictions="p.jsonl", gold="g.conll", columns=("tags=3",))
+    score = ScoreCommand(predictions="p.jsonl", gold="g.conll", columns=("tags=3",))
     assert parse(["score", "p.jsonl", "g.conll", "--columns", "tags=3"]) == score
     compare = Compare(first="a", second="b,c", unit="document", format="json")
     assert parse(["compare", "a", "--unit", "document", "b,c", "--format", "json"]) == compare
@@ -203,7 +203,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
 
 
 def test_nothing_is_an_option_after_two_dashes():
-    assert parse(["score", "--json", "--", "-a", "--help"]) == Score(
+    assert parse(["score", "--json", "--", "-a", "--help"]) == ScoreCommand(
         predictions="-a", gold="--help", format="json"
     )
     assert run("check", "--quiet", "--", "--verbose").err.startswith("error: --data --verbose: ")

@@ -15,7 +15,7 @@ from finetune.embeddings.vectors import unit_vectors
 from finetune.embeddings.word_map import (
     labeled_rows,
     layer_scores,
-    majority,
+    majority_sense,
     procrustes,
     project_layers,
 )
@@ -88,7 +88,7 @@ def test_scores_are_within_words():
     labels = ["a", "a", "b", "b", "c", "d"]
     scores = layer_scores(vectors, vectors, words, labels)
     assert scores["purity"] == 1.0 and scores["trustworthiness"] is None
-    assert labeled_rows(words, labels) == [0, 1, 2, 3] and majority(words, labels) == 0.5
+    assert labeled_rows(words, labels) == [0, 1, 2, 3] and majority_sense(words, labels) == 0.5
     assert layer_scores(vectors, vectors, words, [None] * 6)["purity"] is None
     equal = np.ones((8, 3)) / np.sqrt(3)  # the order of the data does not decide
     scores = layer_scores(equal, np.zeros((8, 2)), ["die"] * 8, ["a"] * 4 + ["b"] * 4)

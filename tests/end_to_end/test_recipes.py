@@ -12,7 +12,7 @@ import torch
 
 from finetune.config.recipes import Recipe, find_recipes, load_recipe, packaged_path
 from finetune.config.tasks import CONFIGS, affects_results, flag
-from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
+from finetune.data.hub import DATASET_ALIASES, MANUAL_DOWNLOADS
 from finetune.data.labels import NLI_LABELS
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.training.run_folder import RUNS
@@ -75,7 +75,7 @@ def test_expected_scores_have_a_source(path: Path):
 @every_recipe
 def test_data_are_available_to_users(path: Path):
     name = str(recipe_of(path).settings["data"])
-    assert name in ALIASES or name in MANUAL_DOWNLOADS or (ROOT / name).is_dir(), name
+    assert name in DATASET_ALIASES or name in MANUAL_DOWNLOADS or (ROOT / name).is_dir(), name
 
 
 @every_recipe

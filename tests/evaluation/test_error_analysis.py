@@ -22,7 +22,7 @@ from finetune.evaluation.error_analysis import (
     most_confident,
 )
 from finetune.evaluation.prediction_types import TYPES
-from finetune.evaluation.span_matching import KINDS as CATEGORIES
+from finetune.evaluation.span_matching import MATCHES as CATEGORIES
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
     Span,

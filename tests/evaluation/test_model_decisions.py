@@ -20,7 +20,7 @@ from finetune.evaluation.decisions.abstaining import (
     area_under_risk,
     at_coverage,
     at_risk,
-    needed,
+    fewest_for_risk,
     risk_bound,
     upper_bound,
 )
@@ -120,7 +120,7 @@ def test_answers_of_one_document_depend_on_each_other() -> None:
 
 def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
     for risk in (0.3, 0.05, 0.01):
-        number = needed(risk)
+        number = fewest_for_risk(risk)
         assert upper_bound(0, number, 0.05) <= risk < upper_bound(0, number - 1, 0.05)
 
 
@@ -187,7 +187,7 @@ def test_the_quantile_by_hand() -> None:
     scores = [0.3, 0.1, 0.2]
     assert [conformal_quantile(scores, level) for level in (0.25, 0.5, 0.75)] == [0.1, 0.2, 0.3]
     assert conformal_quantile(scores, 0.76) is None
-    assert conformal_quantile([0.4, *scores], 0.8) == 0.4 and sets.needed(0.8) == 4
+    assert conformal_quantile([0.4, *scores], 0.8) == 0.4 and sets.fewest_for_level(0.8) == 4
 
 
 @pytest.mark.parametrize("per_class", [False, True])

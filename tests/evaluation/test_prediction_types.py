@@ -14,7 +14,7 @@ import pytest
 from finetune.evaluation.baselines import degenerate
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, TYPES, type_of_row
-from finetune.evaluation.predictions import Gold, PredictionFile, to_row
+from finetune.evaluation.predictions import GoldLabels, PredictionFile, to_row
 from finetune.registry import PREDICTION_TYPES
 from finetune.types import (
     Answer,
@@ -85,7 +85,7 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
         assert kind.gold(read) == kind.gold(example) and kind.asked(read) == kind.asked(example)
     if prediction != TextPrediction(0, None):
         file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)])
-        tables, _ = file.tables(Gold("p.jsonl", [read]), kind)
+        tables, _ = file.tables(GoldLabels("p.jsonl", [read]), kind)
         facts = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **facts)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)

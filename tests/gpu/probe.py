@@ -26,7 +26,7 @@ from finetune.models import attention
 from finetune.models.graphs import FEWEST_STEPS, replayed_training, use_of_graphs
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.packing import PackedCall, PackedLayout
-from finetune.models.shapes import Shape
+from finetune.models.shapes import RowShape
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
@@ -221,7 +221,7 @@ def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
     def take(batch: Batch) -> None:
         step([batch], weight=1.0, lr_factor=1.0)
 
-    sizes = [Shape.of(batch) for batch in batches]
+    sizes = [RowShape.of(batch) for batch in batches]
     shapes = replayed_training(head.encoder, lambda: sizes, FEWEST_STEPS, masters)
     with shapes if replayed else contextlib.nullcontext():
         if replayed:

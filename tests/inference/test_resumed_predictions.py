@@ -46,7 +46,7 @@ def test_a_file_is_continued_to_the_same_bytes(
     assert f"wrote {ROWS} rows: " in done.err
     line, calls = records.json_line, 0
 
-    def interrupted(row: records.Record) -> str:
+    def interrupted(row: records.JsonRecord) -> str:
         nonlocal calls
         calls += 1
         if calls == 14:
@@ -86,7 +86,7 @@ def test_other_costs_are_other_settings(tmp_path: Path, monkeypatch: pytest.Monk
     def write_costs(cost: int) -> None:
         costs.write_text(json.dumps({g: {p: cost * (g != p) for p in labels} for g in labels}))
 
-    def interrupted(_: records.Record) -> str:
+    def interrupted(_: records.JsonRecord) -> str:
         raise KeyboardInterrupt
 
     write_costs(1)

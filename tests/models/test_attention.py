@@ -14,7 +14,7 @@ from finetune.models import attention
 from finetune.models.attention import attend
 from finetune.models.packing import (
     MAX_WASTE,
-    MULTIPLE,
+    TOKEN_MULTIPLE,
     PackedCall,
     PackedLayout,
     group_by_length,
@@ -123,7 +123,7 @@ def test_rows_go_to_their_groups_and_back(heads_first: bool) -> None:
     torch.testing.assert_close(rows.grad.flatten(0, 1), gradient)
     sequences = rows[:, 1].split(lengths)
     for group, (own,) in order.split(grouped):
-        assert group.longest % MULTIPLE == 0
+        assert group.longest % TOKEN_MULTIPLE == 0
         shape = (num_heads, group.size) if heads_first else (group.size, num_heads)
         outer = own.view(*shape, group.longest, 2)
         first = outer[1, 0] if heads_first else outer[0, 1]

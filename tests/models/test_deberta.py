@@ -16,7 +16,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_po
 from finetune.models import deberta
 from finetune.models.deberta import rows_of_distances
 from finetune.models.encoder import Encoder
-from finetune.models.packing import MULTIPLE
+from finetune.models.packing import TOKEN_MULTIPLE
 from finetune.preprocessing.batching import pack
 from tests import tiny
 from tests.models.parity import CLOSE, LENGTHS, assert_equal, encodings, plain_inputs
@@ -139,7 +139,7 @@ def test_only_reachable_positions_are_projected() -> None:
     project.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
     encoder = Encoder(model)
     encoder(pack(encodings(model, (5, 9, 3))))
-    assert seen == [17, 2 * MULTIPLE - 1]
+    assert seen == [17, 2 * TOKEN_MULTIPLE - 1]
     encoder(pack(encodings(model, (64,))))
     assert seen[2:] == [64, 2 * 32 - 1]
 

@@ -10,7 +10,7 @@ import torch
 from finetune.models import attention
 from finetune.models.encoder import Encoder
 from finetune.models.master_weights import cast_weights, casting
-from finetune.models.packing import MULTIPLE, needs_round_size, with_round_size
+from finetune.models.packing import TOKEN_MULTIPLE, needs_round_size, with_round_size
 from finetune.preprocessing.batching import pack
 from finetune.types import TokenSequence
 from tests import tiny
@@ -65,13 +65,13 @@ def test_a_round_number_of_tokens_changes_nothing(family: str, monkeypatch) -> N
     reference, made = Encoder(copy.deepcopy(model)), encodings(model)
     encoder, batch = Encoder(model), pack(made)
     expected = reference(batch)
-    assert len(batch.input_ids) % MULTIPLE
+    assert len(batch.input_ids) % TOKEN_MULTIPLE
     sizes: set[int] = set()
     table = model.get_input_embeddings()
     table.register_forward_hook(lambda layer, inputs, out: sizes.add(out.shape[-2]))
     monkeypatch.setattr("finetune.models.encoder.needs_round_size", lambda *_: True)
     hidden = encoder(batch)
-    assert sizes == {-(-len(batch.input_ids) // MULTIPLE) * MULTIPLE}
+    assert sizes == {-(-len(batch.input_ids) // TOKEN_MULTIPLE) * TOKEN_MULTIPLE}
     assert_equal(hidden, expected, model, reference.model, CLOSE.get(family, 1e-12))
 
 
@@ -92,7 +92,7 @@ def test_numbers_of_tokens_are_rounded_by_few() -> None:
         batch = pack(made[:number])
         larger = with_round_size(batch)
         size, least = len(larger.input_ids), len(batch.input_ids)
-        assert 0 <= size - least < max(MULTIPLE, least / 32) and sum(larger.lengths) == size
+        assert 0 <= size - least < max(TOKEN_MULTIPLE, least / 32) and sum(larger.lengths) == size
         assert int(larger.cu_seqlens[-1]) == size == len(larger.position_ids)
         sizes.add(size)
         lengths.append(least)

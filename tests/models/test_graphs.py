@@ -27,7 +27,7 @@ from finetune.models.families import FAMILIES
 from finetune.models.graphs import EncoderGraphs
 from finetune.models.packing import PackedCall
 from finetune.models.recording import CallAgain, Passes, PassKey
-from finetune.models.shapes import MULTIPLE, RowShapes, Shape, best_sizes, with_fillers
+from finetune.models.shapes import MULTIPLE, RowShape, RowShapes, best_sizes, with_fillers
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
 from finetune.training import distillation
@@ -370,10 +370,10 @@ def test_eight_shapes_hold_the_batches_of_a_run() -> None:
     chance = np.random.default_rng(0)
     lengths = chance.normal(3.55, 0.45, 20_000)
     lengths = np.clip(np.exp(lengths), 4, 128).astype(int).reshape(-1, 32)
-    rows = [Shape(int(row.sum()), len(row), int(row.max())) for row in lengths]
+    rows = [RowShape(int(row.sum()), len(row), int(row.max())) for row in lengths]
     shapes = RowShapes.of(rows[:300])
     batches = [pack([TokenSequence(0, [5] * length) for length in row]) for row in lengths[300:400]]
-    found = [(shapes.shape_of(Shape.of(batch)), batch) for batch in batches]
+    found = [(shapes.shape_of(RowShape.of(batch)), batch) for batch in batches]
     held = [(shape.num_tokens, len(batch.input_ids)) for shape, batch in found if shape is not None]
     assert len(shapes.sizes) == 8 and len(held) >= 95
     assert sum(size for size, _ in held) < 1.042 * sum(size for _, size in held)
@@ -392,7 +392,7 @@ def test_eight_shapes_hold_the_batches_of_a_run() -> None:
 )
 def test_a_row_is_filled_up_to_its_shape_by_sequences(lengths: list[int], held: bool) -> None:
     batch = pack([TokenSequence(0, [7] * length) for length in lengths])
-    shape = SHAPES.shape_of(Shape.of(batch))
+    shape = SHAPES.shape_of(RowShape.of(batch))
     assert (shape is not None) == held
     if shape is not None:
         row = with_fillers(batch, shape)
@@ -409,7 +409,7 @@ def test_a_row_is_filled_up_to_its_shape_by_sequences(lengths: list[int], held: 
 def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
     encoder = Encoder(tiny.model(family, dropout=0.1).to(DEVICE).train())
     batch = batch_of(1, encoder.model)
-    key = PassKey(Shape(160, 16, 24), (1,), True, True, (False, torch.float32))
+    key = PassKey(RowShape(160, 16, 24), (1,), True, True, (False, torch.float32))
     passes = Passes(encoder, key, encoder.trained_parameters())
     row = replace(with_fillers(batch, key.shape).to(DEVICE), lengths=())
     with finding_waits() as waits:
@@ -518,7 +518,7 @@ def test_passes_that_are_turned_off_or_few_run_plainly(
     monkeypatch.setattr(graphs, "CudaRecorder", Pool)
     monkeypatch.setenv("FINETUNE_CUDA_GRAPHS", variable)
     encoder = encoder_of()
-    with graphs.replayed_training(encoder, lambda: [Shape(96, 8, 24)], steps):
+    with graphs.replayed_training(encoder, lambda: [RowShape(96, 8, 24)], steps):
         encoder(batch_of(1, encoder.model, 4))
         assert graphs.use_of_graphs(encoder) == use
     assert encoder.graphs is None

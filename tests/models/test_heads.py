@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier, subword_rows
-from finetune.models.loading import ALIASES, resolve_model
+from finetune.models.loading import MODEL_ALIASES, resolve_model
 from finetune.preprocessing.batching import pack
 from finetune.types import TokenSequence
 from tests import laboratory as lab
@@ -185,7 +185,7 @@ def test_short_names_of_models(tmp_path, monkeypatch) -> None:
     assert resolve_model("roberta-base") == "FacebookAI/roberta-base"
     assert resolve_model("ModernBERT-base") == "answerdotai/ModernBERT-base"
     assert resolve_model("someone/else") == "someone/else"
-    assert all(owner.count("/") == 1 for owner in ALIASES.values())
+    assert all(owner.count("/") == 1 for owner in MODEL_ALIASES.values())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "roberta-base").mkdir()
     assert resolve_model("roberta-base") == "roberta-base", "a folder wins"

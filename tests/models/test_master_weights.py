@@ -17,7 +17,7 @@ from finetune.models.adapters import light_tuning
 from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.master_weights import MasterWeights, cast_weights, casting
 from finetune.preprocessing.batching import pack
-from finetune.runtime.device import TYPES
+from finetune.runtime.device import DTYPES
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import adamw, make_optimizer, parameter_groups
 from finetune.training.step import Step
@@ -113,7 +113,7 @@ def reference(task: Any, head: Any, batches: list[list[Batch]], dtype: torch.dty
 @pytest.mark.parametrize("name", CASES)
 def test_weights_are_those_of_a_plain_loop(name: str, precision: str) -> None:
     with prepared(name, precision) as (task, head, batches):
-        reference(task, head, batches, TYPES[precision])
+        reference(task, head, batches, DTYPES[precision])
         expected = {name: weight.detach().clone() for name, weight in head.named_parameters()}
     with prepared(name, precision) as (task, head, batches):
         before = {name: weight.detach().clone() for name, weight in head.named_parameters()}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from finetune.reporting import analysis, charts
 from finetune.reporting.analysis import fragments, highlight
-from finetune.reporting.charts import Chart, Shape, chart, ticks
+from finetune.reporting.charts import Chart, ChartShape, chart, ticks
 from finetune.reporting.model_card import for_hub
-from finetune.reporting.rendering import environment, markdown_code, printable
+from finetune.reporting.rendering import markdown_code, printable, template_environment
 from finetune.types import Span, TokenExample
 
 SPANS = st.lists(
@@ -29,7 +29,9 @@ SPANS = st.lists(
 
 def macro(name: str, *values: Any, **more: Any) -> str:
     """Return the markup of a macro of the page."""
-    return str(getattr(environment().get_template("macros.html").module, name)(*values, **more))
+    return str(
+        getattr(template_environment().get_template("macros.html").module, name)(*values, **more)
+    )
 
 
 @pytest.mark.parametrize("module", [charts, analysis])
@@ -51,7 +53,7 @@ def test_any_text_comes_back_from_a_browser(text: str):
 
 
 def test_attributes_of_shapes_are_escaped():
-    chart = Chart("a", '"<b>', [Shape("text", {"x": '"><b>'}, "<i>")], [("<u>", "series1")])
+    chart = Chart("a", '"<b>', [ChartShape("text", {"x": '"><b>'}, "<i>")], [("<u>", "series1")])
     made = macro("chart", chart)
     assert not re.search("<[biu]>", made) and '"&#34;' in made
 

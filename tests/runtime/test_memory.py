@@ -44,7 +44,7 @@ def test_kept_and_given_back() -> None:
     assert more < 64
 
 
-@pytest.mark.parametrize("name", [*heap.VARIABLES, "GLIBC_TUNABLES", ""])
+@pytest.mark.parametrize("name", [*heap.MALLOC_VARIABLES, "GLIBC_TUNABLES", ""])
 def test_what_the_user_has_set_and_other_systems_stay(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -20,7 +20,7 @@ from finetune import pack
 from finetune.data import read_text
 from finetune.data.dataset import DataError
 from finetune.data.questions import QUESTIONS, locate
-from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses
+from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
 from finetune.preprocessing.questions import (
     ContextTokens,
     context_tokens,
@@ -225,7 +225,7 @@ def test_windows_hold_question_and_context(tokenizer: SubwordTokenizer) -> None:
 
 
 def answer_decoder(**values) -> AnswerDecoder:
-    usual = {"labels": POSITIONS, "max_answer": 30, "n_best": 5, "unanswerable": False}
+    usual = {"labels": ANSWER_ENDS, "max_answer": 30, "n_best": 5, "unanswerable": False}
     return AnswerDecoder.restored(usual | {"thresholds": {}} | values)
 
 
@@ -413,7 +413,7 @@ def test_commands(tmp_path: Path) -> None:
 
 def test_the_loss_is_that_of_transformers_without_padding(tmp_path: Path) -> None:
     folder = save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.0)
-    head = QuestionAnswerer.from_pretrained(folder, labels=POSITIONS)
+    head = QuestionAnswerer.from_pretrained(folder, labels=ANSWER_ENDS)
     head.save_pretrained(tmp_path / "head")
     model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "head")
     rows, starts, ends = [[2, 5, 6, 3, 7, 8, 3], [2, 5, 3, 9, 3]], [4, 0], [5, 0]

@@ -18,7 +18,7 @@ from finetune.preprocessing.span_candidates import candidates as extents
 from finetune.tasks.span_decoding import (
     FEWEST_GOLD,
     GRID,
-    LOWEST,
+    LOWEST_THRESHOLD,
     SpanDecoder,
     best_spans,
     choose_span_thresholds,
@@ -52,7 +52,9 @@ def weight(span: Span, score: float) -> float:
 
 
 def legal(candidates):
-    return [(s, p) for s, p in candidates if p >= max(THRESHOLDS.get(s.label, 0.5), LOWEST)]
+    return [
+        (s, p) for s, p in candidates if p >= max(THRESHOLDS.get(s.label, 0.5), LOWEST_THRESHOLD)
+    ]
 
 
 def conflict(a: Span, b: Span, decoding: str) -> bool:
@@ -132,10 +134,10 @@ def test_sure_and_impossible_scores():
 
 def test_low_scores_never_become_answers():
     """So that throwing them away early changes nothing."""
-    low = [((0, 2, "A"), LOWEST / 2), ((3, 4, "A"), LOWEST)]
+    low = [((0, 2, "A"), LOWEST_THRESHOLD / 2), ((3, 4, "A"), LOWEST_THRESHOLD)]
     for decoding in DECODINGS:
         assert answer(low, decoding, A=0.0) == [(3, 4, "A")]
-    assert LOWEST < min(GRID)
+    assert LOWEST_THRESHOLD < min(GRID)
 
 
 def test_a_span_given_twice_counts_once():

@@ -24,7 +24,7 @@ from finetune.evaluation.items import TableRows, Tables
 from finetune.evaluation.metrics import name_of
 from finetune.types import UserError, quantity
 
-DELTA = 0.05
+_DELTA = 0.05
 """The probability that a guarantee fails."""
 SHOWN_COVERAGE = 0.9
 """The coverage at which reports compare classes."""
@@ -97,7 +97,7 @@ class Chosen(NamedTuple):
     bound: float
 
 
-def risk_bound(answers: Answers, delta: float = DELTA) -> float:
+def risk_bound(answers: Answers, delta: float = _DELTA) -> float:
     """Return the ``upper_bound`` of the risk for the number of independent answers."""
     return upper_bound(answers.risk * answers.effective, answers.effective, delta)
 
@@ -109,12 +109,12 @@ def upper_bound(wrong: float, number: float, delta: float) -> float:
     return float(beta.ppf(1 - delta, wrong + 1, number - wrong)) if wrong < number else 1.0
 
 
-def needed(risk: float, delta: float = DELTA) -> int:
+def fewest_for_risk(risk: float, delta: float = _DELTA) -> int:
     """Return the number of independent answers, all right, that show a risk."""
     return math.ceil(math.log(delta) / math.log1p(-risk))
 
 
-def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
+def at_risk(answers: Answers, risk: float, delta: float = _DELTA) -> Chosen:
     """Return the lowest threshold above which at most a share ``risk`` of the answers is wrong.
 
     Thresholds are tested from high to low until the bound of one exceeds the risk, which needs no
@@ -125,7 +125,7 @@ def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
         UserError: There are too few answers, or too many of the most confident ones are wrong.
     """
     chosen = None
-    for given in _tested(answers, needed(risk, delta)):
+    for given in _tested(answers, fewest_for_risk(risk, delta)):
         if (bound := risk_bound(given, delta)) > risk:
             break
         confidence = float(given.confidence.min())
@@ -149,7 +149,7 @@ def _tested(answers: Answers, least: int) -> Iterator[Answers]:
 
 
 def _why_no_threshold(answers: Answers, risk: float, delta: float) -> str:
-    number, least = quantity(len(answers), "answer"), needed(risk, delta)
+    number, least = quantity(len(answers), "answer"), fewest_for_risk(risk, delta)
     if answers.effective < len(answers):
         number += f" (as good as {int(answers.effective):,} of different texts or documents)"
     possible = _least_risk(answers, risk, delta)
@@ -177,13 +177,13 @@ def _least_risk(answers: Answers, risk: float, delta: float) -> float | None:
     while risk < 1:
         digit = 10.0 ** (math.floor(math.log10(risk) + 1e-9) - 1)
         risk = round(math.floor(risk / digit + 1 + 1e-9) * digit, 12)
-        first = None if risk >= 1 else next(_tested(answers, needed(risk, delta)), None)
+        first = None if risk >= 1 else next(_tested(answers, fewest_for_risk(risk, delta)), None)
         if first is not None and risk_bound(first, delta) <= risk:
             return risk
     return None
 
 
-def at_coverage(answers: Answers, coverage: float, delta: float = DELTA) -> Chosen:
+def at_coverage(answers: Answers, coverage: float, delta: float = _DELTA) -> Chosen:
     """Return the highest threshold that gives at least a share ``coverage`` of the answers."""
     number = math.ceil(coverage * len(answers) - 1e-9)
     threshold = float(np.sort(answers.confidence)[::-1][max(1, number) - 1])

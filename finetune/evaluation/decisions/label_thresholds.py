@@ -40,7 +40,7 @@ from finetune.evaluation.prediction_types.labels import (
 )
 from finetune.types import UserError, abbreviated, did_you_mean
 
-FEWEST = 5
+_FEWEST = 5
 """A label with fewer gold examples keeps its threshold."""
 MOST_CUTS = 50
 """Thresholds to try for a metric that is not a function of label counts."""
@@ -148,7 +148,7 @@ def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[s
     """Return the threshold of each label that reaches a goal.
 
     A metric over several labels is raised label by label until no single change helps. Among
-    equally good thresholds, the nearest to ``default`` wins. Labels with fewer than ``FEWEST``
+    equally good thresholds, the nearest to ``default`` wins. Labels with fewer than ``_FEWEST``
     examples keep it. If no threshold reaches the precision, the threshold with the highest
     precision is chosen.
     """
@@ -156,7 +156,7 @@ def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[s
     columns = list(zip(data.scores.T, applies.T, strict=True))
     cuts = [_cuts(scores, gold, default) for scores, gold in columns]
     counts = [_counts(*column, each) for column, each in zip(columns, cuts, strict=True)]
-    enough = np.flatnonzero(applies.sum(axis=0) >= FEWEST).tolist()
+    enough = np.flatnonzero(applies.sum(axis=0) >= _FEWEST).tolist()
     if goal.metric is None:
         for index in enough:
             best[index] = cuts[index][_best_rate(counts[index], goal)]
@@ -306,11 +306,11 @@ def choose_thresholds(
     default = 0.0 if data.is_of_one else usual
     chosen = choose(data, goal, default)
     rows, notes = table_of(data, chosen), []
-    if few := [row["label"] for row in rows if row["gold"] < FEWEST]:
-        notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
+    if few := [row["label"] for row in rows if row["gold"] < _FEWEST]:
+        notes.append(f"under {_FEWEST} gold examples, so not chosen: {', '.join(few)}")
     if len(few) == len(rows):
         raise UserError(
-            f"{folder}: no label has {FEWEST} gold examples in {split}, too few to choose a "
+            f"{folder}: no label has {_FEWEST} gold examples in {split}, too few to choose a "
             "threshold on: train with more validation data."
         )
     if len(rows) == 1:
@@ -324,7 +324,7 @@ def choose_thresholds(
         how = " (each half with the threshold of the other)" if name == split else ""
         notes.append(f"{name} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
     fixed, least = ("precision", goal.precision) if goal.recall is None else ("recall", goal.recall)
-    if missed := [r["label"] for r in rows if r[fixed] < (least or 0) and r["gold"] >= FEWEST]:
+    if missed := [r["label"] for r in rows if r[fixed] < (least or 0) and r["gold"] >= _FEWEST]:
         notes.append(f"no threshold reaches this for {abbreviated(missed)}: the nearest is taken")
     if len(rows) > 1:
         before_rows = table_of(data, dict.fromkeys(data.columns, default))

@@ -33,7 +33,7 @@ def conformal_quantile(scores: Sequence[float], level: float) -> float | None:
     return sorted(scores)[rank - 1] if rank <= len(scores) else None
 
 
-def needed(level: float) -> int:
+def fewest_for_level(level: float) -> int:
     """Return the number of scores that ``conformal_quantile`` needs."""
     return math.ceil(level / (1 - level) - 1e-9)
 
@@ -83,9 +83,10 @@ def _fitted(tables: Tables, gold: Mapping[int, Any], rule: SetRule, per_class: b
     if not quantiles:
         what = "of a class" if per_class else "with gold"
         most = quantity(max(map(len, by_class.values())), "prediction")
+        fewest = fewest_for_level(rule.level)
         raise UserError(
-            f"--sets {rule.level:g}: {most} {what}, "
-            f"where {needed(rule.level):,} are needed: add validation data, or lower the level."
+            f"--sets {rule.level:g}: {most} {what}, where {fewest:,} are needed: add validation "
+            "data, or lower the level."
         )
     return replace(rule, quantiles=quantiles)
 

@@ -50,14 +50,14 @@ from finetune.evaluation.metrics import (
     total,
 )
 from finetune.evaluation.prediction_types.texts import bucket, buckets
-from finetune.evaluation.span_matching import CRITERIA, KINDS, Match, match_spans
+from finetune.evaluation.span_matching import CRITERIA, MATCHES, Match, match_spans
 from finetune.evaluation.training_vocabulary import TrainingVocabulary, surface
 from finetune.types import Span, SpanPrediction, TokenExample, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import PredictionFile
 
-SPAN_LENGTHS = (1, 2, 3, 4, 5)
+_SPAN_LENGTHS = (1, 2, 3, 4, 5)
 DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
 SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
 
@@ -142,7 +142,7 @@ def matched_items(
 
 
 def match_kinds(tables: Tables) -> list[str]:
-    """Return how both spans of each item correspond, one of ``span_matching.KINDS``."""
+    """Return how both spans of each item correspond, one of ``span_matching.MATCHES``."""
     items = tables.items
     return [Match(*pair).kind for pair in zip(items.gold, items.predicted, strict=True)]
 
@@ -257,11 +257,11 @@ def criterion_tables(tables: Tables) -> dict[str, TableRows]:
 def scores_by_criterion(match_kinds: Iterable[str]) -> TableRows:
     """Return the scores of pairs of spans under each of the ``CRITERIA``, with counts of pairs."""
     counts, rows = Counter(match_kinds), []
-    paired = sum(counts[kind] for kind in KINDS[:4])
+    paired = sum(counts[kind] for kind in MATCHES[:4])
     missed, spurious = counts["miss"], counts["false positive"]
     for criterion, credit in CRITERIA.items():
         correct, partly = (
-            sum(counts[kind] for kind in KINDS if credit.get(kind) == share) for share in (1, 0.5)
+            sum(counts[kind] for kind in MATCHES if credit.get(kind) == share) for share in (1, 0.5)
         )
         sums = np.array([correct + partly / 2, paired + spurious, paired + missed])
         row = {"counted": criterion} | {rate: float(value(sums)) for rate, value in RATES.items()}
@@ -286,7 +286,7 @@ def span_groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dic
         return _by(tables, buckets(starts), lambda _, *place: bucket(size(*place), starts))
 
     groupings = {
-        "length": by_size(SPAN_LENGTHS, lambda _, span: span.end - span.start),
+        "length": by_size(_SPAN_LENGTHS, lambda _, span: span.end - span.start),
         "depth": _by_depth(tables),
         "sentence length": by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index])),
         "first word": by_size(POSITIONS, lambda _, span: span.start + 1),

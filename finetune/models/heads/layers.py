@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from finetune.models.families import FAMILIES, ROBERTA
 from finetune.types import Batch
 
-Layers = Callable[[Any, Tensor], Tensor]
+_Layers = Callable[[Any, Tensor], Tensor]
 """From a model and hidden states [R, H] to logits [R, C]."""
 POOLED = ("modernbert", "ultrabert", "eurobert")
 """Model types whose configuration says what stands for a sequence (``classifier_pooling``)."""
 
 
-def layers_of(auto_class: Any, model_type: str) -> Layers | None:
+def layers_of(auto_class: Any, model_type: str) -> _Layers | None:
     """Return the layers of the heads that an auto class of transformers loads; None without row."""
     return _LAYERS[auto_class.__name__.removeprefix("AutoModelFor")].get(model_type)
 
@@ -47,7 +47,7 @@ def pooled_tokens(values: Tensor, batch: Batch, pooling: str = "mean") -> Tensor
     return pool(values, batch.cu_seqlens.diff().long(), pooling)
 
 
-def _pooled(pooler: Layers) -> Layers:
+def _pooled(pooler: _Layers) -> _Layers:
     return lambda model, first: model.classifier(model.dropout(pooler(model, first)))
 
 
@@ -70,13 +70,13 @@ def _mask_of_distilbert(model: Any, states: Tensor) -> Any:
     return model.vocab_projector(model.vocab_layer_norm(states))
 
 
-def _same(layers: Layers, *kinds: str) -> dict[str, Layers]:
+def _same(layers: _Layers, *kinds: str) -> dict[str, _Layers]:
     return dict.fromkeys(kinds, layers)
 
 
 _bert = _pooled(lambda model, first: model.base_model.pooler(first[:, None]))
 _own_pooler = _pooled(lambda model, first: model.pooler(first[:, None]))
-_first_in_row: Layers = lambda model, first: model.classifier(first[:, None])  # noqa: E731
+_first_in_row: _Layers = lambda model, first: model.classifier(first[:, None])  # noqa: E731
 _either = {  # for one text and for a choice
     **_same(_bert, "bert", "ernie", "roc_bert"),
     **_same(_own_pooler, "deberta-v2"),
@@ -88,7 +88,7 @@ _either = {  # for one text and for a choice
 }
 _packed = [kind for kind, family in FAMILIES.items() if family.packing]
 
-_LAYERS: Mapping[str, Mapping[str, Layers]] = {
+_LAYERS: Mapping[str, Mapping[str, _Layers]] = {
     "SequenceClassification": {
         **_either,
         **_same(_bert, "gte", "nomic_bert"),

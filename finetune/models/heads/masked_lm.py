@@ -32,7 +32,7 @@ MOST_LOGITS = 2**25
 are computed in chunks, and again in the backward pass."""
 
 
-BLOCK = 2**18
+_BLOCK = 2**18
 """Logits to compute at a time, so that they stay in the processor's cache."""
 
 
@@ -179,7 +179,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(context: Any, logits: Tensor, token: Tensor) -> Tensor:
         dtype = torch.promote_types(logits.dtype, torch.float32)
         probabilities, losses = torch.empty_like(logits), []
-        size = max(1, BLOCK // logits.shape[1])
+        size = max(1, _BLOCK // logits.shape[1])
         for block, target, out in zip(
             logits.split(size), token.split(size), probabilities.split(size), strict=True
         ):

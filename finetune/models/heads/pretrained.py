@@ -33,10 +33,10 @@ from finetune.models.loading import copy_tokenizer, quiet
 from finetune.models.padding import restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
 
-Subwords = Literal["first", "all"]
+_Subwords = Literal["first", "all"]
 SCORE = "score"
 """The label of the one number that a ``ChoiceScorer`` computes for a sequence."""
-POSITIONS = ("start", "end")
+ANSWER_ENDS = ("start", "end")
 """The two logits of a token by a ``QuestionAnswerer``."""
 
 
@@ -225,7 +225,7 @@ class TokenClassifier(PretrainedHead):
     auto_class = AutoModelForTokenClassification
 
     def __init__(
-        self, model: PreTrainedModel, batching: Batching = "auto", subwords: Subwords = "first"
+        self, model: PreTrainedModel, batching: Batching = "auto", subwords: _Subwords = "first"
     ) -> None:
         super().__init__(model, batching)
         if subwords not in ("first", "all"):
@@ -234,7 +234,7 @@ class TokenClassifier(PretrainedHead):
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, *, subwords: Subwords = "first", **options: Any
+        cls, name: str | Path, *, subwords: _Subwords = "first", **options: Any
     ) -> Self:
         """Load a model as ``PretrainedHead`` does; ``subwords`` is as for the class."""
         batching = options.get("batching", "auto")
