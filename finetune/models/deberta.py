@@ -32,7 +32,7 @@ RelativePositions = tuple[Tensor, Tensor | None]
 """Embeddings [R, H], and the row of each distance -(L-1) .. L-1 (None: one each, in order)."""
 
 
-def _unsupported_reason(model: Any) -> str:
+def unsupported_reason(model: Any) -> str:
     """Return why a model cannot run here; empty if it can."""
     from transformers import DebertaModel, DebertaV2Model
 

@@ -21,7 +21,7 @@ _MAX_WASTE = 0.15
 that padding costs more than calls."""
 
 
-def _unsupported_reason(model: Any) -> str:
+def unsupported_reason(model: Any) -> str:
     """Return why a model cannot run here; empty if it can."""
     from transformers import MPNetModel
 
@@ -30,7 +30,7 @@ def _unsupported_reason(model: Any) -> str:
     return ""
 
 
-def _forward(
+def forward(
     model: Any,
     *,
     position_ids: Tensor,

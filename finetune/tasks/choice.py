@@ -24,7 +24,8 @@ from finetune.data import Dataset
 from finetune.data.choices import CHOICES
 from finetune.data.tables import Table
 from finetune.data.text_labels import labeled
-from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
+from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
+from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.preprocessing.texts import TextSequences, check_prepared_characters

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from finetune.evaluation.calibration import scale
+from finetune.evaluation.temperature import scale
 from finetune.types import (
     LabelSet,
     Prediction,

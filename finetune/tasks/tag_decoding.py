@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.data.tag_schemes import continuation_tag, legal_transitions, tags_to_spans
-from finetune.evaluation.calibration import probabilities_of
+from finetune.evaluation.temperature import probabilities_of
 from finetune.tasks.decoding import Decoder, check_complete, log_softmax
 from finetune.types import LabelSet, Span, TokenExample, TokenPrediction, WindowOutput
 

@@ -25,7 +25,8 @@ from finetune.data.dataset import numbered_order
 from finetune.data.preparation import with_gold
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
-from finetune.evaluation.calibration import fit_on_words, probabilities_of, word_calibration_scores
+from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
+from finetune.evaluation.temperature import probabilities_of
 from finetune.models.heads.crf import CrfScores, CrfTagger, chain_loss
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents

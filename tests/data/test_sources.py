@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from finetune.data import (
-    ALIASES,
+    DATASET_ALIASES,
     DataError,
     data_kind,
     read_text,
@@ -303,7 +303,7 @@ def test_a_path_wins_over_a_hub_name(tmp_path, monkeypatch):
 def test_hub_names():
     assert hub_dataset("nyu-mll/glue:mrpc") == ("nyu-mll/glue", "mrpc", None)
     assert hub_dataset("wikiann:fr") == ("unimelb-nlp/wikiann", "fr", None)
-    assert hub_dataset("AG-News") == ALIASES["ag_news"]
+    assert hub_dataset("AG-News") == DATASET_ALIASES["ag_news"]
     assert hub_dataset("trec").revision == "refs/convert/parquet"
     assert hub_dataset("bc5cdr") == ("tner/bc5cdr", None, "refs/convert/parquet")
     ewt = ("universal-dependencies/universal_dependencies", "en_ewt", "refs/convert/parquet")

@@ -421,7 +421,7 @@ def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
 @pytest.fixture
 def graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a CPU pass for a GPU that can record."""
-    monkeypatch.setattr(graphs, "unsupported_reason", lambda encoder: "")
+    monkeypatch.setattr(graphs, "reason_to_run_plainly", lambda encoder: "")
     monkeypatch.setattr(graphs, "new_recorder", Pool)
 
 
@@ -489,7 +489,7 @@ def test_runs_are_equal_with_and_without_recordings(
     settings["model"] = lab.checkpoint(settings.get("model", "bert"), dropout=0.1)
     runs, used = [], []
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
-    monkeypatch.setattr(graphs, "unsupported_reason", graphs.reason_of_model)
+    monkeypatch.setattr(graphs, "reason_to_run_plainly", graphs.reason_of_model)
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
         out = tmp_path / str(len(runs))
@@ -514,7 +514,7 @@ def test_runs_are_equal_with_and_without_recordings(
 def test_passes_that_are_turned_off_or_few_run_plainly(
     variable: str, steps: int, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "unsupported_reason", lambda encoder: "")
+    monkeypatch.setattr(graphs, "reason_to_run_plainly", lambda encoder: "")
     monkeypatch.setattr(graphs, "CudaRecorder", Pool)
     monkeypatch.setenv("FINETUNE_CUDA_GRAPHS", variable)
     encoder = encoder_of()
@@ -530,7 +530,7 @@ def test_the_passes_of_a_teacher_are_replayed_as_predictions(
     start = lab.trained("classify")
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
     for module in (graphs, distillation):
-        monkeypatch.setattr(module, "unsupported_reason", graphs.reason_of_model)
+        monkeypatch.setattr(module, "reason_to_run_plainly", graphs.reason_of_model)
     runs = []
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
@@ -556,7 +556,7 @@ def test_several_tasks_are_equal_with_and_without_recordings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
-    monkeypatch.setattr(graphs, "unsupported_reason", graphs.reason_of_model)
+    monkeypatch.setattr(graphs, "reason_to_run_plainly", graphs.reason_of_model)
     record, trained, runs = EncoderGraphs._record, list[Encoder](), []
 
     def watched(self: EncoderGraphs, recorder: Any, key: PassKey, *rows: Batch) -> Any:

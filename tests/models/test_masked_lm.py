@@ -123,7 +123,7 @@ def test_a_tied_matrix_has_one_learning_rate(family: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_cross_entropy_in_blocks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked_lm, "BLOCK", 100)  # of two rows
+    monkeypatch.setattr(masked_lm, "_BLOCK", 100)  # of two rows
     torch.manual_seed(1)
     logits, token = torch.randn(7, 50).to(dtype), torch.randint(50, (7,))
     logits[range(3), token[:3]] += 20.0  # nearly certain: p - 1 is small
