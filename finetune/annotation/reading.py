@@ -19,7 +19,7 @@ from finetune.data.json_rows import not_an_object
 from finetune.data.labels import convert_labels
 from finetune.data.tables import Table, check_columns
 from finetune.data.tag_conversion import to_bio
-from finetune.data.token_records import TokenRecord, guess_columns, token_record
+from finetune.data.token_records import TokenRecord, guess_word_columns, token_record
 from finetune.types import TokenExample
 
 _OF_TOOLS = ("id", *prodigy.TOOL_COLUMNS, doccano.COMMENTS)
@@ -164,7 +164,7 @@ def _of_words(table: Table, records: list[Record], columns: Mapping[str, str]) -
             abstained.append(_name(row))
             kept[number] = row._replace(values={**row.values, "tags": None})
     notes += counted(abstained, "with abstained tags", "read without tags")
-    chosen = guess_columns(table, columns, kept)
+    chosen = guess_word_columns(table, columns, kept)
     sentences = []
     for number, row in enumerate(kept):
         values = dict(row.values)

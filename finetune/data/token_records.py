@@ -60,7 +60,9 @@ class TokenColumns(NamedTuple):
     relations: str | None = None
 
 
-def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> TokenColumns:
+def guess_word_columns(
+    table: Table, columns: Mapping[str, str], rows: Sequence[Record]
+) -> TokenColumns:
     """Return the columns that the user names, else columns with usual names and fitting values."""
     given = table.columns(columns, TokenColumns._fields)
     words = table.find("words", given, WORD_COLUMNS)

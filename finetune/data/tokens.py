@@ -29,7 +29,7 @@ from finetune.data.token_records import (
     HEADER_NAMES,
     WORD_COLUMNS,
     TokenRecord,
-    guess_columns,
+    guess_word_columns,
     token_record,
 )
 from finetune.data.word_splitting import split_words
@@ -76,7 +76,7 @@ class TokenReader(RowReader):
         """Choose the columns of words and gold by their names, and by the values of first rows."""
         if table.sentences:
             return lambda _, record: record
-        chosen = guess_columns(table, given, first)
+        chosen = guess_word_columns(table, given, first)
         table.label_column = chosen.tags
         read = chosen if self.relations else chosen._replace(relations=None)
         if chosen.words and "text" in table.header:  # the characters of Prodigy's tokens

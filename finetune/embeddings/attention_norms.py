@@ -75,7 +75,7 @@ Recorded = tuple[Tensor, Tensor]
 """Attention weights [A, T, T] and values [A, T, D] of one layer."""
 
 
-def unsupported_reason(encoder: Encoder) -> str:
+def reason_without_norms(encoder: Encoder) -> str:
     """The reason why the attention of an encoder cannot be analyzed; empty if it can."""
     model_type = encoder.model.config.model_type
     if model_type in BLOCKS and family_of(encoder.model) is not None:
@@ -95,7 +95,7 @@ def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
     Raises:
         UserError: The family of the encoder is not supported, or there are several sequences.
     """
-    if reason := unsupported_reason(encoder):
+    if reason := reason_without_norms(encoder):
         raise UserError(f"no analysis of attention: {reason}.")
     if len(batch.lengths) != 1:
         raise UserError(f"attention is analyzed for one sequence, not {len(batch.lengths)}.")

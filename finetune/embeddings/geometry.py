@@ -20,7 +20,11 @@ import numpy as np
 from finetune.cli.output import print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.word_splitting import split_words
-from finetune.embeddings.attention_norms import BlockAnalysis, analyze_attention, unsupported_reason
+from finetune.embeddings.attention_norms import (
+    BlockAnalysis,
+    analyze_attention,
+    reason_without_norms,
+)
 from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder, Embedding
@@ -193,7 +197,7 @@ def measure_geometry(
 def _attention(
     embedder: Embedder, lines: Sequence[str], sentences: Sequence[str], seed: int
 ) -> dict[str, Any]:
-    if reason := unsupported_reason(embedder.encoder):
+    if reason := reason_without_norms(embedder.encoder):
         if sentences:
             raise UserError(f"--sentence: no analysis of attention: {reason}.")
         return {"reason": reason, "mixing": [], "num_sentences": 0, "sentences": []}

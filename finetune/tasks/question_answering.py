@@ -22,7 +22,7 @@ from finetune.data.preparation import with_gold
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.prediction_types.answers import gold_answers
-from finetune.evaluation.prediction_types.squad import best_threshold
+from finetune.evaluation.prediction_types.squad import best_no_answer_threshold
 from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
@@ -218,7 +218,7 @@ class QuestionAnsweringTask(Task):
         number = sum(bool(example.answers) for example, _ in pairs)
         if min(number, len(pairs) - number) < FEWEST_QUESTIONS:
             return {"thresholds": {}}, "too few questions to choose a threshold of no answer"
-        threshold = best_threshold(
+        threshold = best_no_answer_threshold(
             [gold_answers(example) or () for example, _ in pairs],
             [p.best[0].text if p.best else "" for _, p in pairs],
             [prediction.no_answer_score or 0.0 for _, prediction in pairs],

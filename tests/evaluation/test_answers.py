@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from finetune.evaluation.prediction_types import scores_of
-from finetune.evaluation.prediction_types.squad import best_threshold
+from finetune.evaluation.prediction_types.squad import best_no_answer_threshold
 from finetune.types import AnswerPrediction, FoundAnswer
 
 WORDS = ["the", "a", "An", "Oslo", "oslo", "river", "1873", "co-op", "U.S.", "—", "Ås", "...", ""]
@@ -89,7 +89,7 @@ def test_official_evaluation(seed: int) -> None:
     found = answer_scores(gold, predicted, best, none)
     expected = official(gold, best, none, 0.5)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-12)
-    line = best_threshold(gold, best, none)
+    line = best_no_answer_threshold(gold, best, none)
     decided = ["" if score >= line else text for text, score in zip(best, none, strict=True)]
     assert answer_scores(gold, decided)["f1"] == pytest.approx(expected["best_f1"], abs=1e-12)
 
@@ -111,5 +111,5 @@ def test_threshold_of_certain_probabilities(gold: list[list[str]], none: list[fl
         pairs = zip(best, none, strict=True)
         return answer_scores(gold, ["" if p >= threshold else text for text, p in pairs])["f1"]
 
-    reached = f1_at(best_threshold(gold, best, none))
+    reached = f1_at(best_no_answer_threshold(gold, best, none))
     assert reached == max(map(f1_at, (0.0, *none, *(min(1.0, p + 1e-6) for p in none))))

@@ -81,7 +81,7 @@ def best_scores(
     return found
 
 
-def best_threshold(
+def best_no_answer_threshold(
     gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
 ) -> float:
     """Return the least probability of no answer with which to predict none, for the best F1.

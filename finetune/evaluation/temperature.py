@@ -1,0 +1,43 @@
+"""Probabilities whose logits are divided by a temperature (Guo et al., 2017).
+
+Exported models decode with this file, so it imports numpy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> np.ndarray:
+    """Return probabilities [..., C] with their logits divided by a temperature."""
+    logs = log_probabilities(probabilities, independent)
+    scaled: np.ndarray = np.exp(tempered(logs, temperature))
+    return scaled[..., 1] if independent else scaled
+
+
+def probabilities_of(ids: Sequence[int], logs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """Return the probabilities [W] of tags [W] from log-probabilities [W, C] and a temperature."""
+    if temperature != 1.0:
+        logs = tempered(logs, temperature)
+    probabilities: np.ndarray = np.exp(logs[np.arange(len(ids)), ids])
+    return probabilities
+
+
+def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:
+    """Return log-probabilities [N, C] with their logits divided by a temperature."""
+    scaled = logs / temperature
+    scaled -= scaled.max(-1, keepdims=True)
+    scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
+    return scaled
+
+
+def log_probabilities(probabilities: np.ndarray, independent: bool) -> np.ndarray:
+    """Return finite logarithms of probabilities [..., C], or [..., 2] of no and of yes for each
+    ``independent`` probability [...]."""
+    if independent:
+        probabilities = np.clip(probabilities, 1e-15, 1 - 1e-15)
+        return np.stack([np.log1p(-probabilities), np.log(probabilities)], axis=-1)
+    logs: np.ndarray = np.log(np.maximum(probabilities, np.finfo(float).tiny))
+    return logs
