@@ -6,11 +6,11 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -142,25 +142,21 @@ class Reporter:
             self._progress.start()
         task.bar = self._progress.add_task(title, total=total, completed=done, text="")
 
-    def update(self, done: int, text: str = "", *, share: float | None = None) -> None:
-        """Show that ``done`` units of the innermost task are done.
-
-        ``share`` is about their share, where the number of all units is unknown.
-        """
+    def update(self, done: int, text: str = "") -> None:
+        """Show that ``done`` units of the innermost task are done."""
         if self.quiet:
             return
         task = self._tasks[-1]
-        total = round(done / share) if share else task.total
         rate = (done - task.first) / max(1e-9, time.monotonic() - task.begin)
         units = task.unit + ("es" if task.unit.endswith("ch") else "s")
         if not (text and self._is_narrow):
             text = f"{text} {rate:,.1f} {units}/s".strip()
         if self._progress is not None and task.bar is not None:
-            self._progress.update(task.bar, completed=done, text=text, total=total)
+            self._progress.update(task.bar, completed=done, text=text)
         elif time.monotonic() - self._last_line >= LINE_EVERY:
             self._last_line = time.monotonic()
-            if total is not None and done - task.first >= MIN_UNITS:
-                text += f" {clock((total - done) / rate)} left"
+            if task.total is not None and done - task.first >= MIN_UNITS:
+                text += f" {clock((task.total - done) / rate)} left"
             position = f"{done:,}" if task.total is None else f"{done}/{task.total}"
             self.log(f"{task.title}: {task.unit} {position} {text}")
 
@@ -201,15 +197,10 @@ def shown_by(reporter: Reporter) -> Iterator[None]:
         _shown_by.reset(token)
 
 
-class Show(Protocol):
-    """A function that shows the progress of a task."""
-
-    def __call__(self, done: int, *, share: float | None = None) -> None:
-        """Show the units that are done and, where their total is unknown, about their share."""
-
-
 @contextlib.contextmanager
-def progress_task(title: str, total: int | None = None, unit: str = "row") -> Iterator[Show]:
+def progress_task(
+    title: str, total: int | None = None, unit: str = "row"
+) -> Iterator[Callable[[int], None]]:
     """Show a task of ``total`` units (None: unknown); yield a function that shows its progress."""
     reporter = _shown_by.get() or Reporter(quiet=True)
     reporter.start(title, total, unit=unit)
