@@ -293,17 +293,20 @@ def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
             f"--label-errors: the models learned nothing, {score}, so their label issues would be "
             "chance: train the folds with more --epochs, or with another --model."
         )
-    found = find_label_issues(validated)
-    number, labels = quantity(len(found.issues), "label issue"), quantity(found.number, found.unit)
+    result = find_label_issues(validated)
+    number, labels = (
+        quantity(len(result.issues), "label issue"),
+        quantity(result.number, result.unit),
+    )
     show(f"{number} among the {labels} of the training data")
     show(str(score))
     if score.is_weak:
         show("warning: this is hardly better than chance, and so are the label issues", error=True)
-    if found.share is not None:
-        show(f"estimated fraction of wrong labels: {100 * found.share:.1f} %")
-    for label, true, expected in found.errors[:8]:
+    if result.share is not None:
+        show(f"estimated fraction of wrong labels: {100 * result.share:.1f} %")
+    for label, true, expected in result.errors[:8]:
         show(f"  labeled {label}, probably {true}: about {expected:,.0f}")
-    for issue in [issue for issue in found.issues if issue.worst][:examples]:
+    for issue in [issue for issue in result.issues if issue.worst][:examples]:
         file, line = file_and_line(issue.example.where)
         kind = "" if issue.kind in ("label", "word") else f" ({issue.kind})"
         text = ErrorCase(issue.example, Mistake(issue.kind, None, None, words=issue.words)).excerpt
@@ -312,7 +315,7 @@ def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
             f"({issue.confidence:.3f} against {issue.given_confidence:.3f}){kind}\n    {text}"
         )
     if out is not None:
-        rows = (json.dumps(i.to_dict(), ensure_ascii=False) + "\n" for i in found.issues)
+        rows = (json.dumps(i.to_dict(), ensure_ascii=False) + "\n" for i in result.issues)
         write_text(out, "".join(rows), follow=True)
         show(f"all label issues, the most probable first: {out}")
-    return bool(found.issues)
+    return bool(result.issues)

@@ -78,10 +78,10 @@ def require_metric(task: str, config: TrainConfig) -> None:
     if config.metric is None:
         return
     custom = [setting.rpartition(":")[2] for setting in config.custom_metrics]
-    known = [*metrics_of(task), *custom, *METRIC_PROPERTIES]
-    if config.metric.partition(":")[0] not in known:
+    legal = [*metrics_of(task), *custom, *METRIC_PROPERTIES]
+    if config.metric.partition(":")[0] not in legal:
         raise UserError(
-            f"--metric {config.metric}: not a metric of {task}.{did_you_mean(config.metric, known)}"
+            f"--metric {config.metric}: not a metric of {task}.{did_you_mean(config.metric, legal)}"
             f" Legal are {abbreviated([*metrics_of(task), *custom], 30)}."
         )
 

@@ -293,8 +293,8 @@ def _distribution(counts: Counter[str], example: Example) -> str:
         f"{name} {count:,} ({100 * count / total:.1f}%)"
         for name, count in counts.most_common(_MAX_LABELS)
     ]
-    rest = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""
-    return f"{quantity(total, unit)}: {', '.join(listed)}{rest}"
+    omitted = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""
+    return f"{quantity(total, unit)}: {', '.join(listed)}{omitted}"
 
 
 def _pairs(splits: _Splits) -> Iterator[Finding]:
@@ -378,8 +378,8 @@ def _unseen(splits: _Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Fin
                 effect += near and f".{near}"
             message = f"{split}: labels that train does not have: {listed}: {effect}"
             yield from _located(level, "labels", message, Locations.where(rows, unseen))
-        known = {*counts[split], *voted_names([rows])}
-        if counts[split] and (absent := [name for name in train if name not in known]):
+        names = {*counts[split], *voted_names([rows])}
+        if counts[split] and (absent := [name for name in train if name not in names]):
             message = f"{split}: never has {abbreviated(absent)}, which train has"
             yield Finding("info", "labels", message)
 
@@ -523,8 +523,8 @@ def _leaks(splits: _Splits) -> Iterator[Finding]:
                 leaks.append((name, shared, first[at[shared]]))
         for name, shared, first in sorted(leaks, key=lambda leak: int(leak[1][0])):
             places = rows.places(shared[:MAX_LOCATIONS])
-            others = splits[name].places(first[:MAX_LOCATIONS])
-            pairs = (f"{where} = {other}" for where, other in zip(places, others, strict=True))
+            originals = splits[name].places(first[:MAX_LOCATIONS])
+            pairs = (f"{where} = {other}" for where, other in zip(places, originals, strict=True))
             percent = 100 * len(shared) / len(rows)
             counted = f"{quantity(len(shared), 'example')} ({percent:.1f}%)"
             message = f"{split}: {counted} also in {name}"

@@ -327,7 +327,6 @@ def _have_numbers(examples: Examples) -> bool:
 
 
 def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
-    """Return the names of the labels, and the example and the label of each pair of the two."""
     import numpy as np
 
     kind, gold = examples.kind, examples.kind.GOLD

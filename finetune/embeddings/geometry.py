@@ -235,7 +235,6 @@ def _attention(
 
 
 def _page(figures: dict[str, Any], model: str, data: str) -> str:
-    """Write the geometry of an encoder, of ``measure_geometry``, as HTML."""
     raw, attention = figures["raw"], figures["attention"]
 
     def points(name: str, rows: list[dict[str, Any]]) -> Points:

@@ -205,7 +205,6 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
 
 
 def _page(figures: dict[str, Any], points: Array, baseline: float | None) -> str:
-    """Write the page of an embedding plot as HTML, from its figures and all digits of points."""
     notes = ["Trustworthiness says how well the map keeps the 5 nearest neighbors (1 is best)."]
     if baseline is not None:
         notes.append(

@@ -116,7 +116,6 @@ def _page(
     most_examples: int = MOST_EXAMPLES,
     reasons: ReasonsOf | None = None,
 ) -> str:
-    """Return the report on one model or several as HTML; see ``write_report``."""
     runs = []
     for model in models:
         several = len(model.runs) > 1
