@@ -1,4 +1,4 @@
-"""Tell texts of other domains from test texts, by the distance of `--unlike` and by the logits.
+"""Tell texts of other domains from test texts, by the distance of `--ood` and by the logits.
 
 python examples/other_domains.py               # MODEL, STEPS and OUT in the environment override
 python examples/other_domains.py RUN DATA …    # a run of `classify` or `nli`, and other data

@@ -24,7 +24,7 @@ _DELTA = 0.05
 """The default of --delta."""
 LEAST = 1e-6
 """The least share of a goal, whose data a disk may hold."""
-GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "unlike", "costs")
+GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "ood", "costs")
 """The options of which one is given."""
 _OF_ANSWERS = {"thresholds", "confidence", "costs"}
 """The rules of which one decides the answers of a model: a new one replaces them."""
@@ -69,7 +69,7 @@ class Thresholds(FormatOption, Command):
     adapt to the text), or a randomized cumulative probability (smaller sets)."""
     per_class: bool = False
     """Guarantee the level of --sets for each label separately."""
-    unlike: Annotated[float | None, Help("RATE")] = None
+    ood: Annotated[float | None, Help("RATE")] = None
     """Abstain on out-of-distribution texts, with this false positive rate on validation data."""
     costs: Annotated[str | None, Help("FILE")] = None
     """File of the costs of mistakes: predict the label with the least expected cost. It is JSON,
@@ -138,8 +138,8 @@ class Thresholds(FormatOption, Command):
 
         state: Any = task.state
         split = self.split
-        if self.unlike is not None:
-            return choose_distance(task, model, split, self.unlike, save=not self.dry_run)
+        if self.ood is not None:
+            return choose_distance(task, model, split, self.ood, save=not self.dry_run)
         if self.costs is not None:
             type, labels = TYPES[state.prediction_type], list(state.labels)
             return costs.choose_costs(self.costs, labels, type, self._runs(), split)
@@ -166,7 +166,7 @@ class Thresholds(FormatOption, Command):
         goals = [name for name in GOALS if getattr(self, name) is not None]
         if len(goals) > 1:
             raise UserError(f"{flag(goals[0])} and {flag(goals[1])}: give one goal.")
-        for name in ("precision", "recall", "risk", "coverage", "sets", "unlike", "delta"):
+        for name in ("precision", "recall", "risk", "coverage", "sets", "ood", "delta"):
             value = getattr(self, name)
             most = 1.0 if name in ("precision", "recall", "coverage") else 1 - LEAST
             if value is not None and not LEAST <= value <= most:

@@ -1,4 +1,4 @@
-"""Vectors that a trained model decides on: the nearest training examples, and texts unlike them.
+"""Vectors that a trained model decides on: the nearest training examples, and distances from them.
 
 The distance of a text is the Mahalanobis distance from the mean of the training vectors, under
 their covariance (Lee et al. 2018; for encoders Podolskiy et al. 2021).
@@ -132,7 +132,7 @@ class TrainingVectors:
         except (OSError, SafetensorError, KeyError) as error:
             raise UserError(
                 f"{folder / FILE}: missing or damaged ({error}): choose it again with `finetune "
-                "thresholds RUN --unlike RATE`, or remove it with --reset."
+                "thresholds RUN --ood RATE`, or remove it with --reset."
             ) from error
 
 
@@ -142,9 +142,9 @@ def vectors_of_run(task: Task, model: Path, split: str) -> dict[str, np.ndarray]
     Raises:
         UserError: The data are gone or have changed, or have no split ``needed``.
     """
-    data = run_data(task, model, "--unlike compares with its training data")
+    data = run_data(task, model, "--ood compares with its training data")
     if not len(data.splits.get(split, ())):
-        raise UserError(f"{data.name}: --unlike needs a {split} split: train with one.")
+        raise UserError(f"{data.name}: --ood needs a {split} split: train with one.")
     accelerator = make_accelerator()
     head = model_to_device(task.model(model), accelerator.device)
     cast_weights(head, precision_on(task, accelerator.device))
@@ -168,7 +168,7 @@ def largest_distance(distances: np.ndarray, rate: float) -> float:
     found = conformal_quantile(distances.tolist(), 1 - rate)
     if found is None:
         raise UserError(
-            f"--unlike {rate:g}: {quantity(len(distances), 'example')}, where "
+            f"--ood {rate:g}: {quantity(len(distances), 'example')}, where "
             f"{fewest_for_level(1 - rate):,} are needed: add some, or raise the rate."
         )
     return math.ceil(found * 1e4) / 1e4
@@ -190,7 +190,7 @@ def choose_distance(task: Task, model: Path, split: str, rate: float, *, save: b
             "split": name,
             "examples": len(of_split),
             "mean distance": float(of_split.mean()),
-            "unlike": float((of_split > largest).mean()),
+            "ood": float((of_split > largest).mean()),
         }
         for name, of_split in distances.items()
     ]

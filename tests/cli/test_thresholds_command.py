@@ -108,7 +108,7 @@ def test_the_threshold_of_two_labels(place: Path, capsys) -> None:
         (["thresholds", "sentiment", "--split", "dev"], "no predictions.dev.jsonl"),
         (["thresholds", "sentiment", "--risk", "1"], "--risk must be from 1e-06 to 0.999999"),
         (["thresholds", "sentiment", "--risk", "1e-300"], "--risk must be from 1e-06"),
-        (["thresholds", "sentiment", "--unlike", "1e-17"], "--unlike must be from 1e-06"),
+        (["thresholds", "sentiment", "--ood", "1e-17"], "--ood must be from 1e-06"),
         (["thresholds", "sentiment", "--risk", "0.01"], "needs 299 answers or more"),
         (["thresholds", "sentiment", "--sets", "0.99"], "where 99 are needed"),
         (["thresholds", "topics", "--sets", "0.5"], "predictions of one class"),
@@ -116,8 +116,8 @@ def test_the_threshold_of_two_labels(place: Path, capsys) -> None:
         (["thresholds", "sentiment", "--delta", "0.1"], "add --risk or --coverage"),
         (["thresholds", "sentiment", "--reset", "--risk", "0.1"], "leave out --risk"),
         (["thresholds", "sentiment", "--reset", "--dry-run"], "leave out --dry-run"),
-        (["thresholds", "sentiment", "--unlike", "0.1", "--split", "dev"], "needs a dev split"),
-        (["thresholds", "sentiment", "--unlike", "0.01"], "where 99 are needed"),
+        (["thresholds", "sentiment", "--ood", "0.1", "--split", "dev"], "needs a dev split"),
+        (["thresholds", "sentiment", "--ood", "0.01"], "where 99 are needed"),
         (["thresholds", "sentiment", "--costs", "none.csv"], "--costs 'none.csv': no such file"),
         (["thresholds", "sentiment", "--costs", ""], "--costs '': no such file"),
         (["thresholds", "sentiment", "--costs", "."], "--costs '.': no such file"),
@@ -168,7 +168,7 @@ def test_answers_are_withheld_below_the_chosen_confidence(place: Path, capsys) -
 def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path, capsys) -> None:
     run, costs = place / "sentiment", tmp_path / "costs.csv"
     costs.write_text("gold,neg,pos\nneg,0,9\npos,1,0\n")
-    for goal in (["--sets", "0.6"], ["--unlike", "0.2"], ["--costs", str(costs)]):
+    for goal in (["--sets", "0.6"], ["--ood", "0.2"], ["--costs", str(costs)]):
         main(["thresholds", str(run), *goal])
     assert decisions(run).keys() == {"sets", "distance", "costs"}
     assert "sets on validation, each half with the rule of the other" in capsys.readouterr().out
@@ -179,9 +179,7 @@ def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path
             assert row["cost"] == pytest.approx(
                 min(9 * each.scores["neg"], each.scores["pos"]), 1e-4
             )
-            assert {*row["set"]} <= {"neg", "pos"} and row["unlike"] == (
-                row["withheld"] is not None
-            )
+            assert {*row["set"]} <= {"neg", "pos"} and row["ood"] == (row["withheld"] is not None)
     capsys.readouterr()
     main(["report", str(run), "--format", "json"])
     tables = json.loads(capsys.readouterr().out)["tables"]
@@ -257,7 +255,7 @@ def test_decisions_of_every_task_do_not_depend_on_other_texts(kind: str, tmp_pat
         assert chosen.code == 2 and "no answers with a probability" in chosen.err
         assert run("predict", own, "--text", "a", "--threshold", "1").code == 2
         return
-    found = run("thresholds", own, "--unlike", "0.5")
+    found = run("thresholds", own, "--ood", "0.5")
     assert (chosen.code, found.code) == (0, 0) or "no answers with a probability" in chosen.err
     if kind in ("classify", "nli", "choice"):
         run("thresholds", own, "--sets", "0.6", "--set-scores", "randomized").ok()

@@ -69,7 +69,7 @@ def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
     outcome = run(*command, "--max-loss", "100").ok()
     assert "int8: validation accuracy" in outcome.out, outcome
-    run("thresholds", tmp_path / "run", "--unlike", "0.5")
+    run("thresholds", tmp_path / "run", "--ood", "0.5")
     refused = run(*command[:-1], "--out", tmp_path / "other")
     one_line(refused, "abstains for out-of-distribution texts")
     run("thresholds", tmp_path / "run", "--reset")

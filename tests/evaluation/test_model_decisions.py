@@ -366,10 +366,10 @@ def test_unsure_answers_are_withheld_and_nothing_else(kind: str) -> None:
     nothing = {"withheld": [] if isinstance(WITHHELD[kind], list) else None}
     assert Decisions(confidence=0.6).apply(prediction, None).to_dict() == before | nothing
     assert Decisions().apply(prediction, None).to_dict() == before
-    unlike = Decisions(distance=1.0).apply(prediction, None, 1.5).to_dict()
-    assert unlike["unlike"] and not any(unlike[key] or ()) if key != "tags" else unlike["unlike"]
+    ood = Decisions(distance=1.0).apply(prediction, None, 1.5).to_dict()
+    assert ood["ood"] and not any(ood[key] or ()) if key != "tags" else ood["ood"]
     near = Decisions(distance=1.0).apply(prediction, None, 1.0).to_dict()
-    assert near == before | {"distance": 1.0, "unlike": False} | nothing
+    assert near == before | {"distance": 1.0, "ood": False} | nothing
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_predictions_are_those_of_the_folder(kind: str, hub: Hub) -> None:
 
 def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None:
     own = shutil.copytree(trained("classify"), tmp_path / "own")
-    found = run("thresholds", own, "--unlike", "0.5")
+    found = run("thresholds", own, "--ood", "0.5")
     assert found.code == 0, found.err
     shutil.copytree(own / "best", hub.model("lab/decided"), dirs_exist_ok=True)
     here, there = (finetune.load(name).predict(WORDS) for name in (own, "lab/decided"))

@@ -106,22 +106,22 @@ class Decisions:
         """Return the prediction for an example with the decisions on it.
 
         ``decided`` of the prediction tells them: ``cost``, the expected cost of the label, ``set``,
-        ``distance`` with ``unlike``, and the answers that are ``withheld``. A blank text has no
+        ``distance`` with ``ood``, and the answers that are ``withheld``. A blank text has no
         distance and no class.
         """
         if self.costs:
             prediction = _cheapest(prediction, self.costs)
-        found, unlike = dict(prediction.decided), False
+        decided, is_ood = dict(prediction.decided), False
         if self.sets is not None:
-            found["set"] = self.sets.members(prediction.class_probabilities, example.texts())
+            decided["set"] = self.sets.members(prediction.class_probabilities, example.texts())
         if self.distance is not None:
             rounded = None if distance is None else round(distance, 4)  # equal in every batch
-            unlike = rounded is not None and rounded > self.distance
-            found |= {"distance": rounded, "unlike": unlike}
-        prediction = dataclasses.replace(prediction, decided=found)
+            is_ood = rounded is not None and rounded > self.distance
+            decided |= {"distance": rounded, "ood": is_ood}
+        prediction = dataclasses.replace(prediction, decided=decided)
         if self.confidence is None and self.distance is None:
             return prediction
-        least = below(math.inf if unlike else self.confidence or 0.0)
+        least = below(math.inf if is_ood else self.confidence or 0.0)
         return prediction.withhold(least)
 
 
