@@ -29,7 +29,7 @@ def cases_of(settings: Settings) -> Iterator[Case]:
 
 
 def _training(subject: Subject) -> Arm:
-    steps: Callable[..., float] = partial(training_seconds, subject, subject.precision, "auto")
+    steps: Callable[..., float] = partial(training_seconds, subject, subject.precision)
     turn, first = partial(steps, subject.mixed), partial(steps, subject.mixed[:1])
     return Arm("", subject.precision, subject.work_of(subject.mixed), turn, first)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, starmap
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState, PartialState
@@ -92,10 +92,11 @@ def cases_of(subject: Subject) -> Iterator[Case]:
         work = subject.work_of(batches)
         return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
 
+    whole_vocabulary = partial(training_seconds, subject, best, whole=True)
     arms = (
-        arm("finetune", best, partial(training_seconds, subject, best, "auto")),
-        arm("finetune-whole-vocabulary", best, partial(training_seconds, subject, best, "off")),
-        arm("finetune-fp32", "fp32", partial(training_seconds, subject, "fp32", "auto")),
+        arm("finetune", best, partial(training_seconds, subject, best)),
+        arm("finetune-whole-vocabulary", best, whole_vocabulary),
+        arm("finetune-fp32", "fp32", partial(training_seconds, subject, "fp32")),
         arm("trainer-best", best, partial(trainer.seconds, best), subject.grouped),
         arm("trainer-dynamic-fp32", "fp32", partial(trainer.seconds, "fp32")),
     )
@@ -103,13 +104,14 @@ def cases_of(subject: Subject) -> Iterator[Case]:
 
 
 def training_seconds(
-    subject: Subject, precision: str, sparse_embeddings: Literal["auto", "off"], batches: Batches
+    subject: Subject, precision: str, batches: Batches, *, whole: bool = False
 ) -> float:
     """Return the seconds of steps over batches with a new optimizer."""
     task, head = subject.task, subject.head
-    config = replace(task.state.config, sparse_embeddings=sparse_embeddings)
-    read = [EncodedExamples.of(part).sequences.ids.values for part in subject.occurring]
-    vocabulary = SparseEmbeddings(head, config.sparse_embeddings, read)
+    config = task.state.config
+    occurring = () if whole else subject.occurring
+    read = [EncodedExamples.of(part).sequences.ids.values for part in occurring]
+    vocabulary = SparseEmbeddings(head, read)
     masters, optimizer = make_optimizer(head, config, precision)
     step = Step(task, head, masters, optimizer, config, subject.accelerator)
     with vocabulary, masters:

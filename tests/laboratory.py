@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import finetune
@@ -110,6 +111,11 @@ def config(kind: str, **changes: Any) -> TrainConfig:
 def load(config: TrainConfig) -> tuple[Any, Dataset]:
     """The task of a configuration and its data."""
     return load_task(config, next(name for name, kind in CONFIGS.items() if type(config) is kind))
+
+
+def pad_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all encoders that are made from now on pad their rows."""
+    monkeypatch.setattr("finetune.models.encoder._padding_reason", lambda *_: "for this test")
 
 
 def fit(config: TrainConfig, **options: Any) -> FitResult:

@@ -243,11 +243,6 @@ class TrainingSettings:
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Precision of the forward and backward pass; weights stay float32. `auto` is bf16 if the
     hardware supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
-    batching: Annotated[Literal["auto", "packed", "padded"], RESOURCES] = "auto"
-    """Pack sequences without padding (`auto`: if the model allows it), or pad them."""
-    sparse_embeddings: Annotated[Literal["auto", "on", "off"], RESOURCES] = "auto"
-    """Update only the embeddings of subwords that occur in the data; `auto` does so if fewer than
-    60 % occur. The other embeddings then have no weight decay."""
     gradient_checkpointing: Annotated[bool, Affects(inherited=False)] = False
     """Save memory: recompute activations in the backward pass, which takes a third more time."""
 

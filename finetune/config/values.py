@@ -137,8 +137,7 @@ def description(hint: Any) -> str:
 def converted(name: str, value: Any, hint: Any, *, text: bool = False) -> Any:
     """Convert a value of YAML, or text of the command line, to the type of a hint.
 
-    YAML 1.1 reads 1e-5 as text, and on as true. With ``text``, the words true and false are truth
-    values.
+    YAML 1.1 reads 1e-5 as text. With ``text``, the words true and false are truth values.
     """
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if text and bool in options and isinstance(value, str) and value.lower() in ("true", "false"):
@@ -154,8 +153,6 @@ def converted(name: str, value: Any, hint: Any, *, text: bool = False) -> Any:
         return tuple(converted(name, item, get_args(hint)[0]) for item in items)
     if get_origin(hint) is Literal:
         choices = get_args(hint)
-        if isinstance(value, bool) and "on" in choices:
-            value = "on" if value else "off"
         if value not in choices:
             raise UserError(
                 f"{name} must be one of {', '.join(choices)}, not {value!r}."

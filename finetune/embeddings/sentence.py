@@ -236,7 +236,6 @@ class SentenceTask(Task):
             "pooling": state.pooling,
             "normalize": state.normalize,
             "max_length": state.max_length,
-            "batching": state.config.batching,
         }
         if folder is not None:
             return load(str(folder), trained=True, **settings)

@@ -86,9 +86,6 @@ class SentenceConfig(TrainConfig):
                 refuse("temperature", f"--objective {objective} has none")
         elif self.batch_size == 1:
             refuse("batch_size", f"--objective {objective} compares the texts of a batch")
-        if objective == "cmlm" and self.sparse_embeddings == "on":
-            reason = "the softmax of --objective cmlm trains the embeddings of all subwords"
-            refuse("sparse_embeddings", reason)
         if objective != "mirror" and self.mask_span != SentenceConfig.mask_span:
             refuse("mask_span", "it applies to --objective mirror")
         if objective != "prompt" and self.templates:

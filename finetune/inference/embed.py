@@ -19,7 +19,7 @@ from torch import Tensor
 
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, forward_passes, predict
-from finetune.models.encoder import Batching, Encoder
+from finetune.models.encoder import Encoder
 from finetune.models.heads.layers import pool, pooled_tokens
 from finetune.models.heads.pretrained import subword_rows
 from finetune.preprocessing.batching import pack
@@ -90,7 +90,6 @@ class Embedder:
             for texts and a run of ``finetune sentence`` it is the trained vector.
         normalize: Scale each vector to length 1.
         max_length: Tokens of the longest sequence; by default the model's limit, at most 512.
-        batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
         max_tokens: Tokens of a forward pass; changes memory and speed only.
         options: ``revision`` and ``trust_remote_code`` of the model.
 
@@ -114,14 +113,11 @@ class Embedder:
         pooling: _Pooling | None = None,
         normalize: bool = False,
         max_length: int | None = None,
-        batching: Batching = "auto",
         max_tokens: int | None = None,
         **options: Any,
     ) -> None:
         self.device = make_accelerator().device
-        self.encoder, self.tokenizer, task, head = _load(
-            str(model), unit == "word", batching, options
-        )
+        self.encoder, self.tokenizer, task, head = _load(str(model), unit == "word", options)
         self.encoder.to(self.device).eval()
         self.unit, self.combine, self.normalize = unit, combine, normalize
         self.pooling: _Pooling = pooling or "mean"
@@ -329,17 +325,15 @@ def _examples(inputs: Sequence[_Units]) -> list[TextExample]:
 
 
 def _load(
-    name: str, words: bool, batching: Batching, options: dict[str, Any]
+    name: str, words: bool, options: dict[str, Any]
 ) -> tuple[Encoder, SubwordTokenizer, Task | None, Any]:
     if (folder := find_saved_model(name, options.get("revision"))) is not None:
         task = saved_task(folder)
-        config = replace(task.state.config, batching=batching)
-        task = replace(task, state=replace(task.state, config=config))
         head = task.model(folder)
         tokenizer = SubwordTokenizer.saved(folder, words=words)
-        return Encoder(head.encoder.model, batching), tokenizer, task, head
+        return head.encoder, tokenizer, task, head
     tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
-    return Encoder.from_pretrained(name, batching=batching, **options), tokenizer, None, None
+    return Encoder.from_pretrained(name, **options), tokenizer, None, None
 
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:

@@ -75,7 +75,6 @@ class Predictor:
         threshold: str | float | Mapping[str, float] | None = None,
         costs: Costs | None = None,
         decide: bool = True,
-        batching: str = "auto",
         max_tokens: int | None = None,
     ) -> None:
         """Load a model.
@@ -89,7 +88,6 @@ class Predictor:
             costs: The cost of each predicted label for each gold label: the label with the least
                 expected cost is predicted. None keeps the costs of the model.
             decide: Whether to apply the decisions of ``finetune thresholds``.
-            batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
             max_tokens: Tokens in a forward pass; changes memory and speed only.
 
         Raises:
@@ -98,7 +96,7 @@ class Predictor:
         self.folder = folder = model_folder(folder)
         task = saved_task(folder)
         config = task.state.config
-        changed: dict[str, Any] = {"batching": batching, "max_tokens": max_tokens}
+        changed: dict[str, Any] = {"max_tokens": max_tokens}
         if decoding is not None:
             legal = choices(type(config), "decoding")
             if decoding not in legal:

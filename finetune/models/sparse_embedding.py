@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from finetune.models.families import family_of
-from finetune.types import UserError
 
+MOST_OCCURRING = 0.6
+"""Share of the rows from which all rows are trained: leaving out fewer saves little."""
 _BLOCK = 2**24
 """Number of token ids to sort together."""
 
@@ -55,26 +56,25 @@ class SparseEmbeddings:
     number of rows.
     """
 
-    def __init__(
-        self, head: Any, setting: str, read: Iterable[np.ndarray], added: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, head: Any, read: Sequence[np.ndarray], added: Sequence[int] = ()) -> None:
         """Replace the embeddings.
 
-        ``read`` has the ids of all sequences that the model will read, ``added`` further ids.
+        Args:
+            head: The model to train.
+            read: The ids of all sequences that the model will read; empty if they are unknown, and
+                then all rows are trained.
+            added: Further ids.
         """
         self.encoder, self.note = head.encoder, ""
         self.embedding: CompactEmbedding | None = None
         self.plain = self.encoder.model.get_input_embeddings()
-        self.reason = "it is off" if setting == "off" else _why_unsupported(head)
-        if self.reason and setting == "on":
-            raise UserError(f"--sparse-embeddings on: {self.reason}; use auto or off.")
+        self.reason = _why_unsupported(head) if read else "the sequences are unknown"
         if self.reason:
             return
         size = len(self.plain.weight)
         self.rows = self._rows(read, added).to(self.plain.weight.device)
         occur = f"{len(self.rows):,} of {size:,} subwords of the vocabulary occur in the data"
-        # leaving out less than 40 % saves little
-        if len(self.rows) >= (0.6 if setting == "auto" else 1.0) * size:
+        if len(self.rows) >= MOST_OCCURRING * size:
             self.reason = occur
             return
         self.note = f"{occur}: the embeddings of the others are not updated"

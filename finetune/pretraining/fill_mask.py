@@ -95,7 +95,7 @@ class MaskedTask(Task):
     def model(self, folder: str | Path | None = None) -> Any:
         """Make a model to train, or load one from a folder."""
         config = self.state.config
-        options: dict[str, Any] = {"batching": config.batching}
+        options = dict[str, Any]()
         model: type[Any] = MaskedLanguageModel
         if config.boundary or config.nsp:
             model = PretrainingModel

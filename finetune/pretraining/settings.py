@@ -110,11 +110,6 @@ class PretrainConfig(TrainConfig):
             raise UserError("--test-sets does not apply to running text: leave it out.")
         if self.overlap is not None:
             raise UserError("--overlap does not apply to running text: leave it out.")
-        if self.sparse_embeddings == "on":
-            raise UserError(
-                "--sparse-embeddings on: the softmax trains the embeddings of all subwords: use "
-                "auto or off."
-            )
 
     def _check_encoder(self) -> None:
         if self.config is None:

@@ -285,11 +285,9 @@ def labeled_model(
     task: Task, load: Callable[..., M], folder: str | Path | None, /, **settings: Any
 ) -> M:
     """Make a new model for the labels of a task by ``load`` with settings, or load one saved."""
-    batching = task.state.config.batching
     if folder is not None:
-        return load(str(folder), batching=batching)
-    labels = list(task.state.labels)
-    model = load(labels=labels, batching=batching, **settings, **starting_model(task))
+        return load(str(folder))
+    model = load(labels=list(task.state.labels), **settings, **starting_model(task))
     if task.warm_start is not None:
         task.warm_start.copy_head(model)
     return model

@@ -77,7 +77,6 @@ class FewShotTask(TextClassificationTask):
             "labels": list(state.labels),
             "pairs": False,
             "max_length": state.max_length,
-            "batching": config.batching,
         }
         if folder is not None:
             return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)

@@ -90,7 +90,10 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
             name = names[int(name)]
         moments.setdefault(name, {})[kind] = value
     if any(moments[name]["exp_avg"].shape != masters.shapes[name] for name in moments):
-        raise UserError(f"{folder.parent}: was started with another --sparse-embeddings: keep it.")
+        raise UserError(
+            f"{folder.parent}: its weights have other shapes, as other data or an earlier version "
+            "train other rows of the embedding table: train again with another --out."
+        )
     masters.load_moments(optimizer, moments)
     return _read_state(folder)
 

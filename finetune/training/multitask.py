@@ -70,14 +70,13 @@ def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:
     wrong = {
         "--tuning": config.tuning != "full",
         "--track": config.track != "none",
-        "--sparse-embeddings on": config.sparse_embeddings == "on",
         "--few-shot": any(getattr(each, "few_shot", False) for each in configs.values()),
     }
     for option, is_set in wrong.items():
         if is_set:
             raise UserError(f"{option} does not work with several tasks: leave it out.")
     steps = sum(config.steps or 0 for config in configs.values())
-    return replace(config, steps=steps, eval_every=None, sparse_embeddings="off")
+    return replace(config, steps=steps, eval_every=None)
 
 
 def require_own_checkpoint(out: Path, names: Sequence[str], resume: Resume) -> None:

@@ -164,8 +164,8 @@ def _train(  # noqa: C901 (the whole course is in one place)
             scorer.check(resuming=resuming)
 
         # the optimizer
-        read = (encoded.sequences.ids.values for encoded in data.read_in_training)
-        sparse = SparseEmbeddings(model, config.sparse_embeddings, read, task.added_ids())
+        read = [encoded.sequences.ids.values for encoded in data.read_in_training]
+        sparse = SparseEmbeddings(model, read, task.added_ids())
         restored.enter_context(sparse)
         if sparse.note:
             log.info(sparse.note)  # with --verbose

@@ -57,12 +57,12 @@ smoke: {steps: 2}
 
 
 def test_values_get_the_types_of_the_settings(tmp_path: Path):
-    text = "task: tag\nlimit: ~\nepochs: 3\nsparse_embeddings: on\ncontext: 64\n"
+    text = "task: tag\nlimit: ~\nepochs: 3\nbilstm: on\ncontext: 64\n"
     recipe = load_recipe(written(tmp_path, f"{text}label_subwords: all\ncolumns: text=a\n"))
     assert recipe.settings == {
         "limit": None,
         "epochs": 3.0,
-        "sparse_embeddings": "on",
+        "bilstm": True,
         "context": "64",
         "label_subwords": "all",
         "columns": ("text=a",),

@@ -65,7 +65,7 @@ def test_a_setting_says_what_it_may_change() -> None:
     marks = affects_of(NerConfig)
     assert [*marks] == [field.name for field in dataclasses.fields(NerConfig)]
     results = {name for name, mark in marks.items() if not mark.results}
-    assert results >= {"out", "max_tokens", "batching", "encoding"}
+    assert results >= {"out", "max_tokens", "encoding"}
     assert {"data", "metric", "test_sets"} <= {n for n, mark in marks.items() if mark.scores}
     assert marks["max_width"].weights and marks["max_width"].data, "as other settings of a task"
     assert marks["data"].scores, "of the base, though the task declares it again"
@@ -80,7 +80,7 @@ WRONG = [
     (ClassifyConfig, {"lr": math.nan}, "--lr must be a finite number, not nan"),
     (ClassifyConfig, {"steps": 10**30}, "--steps must be a finite number, not 1000"),
     (ClassifyConfig, {"precision": "fp8"}, "--precision must be one of auto, bf16, fp16, fp32"),
-    (ClassifyConfig, {"batching": "pack"}, "--batching must be one of auto, packed, padded, not"),
+    (ClassifyConfig, {"tuning": "some"}, "--tuning must be one of full, lora, bitfit, head, mask,"),
     (NerConfig, {"decoding": "greedy"}, "must be one of auto, flat, nested, overlapping"),
     (ClassifyConfig, {"lr": "1e-3"}, "--lr must be a number, not '1e-3'"),
     (ClassifyConfig, {"columns": "text=a"}, "--columns must be a list of texts"),

@@ -155,7 +155,6 @@ def test_data_that_an_objective_cannot_use(
     ("settings", "message"),
     [
         ({"objective": "softmax", "temperature": 0.1}, "--temperature 0.1: --objective softmax ha"),
-        ({"objective": "cmlm", "sparse_embeddings": "on"}, "--sparse-embeddings on: the softmax"),
         ({"objective": "simcse", "mask_span": 3}, "--mask-span 3: it applies to --objective mirr"),
         ({"objective": "prompt", "pooling": "cls"}, "--pooling cls: with --objective prompt"),
         (

@@ -473,10 +473,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "bf16, lora": ("classify", {"precision": "bf16", "tuning": "lora"}),
     "bf16, mask": ("classify", {"precision": "bf16", "tuning": "mask", "max_tokens": 60}),
     "deberta": ("classify", {"model": "deberta-v2"}),
-    "padded": ("classify", {"batching": "padded"}),
     "checkpointed": ("classify", {"gradient_checkpointing": True}),
 }
-PLAIN = {"deberta", "padded", "checkpointed"}
+PLAIN = {"deberta", "checkpointed"}
 """What is not replayed."""
 
 
@@ -485,9 +484,10 @@ def test_runs_are_equal_with_and_without_recordings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, settings = KINDS[name]
-    settings = {"steps": 8, "eval_every": 4, "lr": 1e-3, "sparse_embeddings": "off", **settings}
+    settings = {"steps": 8, "eval_every": 4, "lr": 1e-3, **settings}
     settings["model"] = lab.checkpoint(settings.get("model", "bert"), dropout=0.1)
     runs, used = [], []
+    monkeypatch.setattr("finetune.models.sparse_embedding.MOST_OCCURRING", 0.0)
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
     monkeypatch.setattr(graphs, "reason_to_run_plainly", graphs.reason_of_model)
     for recorder in (Pool, lambda: None):
@@ -564,7 +564,7 @@ def test_several_tasks_are_equal_with_and_without_recordings(
         return record(self, recorder, key, *rows)
 
     monkeypatch.setattr(EncoderGraphs, "_record", watched)
-    recipe = load_multitask(write_recipe(tmp_path, more="sparse_embeddings: off"))
+    recipe = load_multitask(write_recipe(tmp_path))
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
         out, quiet = tmp_path / str(len(runs)), Reporter(quiet=True)

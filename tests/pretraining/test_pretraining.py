@@ -193,7 +193,6 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
         ({"config": "small"}, "leave --model out"),
         ({"tokenizer": "x"}, "is for a new encoder"),
         ({"explore": True, "mask": "spans"}, "choose another --mask"),
-        ({"sparse_embeddings": "on"}, "softmax trains the embeddings of all"),
         ({"mask_probability": 1.0}, "between 0 and 1"),
         ({"data": ""}, "--data must name running text"),
         ({"metric": "mlm_loss", "steps": 1}, "cannot select a model; legal are mlm_accuracy"),

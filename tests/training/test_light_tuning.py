@@ -167,7 +167,6 @@ def test_moments_and_learning_rates(tmp_path: Path) -> None:
         ({"tuning": "head", "freeze": "1"}, "--tuning head freezes the whole encoder"),
         ({"tuning": "lora", "lora": "8:qery"}, "--lora 8:qery: qery: .*query"),
         ({"tuning": "lora", "freeze": "all"}, "--tuning lora: the encoder has no such"),
-        ({"tuning": "lora", "sparse_embeddings": "on"}, "embeddings are frozen"),
         ({"gradient_checkpointing": True, "model": "squeezebert"}, "none for squeezebert"),
     ],
 )

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import finetune
 from finetune.config.tasks import TrainConfig
+from finetune.models import sparse_embedding
 from finetune.models.encoder import Encoder
 from finetune.models.sparse_embedding import CompactEmbedding, SparseEmbeddings
 from finetune.preprocessing.batching import pack
@@ -35,11 +36,15 @@ def table_of(weights: dict[str, torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("family", "kind"), covering(FAMILIES, ["classify", "tag windows", "ner windows"])
 )
-def test_the_trajectory_is_that_of_the_whole_table(kind: str, family: str, tmp_path: Path) -> None:
+def test_the_trajectory_is_that_of_the_whole_table(
+    kind: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In double precision: weights in memory and what is saved."""
-    whole = config_of(kind, tmp_path / "off", family, sparse_embeddings="off", **EVERYTHING)
+    monkeypatch.setattr(sparse_embedding, "MOST_OCCURRING", 0.0)
+    whole = config_of(kind, tmp_path / "off", family, **EVERYTHING)
     expected = weights_after(whole)
-    compact = replace(whole, out=str(tmp_path / "on"), sparse_embeddings="on")
+    monkeypatch.setattr(sparse_embedding, "MOST_OCCURRING", 1.0)
+    compact = replace(whole, out=str(tmp_path / "on"))
     found = weights_after(compact)
     absent = unread(compact)
     fresh = table_of(load_file(lab.checkpoint(family, dropout=0.0) / "model.safetensors"))
@@ -91,11 +96,14 @@ class Whole(torch.nn.Module):
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
+def test_every_family_reads_its_rows_through_the_embedding(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hidden states and gradients, with padding where the family has it; then whole again."""
+    monkeypatch.setattr(sparse_embedding, "MOST_OCCURRING", 1.0)
     whole, compact = Whole(family), Whole(family)
     made = encodings(whole.model, (5, 17, 3))
-    vocabulary = SparseEmbeddings(compact, "on", [EncodedExamples.of([made]).sequences.ids.values])
+    vocabulary = SparseEmbeddings(compact, [EncodedExamples.of([made]).sequences.ids.values])
     for head in (whole, compact):
         hidden = head.encoder(pack(made))
         weight = torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)
@@ -122,21 +130,16 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "share", "freeze", "rows", "reason"),
+    ("share", "freeze", "rows", "reason"),
     [
-        ("auto", 0.59, "none", 177, ""),
-        ("auto", 0.6, "none", 300, "180 of 300 subwords of the vocabulary occur in the data"),
-        ("on", 0.6, "none", 180, ""),
-        ("on", 1.0, "none", 300, "300 of 300 subwords of the vocabulary occur in the data"),
-        ("off", 0.1, "none", 300, "it is off"),
-        ("auto", 0.1, "embeddings", 300, "the embeddings are frozen (--freeze, --tuning)"),
-        ("auto", 0.1, "1", 300, "the embeddings are frozen (--freeze, --tuning)"),
-        ("auto", 0.1, "all", 300, "the embeddings are frozen (--freeze, --tuning)"),
+        (0.59, "none", 177, ""),
+        (0.6, "none", 300, "180 of 300 subwords of the vocabulary occur in the data"),
+        (0.1, "embeddings", 300, "the embeddings are frozen (--freeze, --tuning)"),
+        (0.1, "1", 300, "the embeddings are frozen (--freeze, --tuning)"),
+        (0.1, "all", 300, "the embeddings are frozen (--freeze, --tuning)"),
     ],
 )
-def test_which_rows_are_trained(
-    setting: str, share: float, freeze: str, rows: int, reason: str
-) -> None:
+def test_which_rows_are_trained(share: float, freeze: str, rows: int, reason: str) -> None:
     """The padding row is 0; ids that the model does not have are for the encoder to refuse."""
     task, dataset = lab.load(lab.config("classify"))
     head = task.model()
@@ -146,9 +149,7 @@ def test_which_rows_are_trained(
         task.encode(dataset.splits["train"])[0][0],
         input_ids=[*range(1, round(300 * share)), 300, 999],
     )
-    vocabulary = SparseEmbeddings(
-        head, setting, [EncodedExamples.of([[encoding]]).sequences.ids.values]
-    )
+    vocabulary = SparseEmbeddings(head, [EncodedExamples.of([[encoding]]).sequences.ids.values])
     assert len(table_of(dict(head.named_parameters()))) == rows
     assert vocabulary.reason == reason
     assert vocabulary.note.startswith(f"{rows} of 300 subwords") == (not reason)
@@ -163,18 +164,19 @@ def test_a_shared_table_is_trained_whole() -> None:
     head.output = torch.nn.Linear(32, 7, bias=False)
     head.output.weight = head.encoder.model.get_input_embeddings().weight
     read = [task.encode(dataset.splits["train"]).sequences.ids.values]
-    vocabulary = SparseEmbeddings(head, "auto", read)
+    vocabulary = SparseEmbeddings(head, read)
     assert vocabulary.reason == "another layer of the model shares the table"
 
 
 @pytest.mark.parametrize("error", [None, "metric", "checkpoint"])
-@pytest.mark.parametrize("setting", ["on", "off"])
+@pytest.mark.parametrize("most", [0.0, 1.0])
 def test_a_run_gives_the_model_back_as_it_was(
-    setting: str, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    most: float, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Modules, their types and modes, configuration and names; also after an error."""
-    settings = {"sparse_embeddings": setting, "metric": "loss" if error == "metric" else None}
-    config = lab.config("classify", out=tmp_path / "run", **settings)
+    monkeypatch.setattr(sparse_embedding, "MOST_OCCURRING", most)
+    metric = "loss" if error == "metric" else None
+    config = lab.config("classify", out=tmp_path / "run", metric=metric)
     task, dataset = lab.load(config)
     head = task.model().eval()
     head.model.base_model.encoder.train()
