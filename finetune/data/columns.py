@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from operator import attrgetter, itemgetter
-from pathlib import Path
+from operator import attrgetter
 from types import UnionType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import (
+    IO,
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import xxhash
 
@@ -33,8 +42,6 @@ if TYPE_CHECKING:
 _encode = json.JSONEncoder(separators=(",", ":"), default=dataclasses.astuple).encode
 _SEPARATOR = "\x1f"
 """A control character between texts, which hardly any text has."""
-_ROWS = 8192
-"""Number of rows that are written at a time."""
 Read = Callable[[Any], Any]
 """Makes a value of a field from a value of JSON."""
 
@@ -62,10 +69,12 @@ class Field(NamedTuple):
             indices = pa.array([codes.get(id(value)) for value in values], pa.int32())
         return pa.DictionaryArray.from_arrays(indices, pa.array(numbers, self.type.value_type))
 
-    def values(self, array: pa.Array) -> list[Any]:
+    def values(self, array: pa.Array | pa.ChunkedArray) -> list[Any]:
         """Return the values of a column."""
         import pyarrow as pa
 
+        if isinstance(array, pa.ChunkedArray):
+            return list(itertools.chain.from_iterable(map(self.values, array.chunks)))
         if pa.types.is_dictionary(self.type):
             texts = array.dictionary.to_pylist()
             known = [*(self.read(json.loads(text)) for text in texts), None]
@@ -94,16 +103,15 @@ def _tuples(lists: pa.ListArray) -> list[tuple[Any, ...] | None]:
 
 
 def names_of(kind: Any) -> tuple[str, ...]:
-    """Return the fields of examples except ``id``, or of a named tuple."""
+    """Return the fields of examples, or of a named tuple."""
     if dataclasses.is_dataclass(kind):
-        names = (field.name for field in dataclasses.fields(kind))
-        return tuple(name for name in names if name != "id")
+        return tuple(field.name for field in dataclasses.fields(kind))
     fields: tuple[str, ...] = kind._fields
     return fields
 
 
 def fields_of(kind: Any) -> dict[str, Field]:
-    """Return the fields of examples except ``id``, or of a named tuple, by name."""
+    """Return the fields of examples, or of a named tuple, by name."""
     import pyarrow as pa
 
     text = pa.large_string()
@@ -150,99 +158,40 @@ def _of_parts(make: Callable[..., Any], hints: Sequence[Any]) -> Read:
 
 
 class Columns:
-    """All fields of examples except ``id``, and their facts, in record batches.
+    """All fields of examples, and their facts, as they are mapped from a file.
 
     Args:
         kind: The class of the examples.
-        batches: The record batches.
-        pages: The file that they are mapped from.
+        file: A stream of record batches; it may be closed afterwards.
     """
 
-    def __init__(
-        self, kind: type[Any], batches: Sequence[pa.RecordBatch], pages: mmap.mmap
-    ) -> None:
-        self.kind, self.batches, self._pages = kind, batches, pages
-        self.fields = fields_of(kind)
-        self._bounds = [0, *itertools.accumulate(map(len, batches))]
-        self._digest = ""
-
-    def __len__(self) -> int:
-        return self._bounds[-1]
-
-    @staticmethod
-    def mapped(kind: type[Any], file: IO[bytes]) -> Columns:
-        """Return the record batches of a file, which may be closed afterwards."""
+    def __init__(self, kind: type[Any], file: IO[bytes]) -> None:
         import pyarrow as pa
 
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return Columns(kind, list(pa.ipc.open_stream(pa.py_buffer(pages))), pages)
+        self.kind, self.fields = kind, fields_of(kind)
+        self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.table: pa.Table = pa.ipc.open_stream(pa.py_buffer(self._pages)).read_all()
 
-    def values(self, names: Sequence[str], rows: Numbers) -> dict[str, list[Any]]:
-        """Return the values of some fields, by name, for some rows."""
-        import numpy as np
+    def selected(self, names: Sequence[str], rows: Numbers) -> pa.Table:
+        """Return some columns of a few rows."""
+        first, last = int(rows.min()), int(rows.max())
+        table = self.table.select(names).slice(first, last - first + 1)
+        if len(rows) == len(table) and (rows[1:] > rows[:-1]).all():
+            return table
+        return table.take(rows - first)
 
-        parts = list(self._parts(rows))
-        order = np.concatenate([indices for _, indices, _ in parts])
-        values = {}
-        for name in names:
-            read = self.fields[name].values
-            columns = (_selected(self.batches[n].column(name), places) for n, _, places in parts)
-            values[name] = list(itertools.chain.from_iterable(map(read, columns)))
-            if (np.diff(order) < 0).any():
-                by_index = zip(order.tolist(), values[name], strict=True)
-                values[name] = [value for _, value in sorted(by_index, key=itemgetter(0))]
-        return values
-
-    def batches_of(self, rows: Numbers) -> Iterator[pa.RecordBatch]:
-        """Yield some rows, in ascending order, as record batches."""
-        for start in range(0, len(rows), _ROWS):
-            for number, _, places in self._parts(rows[start : start + _ROWS]):
-                yield _selected(self.batches[number], places)
-
-    def _parts(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
-        """Yield the number of each batch that has some of the rows, their indices, and their places
-        in the batch."""
-        import numpy as np
-
-        numbers = np.searchsorted(self._bounds, rows, side="right") - 1
-        for number in np.unique(numbers).tolist():
-            indices = np.flatnonzero(numbers == number)
-            yield number, indices, rows[indices].astype(np.int64) - self._bounds[number]
-
-    def replaced(self, name: str, rows: Iterable[int], values: Iterable[Any]) -> Columns:
-        """Return columns with the values of some rows for a field, which are in memory; the values
-        of other rows are lost."""
-        known: list[Any] = [None] * len(self)
-        for row, value in zip(rows, values, strict=True):
-            known[row] = value
-        batches = []
-        for batch, (start, end) in zip(self.batches, pairwise(self._bounds), strict=True):
-            column = self.fields[name].array(known[start:end])
-            batches.append(batch.set_column(batch.schema.get_field_index(name), name, column))
-        return Columns(self.kind, batches, self._pages)
-
-    def digest(self) -> str:
-        """Return a hash of all examples, without ``where``."""
-        if not self._digest:
-            digest = xxhash.xxh3_128(self.kind.__name__.encode())
-            columns = (batch.drop_columns(["where"]) for batch in self.batches)
-            write_batches(_Sink(digest.update), columns)
-            self.release()
-            self._digest = digest.hexdigest()
-        return self._digest
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """A hash of all examples, without ``where``."""
+        digest = xxhash.xxh3_128(self.kind.__name__.encode())
+        write_batches(_Sink(digest.update), self.table.drop_columns(["where"]).to_batches())
+        self.release()
+        return digest.digest()
 
     def release(self) -> None:
         """Take the pages that were read out of the memory of this process."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._pages.madvise(mmap.MADV_DONTNEED)
-
-
-def _selected(column: Any, places: Numbers) -> Any:
-    import numpy as np
-
-    if (np.diff(places) == 1).all():
-        return column.slice(int(places[0]), len(places))
-    return column.take(places)
 
 
 class _Sink:
@@ -261,11 +210,11 @@ class _Sink:
         pass
 
 
-def write_batches(file: Any, batches: Iterable[pa.RecordBatch]) -> None:
+def write_batches(file: Any, parts: Iterable[pa.RecordBatch]) -> None:
     """Write record batches of one schema, of which there is one at least."""
     import pyarrow as pa
 
-    remaining = iter(batches)
+    remaining = iter(parts)
     first = next(remaining)
     stream = pa.ipc.new_stream(file, first.schema)
     for batch in itertools.chain([first], remaining):
@@ -294,7 +243,7 @@ def packed(examples: Sequence[Any], facts: Mapping[str, Numbers]) -> pa.RecordBa
     return pa.record_batch(list(columns.values()), list(columns))
 
 
-def stored(kind: type[Any], batches: Iterable[pa.RecordBatch]) -> Columns:
+def stored(kind: type[Any], parts: Iterable[pa.RecordBatch]) -> Columns:
     """Return record batches as a temporary file, which is mapped into memory.
 
     Raises:
@@ -315,11 +264,5 @@ def stored(kind: type[Any], batches: Iterable[pa.RecordBatch]) -> Columns:
                     "FINETUNE_CACHE=FOLDER."
                 ) from error
 
-        write_batches(_Sink(write), batches)
-        return Columns.mapped(kind, file)
-
-
-def load_columns(kind: type[Any], path: Path) -> Columns:
-    """Return the columns of a file."""
-    with path.open("rb") as file:
-        return Columns.mapped(kind, file)
+        write_batches(_Sink(write), parts)
+        return Columns(kind, file)

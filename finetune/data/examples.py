@@ -19,7 +19,7 @@ from unicodedata import normalize
 
 import xxhash
 
-from finetune.data.columns import Columns, load_columns, names_of, packed, stored, write_batches
+from finetune.data.columns import Columns, names_of, packed, stored, write_batches
 from finetune.runtime.progress import progress_task
 from finetune.types import EXAMPLES, ChoiceQuestion, Example, TextExample, TokenExample
 
@@ -48,8 +48,6 @@ FACTS = {
 documents (0 for none). Two different texts among n have the same 64-bit hash with a probability of
 about n^2 / 2^65: 1e-5 for 20 million examples."""
 
-_INDEX = "uint32"
-"""The type of indices of examples."""
 _FACT = "fact "
 """The beginning of the name of a column with a fact."""
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in EXAMPLES}
@@ -218,25 +216,22 @@ class Examples(Sequence[Any]):
         Returns:
             A description for ``load``, of JSON.
         """
-        import numpy as np
+        if self:
+            with (folder / f"{name}.arrow").open("wb") as file:
+                write_batches(file, self._packed())
+        kind = self.kind.__name__ if self else None
+        return {"kind": kind, "is_large": self.is_large}
 
-        if not self:
-            return {"kind": None}
-        ids = np.fromiter(self.column("id"), _INDEX, len(self))
-        columns = stored(self.kind, map(_packed, _batches(self)))
-        return {**_Mapped(columns, ids=ids).save(folder, name), "is_large": False}
+    def _packed(self) -> Iterator[pa.RecordBatch]:
+        return map(_packed, _batches(self._examples))
 
     @staticmethod
     def load(folder: Path, name: str, saved: Mapping[str, Any]) -> Examples:
         """Return the examples that ``save`` has described, from their files."""
-        import numpy as np
-
         if saved["kind"] is None:
             return Examples()
-        path = folder / f"{name}.arrow"
-        columns = load_columns(_KINDS[saved["kind"]], path)
-        rows, ids = np.load(folder / f"{name}.npy")
-        found = _Mapped(columns, rows, ids)
+        with (folder / f"{name}.arrow").open("rb") as file:
+            found = _Mapped(Columns(_KINDS[saved["kind"]], file))
         return found if saved["is_large"] else Examples(found)
 
 
@@ -246,19 +241,21 @@ class _Mapped(Examples):
     Args:
         all: The columns of all examples.
         rows: The chosen examples; None is all.
-        ids: The ``id`` of each; None is its index.
+        replaced: Other values of some fields of the chosen examples, in memory.
     """
 
     is_large = True
 
     def __init__(
-        self, all: Columns, rows: Numbers | None = None, ids: Numbers | None = None
+        self,
+        all: Columns,
+        rows: Numbers | None = None,
+        replaced: Mapping[str, pa.ChunkedArray] | None = None,
     ) -> None:
         import numpy as np
 
-        self.all = all
-        self.rows = np.arange(len(all), dtype=_INDEX) if rows is None else rows
-        self.ids = np.arange(len(self.rows), dtype=_INDEX) if ids is None else ids
+        self.all, self.replaced = all, replaced or {}
+        self.rows = np.arange(len(all.table), dtype=np.uint32) if rows is None else rows
         self._last: tuple[int, list[Any]] = (-1, [])
 
     @property
@@ -269,9 +266,8 @@ class _Mapped(Examples):
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Any]:
-        first = ["id"] if dataclasses.is_dataclass(self.kind) else []
-        for values in self._values([*first, *names_of(self.kind)]):
-            yield from map(self.kind, *values)
+        for part in self._parts(names_of(self.kind)):
+            yield from map(self.kind, *self._values(part))
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -289,17 +285,14 @@ class _Mapped(Examples):
         return self._last[1][index - start]
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        for values in self._values(names):
-            yield from zip(*values, strict=True)
+        for part in self._parts(names):
+            yield from zip(*self._values(part), strict=True)
 
     def column(self, name: str) -> Iterator[Any]:
-        return itertools.chain.from_iterable(values for (values,) in self._values([name]))
+        return itertools.chain.from_iterable(self._values(p)[0] for p in self._parts([name]))
 
     def fact(self, name: str) -> Numbers:
-        import numpy as np
-
-        columns = [batch.column(_FACT + name) for batch in self.all.batches]
-        numbers = np.concatenate([column.to_numpy() for column in columns])
+        numbers: Numbers = self.all.table.column(_FACT + name).to_numpy()
         self.all.release()
         return numbers[self.rows]
 
@@ -307,42 +300,49 @@ class _Mapped(Examples):
         import numpy as np
 
         indices = np.asarray(indices, np.int64)
-        return _Mapped(self.all, self.rows[indices], self.ids[indices])
+        replaced = {name: column.take(indices) for name, column in self.replaced.items()}
+        return _Mapped(self.all, self.rows[indices], replaced)
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
-        import numpy as np
+        import pyarrow as pa
 
-        if name == "id":
-            return _Mapped(self.all, self.rows, np.fromiter(values, _INDEX, len(self)))
-        return _Mapped(self.all.replaced(name, self.rows, values), self.rows, self.ids)
+        field = self.all.fields[name]
+        column = pa.chunked_array(map(field.array, _batches(values)), field.type)
+        if len(column) != len(self):
+            raise ValueError(f"{len(column):,} values of {name} for {self!r}")
+        return _Mapped(self.all, self.rows, {**self.replaced, name: column})
 
     def map(self, change: Callable[[int, Any], Any]) -> Examples:
-        found = collected(itertools.starmap(change, enumerate(self)), "converting")
-        return _Mapped(found.all, ids=self.ids) if isinstance(found, _Mapped) else found
+        return collected(itertools.starmap(change, enumerate(self)), "converting")
 
     def digest(self) -> str:
-        digest = xxhash.xxh3_128(self.all.digest().encode())
+        digest = xxhash.xxh3_128(self.all.digest)
         digest.update(self.rows.tobytes())
-        digest.update(self.ids.tobytes())
+        for name, column in self.replaced.items():
+            digest.update(_encode([name, self.all.fields[name].values(column)]).encode())
         return digest.hexdigest()
 
-    def save(self, folder: Path, name: str) -> dict[str, Any]:
-        import numpy as np
+    def _packed(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
 
-        used, rows = np.unique(self.rows, return_inverse=True)
-        with (folder / f"{name}.arrow").open("wb") as file:
-            write_batches(file, self.all.batches_of(used))
-        np.save(folder / f"{name}.npy", np.array([rows, self.ids], _INDEX))
-        return {"kind": self.kind.__name__, "is_large": True}
+        for part in self._parts(self.all.table.column_names):
+            yield pa.table(part).combine_chunks().to_batches()[0]
 
-    def _values(self, names: Sequence[str]) -> Iterator[list[list[Any]]]:
+    def _parts(self, names: Sequence[str]) -> Iterator[dict[str, pa.ChunkedArray]]:
+        shared = [name for name in names if name not in self.replaced]
         for start in range(0, len(self), CHUNK):
-            chunk = slice(start, start + CHUNK)
-            known = {"id": self.ids[chunk].tolist()} if "id" in names else {}
-            known |= self.all.values([name for name in names if name != "id"], self.rows[chunk])
-            yield [known[name] for name in names]
+            part = self.all.selected(shared, self.rows[start : start + CHUNK])
+            yield {
+                name: part.column(name)
+                if name in shared
+                else self.replaced[name].slice(start, CHUNK)
+                for name in names
+            }
             if start // CHUNK % 64 == 63:
                 self.all.release()
+
+    def _values(self, part: Mapping[str, pa.ChunkedArray]) -> list[list[Any]]:
+        return [self.all.fields[name].values(column) for name, column in part.items()]
 
 
 def indices_of(which: Iterable[bool]) -> Numbers:
@@ -356,14 +356,14 @@ def indices_of(which: Iterable[bool]) -> Numbers:
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
     """Return the examples of a stream: on disk if they are many. ``title`` is shown meanwhile."""
 
-    def batches() -> Iterator[list[Any]]:
+    def shown() -> Iterator[list[Any]]:
         done = 0
         with progress_task(title, unit="row") as show:
             for batch in _batches(examples):
                 yield batch
                 show(done := done + len(batch))
 
-    first, remaining = list[Any](), batches()
+    first, remaining = list[Any](), shown()
     for batch in remaining:
         first += batch
         if len(first) > MOST_IN_MEMORY:
