@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 import finetune
 from finetune.cli.main import COMMANDS, parse
 from finetune.config.tasks import CONFIGS
@@ -19,9 +17,9 @@ ARGUMENT = re.compile(r"-.*|[A-Z/|]+|.*VALUE.*|.*[\w…][./=]\w.*|\".*\"|…")
 """An argument of a hint in the middle of a sentence, whose other words begin with small letters."""
 
 
-def texts(path: Path) -> list[str]:
+def texts(source: str) -> list[str]:
     """The strings of a module but its docstrings; what is filled in is VALUE."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = ast.parse(source)
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     strings, parts = [], set()
     for node in ast.walk(tree):
@@ -39,7 +37,8 @@ def hints() -> dict[str, list[str]]:
     """The words of each hint, by the hint."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for text in texts(path):
+        source = path.read_text("utf-8")
+        for text in texts(source) if "finetune " in source else ():
             for name, rest in HINT.findall(text):
                 words = [name]
                 for word in rest.split():
@@ -52,22 +51,16 @@ def hints() -> dict[str, list[str]]:
     return found
 
 
-HINTS = hints()
-
-
-@pytest.mark.parametrize("hint", HINTS)
-def test_a_hint_is_a_command(hint: str):
+def test_hints_are_commands():
     """Values of a hint stand for others, so that they may have the wrong type."""
-    words = [word for word in HINTS[hint] if word != "…"]
-    assert words[0] in {*COMMANDS, *CONFIGS}
-    try:
-        parse(words)
-    except UserError as error:
-        assert not re.search("unknown|unexpected|missing --", str(error)), error
-    except SystemExit as end:
-        assert not end.code, hint
-
-
-def test_hints_are_found():
-    assert len(HINTS) > 20
-    assert any("predict VALUE --text" in hint for hint in HINTS)
+    for hint, words in (found := hints()).items():
+        words = [word for word in words if word != "…"]
+        assert words[0] in {*COMMANDS, *CONFIGS}, hint
+        try:
+            parse(words)
+        except UserError as error:
+            assert not re.search("unknown|unexpected|missing --", str(error)), (hint, error)
+        except SystemExit as end:
+            assert not end.code, hint
+    assert len(found) > 20
+    assert any("predict VALUE --text" in hint for hint in found)

@@ -24,7 +24,6 @@ RECIPES = find_recipes(ROOT / "recipes")
 SMALL = {"regression": "numbers", "multi": "topics"}
 """Small data by the problem of a recipe."""
 recipe_of = functools.cache(load_recipe)
-every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
 
 @pytest.fixture(scope="module")
@@ -44,47 +43,37 @@ def test_there_are_recipes():
     assert f"`recipes/` holds {len(RECIPES)} files" in page
 
 
-@every_recipe
-def test_recipe_is_valid(path: Path):
-    recipe = recipe_of(path)
-    config = recipe.config()
-    assert all(getattr(config, name) == value for name, value in recipe.settings.items())
-    assert recipe.smoke_recipe().config() != config
-    assert recipe.description and recipe.smoke, "a description, and settings for a quick check"
-    text = path.read_text(encoding="utf-8")
-    assert f"finetune run {path.relative_to(ROOT)}" in text, "it opens with its command"
-    assert {"model", "data"} <= set(recipe.settings), "nothing that defines it is left to defaults"
-    free = {name for name in recipe.settings if not affects_results(name)}
-    assert free <= {"max_tokens"}, "a matter of the machine"
-
-
-@every_recipe
-def test_expected_scores_have_a_source(path: Path):
-    said = "\nexpected: none published\n" in path.read_text(encoding="utf-8")
-    assert said != bool(recipe_of(path).expected), "scores, or that there are none"
-    for entry in recipe_of(path).expected:
-        assert len(entry.source) > 10, entry
-        assert 0 < entry.tolerance < 0.2, entry
-        assert entry.split.partition("_")[0] in ("validation", "test")
-        of_mnli = recipe_of(path).settings["data"] == "mnli"
-        assert ("matched" in entry.split) == of_mnli, "the one with several validation splits"
-        of_medians = "median" in path.read_text(encoding="utf-8").partition("\ntask:")[0]
-        assert entry.statistic == ("median" if of_medians else "mean")
-
-
-@every_recipe
-def test_data_are_available_to_users(path: Path):
-    name = str(recipe_of(path).settings["data"])
-    assert name in DATASET_ALIASES or name in MANUAL_DOWNLOADS or (ROOT / name).is_dir(), name
-
-
-@every_recipe
-def test_a_warm_start_is_the_run_of_another_recipe(path: Path):
-    recipe = recipe_of(path)
-    if "init_from" in recipe.settings:
-        before = {RUNS / other.name: other for other in map(recipe_of, RECIPES)}
-        begun = before[Path(str(recipe.settings["init_from"]))]
-        assert begun.settings["model"] == recipe.settings["model"]
+@pytest.mark.parametrize("task", CONFIGS)
+def test_recipes_are_valid(task: str):
+    """Each opens with its command and has a description, settings, sources and data."""
+    begun = {RUNS / recipe_of(path).name: recipe_of(path) for path in RECIPES}
+    for path in RECIPES:
+        recipe, text = recipe_of(path), path.read_text(encoding="utf-8")
+        if recipe.task != task:
+            continue
+        config, data = recipe.config(), str(recipe.settings["data"])
+        assert all(getattr(config, name) == value for name, value in recipe.settings.items()), path
+        assert recipe.smoke_recipe().config() != config, path
+        assert recipe.description and recipe.smoke, "a description, and settings for a quick check"
+        assert f"finetune run {path.relative_to(ROOT)}" in text, "it opens with its command"
+        assert "model" in recipe.settings, "nothing that defines it is left to defaults"
+        free = {name for name in recipe.settings if not affects_results(name)}
+        assert free <= {"max_tokens"}, f"{path}: a matter of the machine"
+        said = "\nexpected: none published\n" in text
+        assert said != bool(recipe.expected), f"{path}: scores, or that there are none"
+        of_medians = "median" in text.partition("\ntask:")[0]
+        for entry in recipe.expected:
+            assert len(entry.source) > 10, entry
+            assert 0 < entry.tolerance < 0.2, entry
+            assert entry.split.partition("_")[0] in ("validation", "test"), entry
+            # the one with several validation splits
+            assert ("matched" in entry.split) == (data == "mnli"), entry
+            assert entry.statistic == ("median" if of_medians else "mean"), entry
+        known = data in DATASET_ALIASES or data in MANUAL_DOWNLOADS or (ROOT / data).is_dir()
+        assert known, f"{path}: users cannot get {data}"
+        if "init_from" in recipe.settings:
+            start = begun[Path(str(recipe.settings["init_from"]))]
+            assert start.settings["model"] == recipe.settings["model"], path
 
 
 def test_the_package_contains_the_recipes():
