@@ -85,64 +85,28 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
     )
 
 
-class _Kind(NamedTuple):
-    type: type[Any]
-    minus_one: bool  # as a number, or as a text
-    number: bool
-    whole: bool  # a number without a fraction, such as 1.0
-    integer: bool  # a number without a decimal point, such as 1
-    negative: bool
-    point: bool
-    comma: bool
-    decimal_comma: bool  # or a number without one
-    single: bool  # one label in a list
+class _Column(NamedTuple):
+    """The different labels of a split in the order of their first examples, and the number of the
+    label of each example."""
 
-    @staticmethod
-    def of(label: Any) -> _Kind:
-        text, value, kind = str(label), math.nan, type(label)
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            value = float(label)
-        number = math.isfinite(value)
-        return _Kind(
-            kind,
-            text in (str(MISSING_NUMBER), str(float(MISSING_NUMBER))),
-            number,
-            number and value.is_integer(),
-            kind is int or (kind is str and label.lstrip("-").isdecimal()),
-            number and value < 0,
-            "." in text,
-            "," in text,
-            _WITH_COMMA.fullmatch(text) is not None,
-            kind is tuple and len(label) == 1,
-        )
+    rows: Examples
+    labels: list[Any]
+    codes: Any
 
+    @classmethod
+    def of(cls, rows: Examples) -> _Column:
+        return cls(rows, *rows.codes("label"))
 
-_FirstOf = Callable[[Callable[[_Kind], bool]], TextExample | None]
-"""Returns the first example with a label of a kind."""
-
-
-class _Column:
-    """The labels of a split, and the number of labels and the first example of each kind."""
-
-    def __init__(self, rows: Examples) -> None:
-        import numpy as np
-
-        self.rows = rows
-        self.labels, self._codes = rows.codes("label")
-        _, *numbers = np.unique(self._codes, return_index=True, return_counts=True)
-        firsts, counts = (array.tolist() for array in numbers)
-        self.kinds = dict[_Kind, tuple[int, int]]()
-        for label, first, count in zip(self.labels, firsts, counts, strict=True):
-            if label is not None:
-                kind = _Kind.of(label)
-                known, first = self.kinds.get(kind, (0, first))
-                self.kinds[kind] = known + count, first
+    @property
+    def has_any(self) -> bool:
+        """Whether a label is not -1, and not missing: the test sets of GLUE have none."""
+        return not all(label is None or _is_minus_one(label) for label in self.labels)
 
     def converted(self, convert: Callable[[Any], Any]) -> Examples:
         labels = list(map(convert, self.labels))
         if all(new is old for new, old in zip(labels, self.labels, strict=True)):
             return self.rows
-        return self.rows.replace("label", (labels[code] for code in self._codes.tolist()))
+        return self.rows.replace("label", (labels[code] for code in self.codes.tolist()))
 
 
 def convert_labels(
@@ -156,108 +120,122 @@ def convert_labels(
     Raises:
         DataError: Some labels are of another kind than others.
     """
-    columns = {split: _Column(Examples.of(rows)) for split, rows in splits.items()}
-    # a split in which all labels are -1 or missing has none (the test sets of GLUE)
-    filled = {
-        split: column
-        for split, column in columns.items()
-        if not all(kind.minus_one for kind in column.kinds)
-    }
-    kinds = Counter[_Kind]()
-    for column in filled.values():
-        kinds.update({kind: number for kind, (number, _) in column.kinds.items()})
-
-    def first_of(which: Callable[[_Kind], bool]) -> TextExample | None:
-        for column in filled.values():
-            indices = [first for kind, (_, first) in column.kinds.items() if which(kind)]
-            if indices:
-                example: TextExample = column.rows[min(indices)]
-                return example
-        return None
-
-    lists = any(kind.type is tuple for kind in kinds)
-    if lists and all(kind.type is str or kind.single for kind in kinds):
-        only = {split: column.converted(_only) for split, column in columns.items()}
+    columns = {split: _Column.of(Examples.of(rows)) for split, rows in splits.items()}
+    filled = [column for column in columns.values() if column.has_any]
+    labels = [label for column in filled for label in column.labels if label is not None]
+    lists = any(isinstance(label, tuple) for label in labels)
+    if lists and all(isinstance(label, str) or _is_single(label) for label in labels):
+        only = {
+            split: column.converted(lambda x: x[0] if isinstance(x, tuple) and x else x)
+            for split, column in columns.items()
+        }
         examples, note = convert_labels(only, typed)
         return examples, f"{SINGLE}; {note}" if note else SINGLE
-    numbers = not lists and _are_numbers(kinds, typed)
-    is_class = not lists and not numbers and _minus_one_is_class(kinds)
-    missing = not numbers and not is_class  # whether -1 means no label
+    numbers = any(isinstance(label, float) for label in labels)
+    if not typed:
+        numbers = any("." in str(x) for x in labels) and all(_number(x) is not None for x in labels)
+    numbers = numbers and not lists
+    is_class = not lists and not numbers and _minus_one_is_class(filled, labels)
     if lists:
-        _refuse_among_lists(columns, first_of)
+        _refuse_among_lists(list(columns.values()), filled)
     else:
-        _check_spelling(kinds, numbers, first_of)
+        _check_spelling(filled, labels, numbers)
 
     def converted(label: RawLabel) -> Label:
-        if label is None or (missing and _Kind.of(label).minus_one):
+        if label is None or (not numbers and not is_class and _is_minus_one(label)):
             return None
         if lists:
             return label if isinstance(label, tuple) else (str(label),)
         return float(label) if numbers else str(label)  # type: ignore[arg-type]
 
-    examples = {
-        split: column.converted(converted if split in filled else lambda _: None)
-        for split, column in columns.items()
-    }
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     note = "labels have decimal points: read as numbers" if numbers else note
-    return examples, note if numbers or is_class else None
+    return {
+        split: column.converted(converted if column.has_any else lambda _: None)
+        for split, column in columns.items()
+    }, note if numbers or is_class else None
 
 
-def _are_numbers(kinds: Counter[_Kind], typed: bool) -> bool:
-    if typed:
-        return any(kind.type is float for kind in kinds)
-    return any(kind.point for kind in kinds) and all(kind.number for kind in kinds)
+def _is_minus_one(label: Any) -> bool:
+    return str(label) in (str(MISSING_NUMBER), str(float(MISSING_NUMBER)))
 
 
-def _refuse_among_lists(columns: Mapping[str, _Column], first_of: _FirstOf) -> None:
-    for column in columns.values():
+def _is_single(label: Any) -> bool:
+    return isinstance(label, tuple) and len(label) == 1
+
+
+def _number(label: Any) -> float | None:
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        return number if math.isfinite(number := float(label)) else None
+    return None
+
+
+def _first(columns: Iterable[_Column], which: Callable[[Any], bool]) -> TextExample | None:
+    """Return the first example with such a label."""
+    for column in columns:
+        for code, label in enumerate(column.labels):
+            if label is not None and which(label):
+                example: TextExample = column.rows[int((column.codes == code).argmax())]
+                return example
+    return None
+
+
+def _refuse_among_lists(columns: Sequence[_Column], filled: Sequence[_Column]) -> None:
+    for column in columns:
         for votes, where in column.rows.columns("votes", "where"):
             if votes is not None:
                 raise DataError(
                     f"{where}: votes for labels where other rows have lists of labels: write votes "
                     'or one label for each text, such as "label": "a".'
                 )
-    wrong = first_of(lambda kind: kind.type is float and not kind.minus_one)
+    wrong = _first(filled, lambda label: isinstance(label, float) and not _is_minus_one(label))
     if wrong is not None:
         problem = f"label {wrong.label} is a number where other rows have lists of names"
         raise DataError(f"{wrong.where}: {problem}: write names.")
 
 
-def _only(label: RawLabel) -> RawLabel:
-    return label[0] if isinstance(label, tuple) and label else label
-
-
-def _check_spelling(kinds: Counter[_Kind], numbers: bool, first_of: _FirstOf) -> None:
-    comma = first_of(lambda kind: kind.comma)
-    if comma is not None and all(kind.decimal_comma for kind in kinds):
+def _check_spelling(columns: Sequence[_Column], labels: Sequence[Any], numbers: bool) -> None:
+    comma = _first(columns, lambda label: "," in str(label))
+    if comma is not None and all(_WITH_COMMA.fullmatch(str(label)) for label in labels):
         raise DataError(
             f"{comma.where}: label {str(comma.label)!r} is a number with a decimal comma: "
             "write a point (several labels are a list in JSON Lines)."
         )
     if not numbers:
         return
-    known = [kind for kind in kinds if kind.number and not kind.minus_one]
-    point = first_of(lambda kind: kind in known and kind.point)
-    plain = first_of(lambda kind: kind in known and not kind.point)
-    if point and plain and all(kind.whole for kind in known):
-        raise DataError(
-            f"{point.where}: label {point.label} where {plain.where} has {plain.label}: write "
-            "all as 1 if they are classes, or all as 1.0 if they are numbers."
-        )
-    if (wrong := first_of(lambda kind: not kind.number)) is not None:
+    known = [x for x in labels if _number(x) is not None and not _is_minus_one(x)]
+    if all(float(label).is_integer() for label in known):
+        whole = {*map(str, known)}
+        point = _first(columns, lambda label: str(label) in whole and "." in str(label))
+        plain = _first(columns, lambda label: str(label) in whole and "." not in str(label))
+        if point and plain:
+            raise DataError(
+                f"{point.where}: label {point.label} where {plain.where} has {plain.label}: write "
+                "all as 1 if they are classes, or all as 1.0 if they are numbers."
+            )
+    if (wrong := _first(columns, lambda label: _number(label) is None)) is not None:
         raise DataError(
             f"{wrong.where}: label {wrong.label!r} is a name where other rows have numbers with a "
             "decimal point: write all labels as names (texts) or all as numbers."
         )
 
 
-def _minus_one_is_class(kinds: Counter[_Kind]) -> bool:
-    number = sum(count for kind, count in kinds.items() if kind.minus_one)
-    if not number or not all(kind.integer for kind in kinds):
+def _minus_one_is_class(columns: Sequence[_Column], labels: Sequence[Any]) -> bool:
+    if not any(map(_is_minus_one, labels)) or not all(map(_is_integer, labels)):
         return False
-    others = any(kind.negative and not kind.minus_one for kind in kinds)
-    return others or number >= MIN_CLASS_FRACTION * kinds.total()
+    if any((_number(label) or 0) < 0 and not _is_minus_one(label) for label in labels):
+        return True
+    missing = total = 0
+    for column in columns:
+        counts = Counter(column.codes.tolist())
+        for code, label in enumerate(column.labels):
+            total += counts[code] * (label is not None)
+            missing += counts[code] * (label is not None and _is_minus_one(label))
+    return missing >= MIN_CLASS_FRACTION * total
+
+
+def _is_integer(label: Any) -> bool:
+    return type(label) is int or (isinstance(label, str) and label.lstrip("-").isdecimal())
 
 
 Votes = tuple[tuple[str, float], ...]
