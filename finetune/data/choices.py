@@ -10,18 +10,17 @@ CosmosQA, PIQA, Social IQa and WinoGrande as they are on the hub, and from JSON 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.examples import Examples
 from finetune.data.files import Record
 from finetune.data.json_files import parse_json
 from finetune.data.labels import MISSING, without_gold
-from finetune.data.rows import Columns, Gold, Make, RowReader
-from finetune.data.tables import Table, is_missing, missing_column, text_cell
+from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
+from finetune.data.tables import Table, column_notes, is_missing, missing_column, text_cell
 from finetune.types import ChoiceQuestion, abbreviated, quantity
 
 _ROLES = ("context", "question", "choices", "label")
@@ -114,9 +113,10 @@ class ChoiceReader(RowReader):
         chosen = _Columns(context, question, choices, several, label)
         return lambda index, record: _example(index, record, chosen)
 
-    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
-        """Return a note on questions without a label."""
-        return without_gold(split, rows, "label")
+    def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
+        """Note questions without a label."""
+        notes = chain.from_iterable(without_gold(*split, "label") for split in splits.items())
+        return splits, [*notes, *column_notes(tables)]
 
 
 def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:

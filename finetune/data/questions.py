@@ -8,17 +8,16 @@ place, so that they can be scored but not learned.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.examples import Examples
 from finetune.data.files import Record
 from finetune.data.labels import without_gold
-from finetune.data.rows import Columns, Gold, Make, RowReader
+from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
 from finetune.data.tables import (
     Table,
+    column_notes,
     is_missing,
     json_cell,
     missing_column,
@@ -83,7 +82,6 @@ class QuestionReader(RowReader):
     """
 
     roles = tuple(USUAL_COLUMNS)
-    gold_roles = ("answers",)
     header_names = frozenset(name for names in USUAL_COLUMNS.values() for name in names)
 
     def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
@@ -108,13 +106,15 @@ class QuestionReader(RowReader):
 
         return make
 
-    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
-        """Return notes on answers at other places, and on questions without gold."""
+    def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
+        """Note answers at other places, and questions without gold."""
         notes = []
-        if moved := table.corrected:
-            counted = quantity(len(moved), "answer")
-            notes.append(f"{table.name}: {counted} {MOVED}; first in {moved[0]}")
-        return notes + without_gold(split, rows, "answers")
+        for split, rows in splits.items():
+            if moved := tables[split].corrected:
+                counted = quantity(len(moved), "answer")
+                notes.append(f"{tables[split].name}: {counted} {MOVED}; first in {moved[0]}")
+            notes += without_gold(split, rows, "answers")
+        return splits, notes + column_notes(tables)
 
 
 QUESTIONS = QuestionReader()

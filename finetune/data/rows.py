@@ -11,9 +11,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal
 
@@ -43,8 +41,6 @@ class RowReader(ABC):
 
     roles: tuple[str, ...]
     """The roles that ``--columns`` can name."""
-    gold_roles: ClassVar[tuple[str, ...]] = ("label",)
-    """The roles of gold."""
     header_names: ClassVar[frozenset[str]]
     """Usual names of columns, in lower case. They tell a header from data."""
 
@@ -65,21 +61,6 @@ class RowReader(ABC):
     def open(self, file: DataFile, options: ReadOptions) -> Table:
         """Open a file as a table."""
         return open_text_table(file, options)
-
-    def usable(self, make: Make, table: Table) -> Make:
-        """Return ``make`` with a reason for each row that is no training or test data."""
-        return make
-
-    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
-        """Return notes on the examples of a split, and on the rows that are left out."""
-        return []
-
-    def empty(self, split: str, table: Table, left: Counter[str]) -> DataError:
-        """Return the error for a split without examples."""
-        more = "".join(f" ({note})" for note in table.notes)  # such as further sheets of a workbook
-        return DataError(
-            f"{table.name}: the {split} split is empty{more}: add rows or leave it out."
-        )
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Return the examples with the gold of all splits in one form, and notes on all splits."""
@@ -110,35 +91,30 @@ class RowReader(ABC):
         notes, found = list(source.notes), dict[str, Examples]()
         for split, table in source.splits.items():
             gold: Gold = "required" if split == "train" else "read"
-            rows, left_out = self.examples(table, columns, errors, gold)
-            if not rows:
-                raise self.empty(split, table, left_out)
-            found[split] = rows
-            notes += table.notes
-            more = self.notes(split, table, rows, left_out)
-            notes += [note for note in more if note not in notes]
-        examples, more = self.finished(found, source.splits)
+            found[split] = self._examples(table, columns, errors, gold)
+            if not found[split]:
+                more = "".join(f" ({note})" for note in table.notes)  # such as further sheets
+                raise DataError(
+                    f"{table.name}: the {split} split is empty{more}: add rows or leave it out."
+                )
+            notes += [note for note in table.notes if note not in notes]
+        examples, more_notes = self.finished(found, source.splits)
         orders = (table.label_order for table in source.splits.values())
         return Dataset(
             source.name,
             examples,
-            notes=notes + more,
+            notes=notes + more_notes,
             format=source.format,
             label_order=next(filter(None, orders), ()),
             pinned=source.pinned,
         )
 
-    def examples(
-        self,
-        table: Table,
-        columns: Columns,
-        errors: list[str] | None = None,
-        gold: Gold = "read",
-    ) -> tuple[Examples, Counter[str]]:
-        """Read a table; return its examples, and how many rows are left out, by reason."""
+    def _examples(
+        self, table: Table, columns: Columns, errors: list[str] | None, gold: Gold
+    ) -> Examples:
         first = table.peek(holder.MOST_IN_MEMORY + 1)
         if not first:
-            return Examples(), Counter()
+            return Examples()
         table.set_header(first)
         make = self.choose(table, first, columns, gold)
         if "_task_hash" in table.header or _are_answers(table, first):
@@ -148,7 +124,7 @@ class RowReader(ABC):
             )
         num_first = len(first)
         del first  # the table has them until they are read
-        return made_examples(table, self.usable(make, table), errors, num_first)
+        return made_examples(table, make, errors, num_first)
 
     def stream(
         self,
@@ -213,8 +189,8 @@ def _are_answers(table: Table, rows: Sequence[Any]) -> bool:
 
 def made_examples(
     table: Table, make: Make, errors: list[str] | None = None, num_first: int = 0
-) -> tuple[Examples, Counter[str]]:
-    """Return the examples of rows, and how many rows are left out, by reason.
+) -> Examples:
+    """Return the examples of the rows of a table, which counts those that are left out.
 
     Args:
         table: The table, whose notes get the columns that none of its first rows has.
@@ -223,38 +199,29 @@ def made_examples(
             raised.
         num_first: The number of first rows, which the columns were chosen from.
     """
-    later, left_out = dict[str, None](), Counter[str]()
-    rows = table.records
-    if num_first > holder.MOST_IN_MEMORY and not table.sentences:
-        rows = chain(islice(rows, num_first), _noting(rows, {*table.header}, later))
-    examples = collected(_made(rows, make, errors, left_out))
+    header, later = {*table.header}, dict[str, None]()
+    has_later = num_first > holder.MOST_IN_MEMORY and not table.sentences
+
+    def examples() -> Iterator[Any]:
+        index = 0
+        for number, row in enumerate(table.records):
+            if has_later and number >= num_first and not header.issuperset(row.values):
+                later.update(dict.fromkeys(name for name in row.values if name not in header))
+            try:
+                example = make(index, row)
+            except DataError as error:
+                keep_error(error, errors)
+                continue
+            if isinstance(example, str):
+                table.left_out[example] += 1
+                continue
+            yield example
+            index += 1
+
+    found = collected(examples())
     if later:
         names = abbreviated(later)
         table.notes.append(
             f"columns that no row has before row {num_first:,} are not read: {names}"
         )
-    return examples, left_out
-
-
-def _noting(rows: Iterable[Record], header: set[str], later: dict[str, None]) -> Iterator[Record]:
-    for row in rows:
-        if not header.issuperset(row.values):
-            later |= dict.fromkeys(name for name in row.values if name not in header)
-        yield row
-
-
-def _made(
-    rows: Iterable[Any], make: Make, errors: list[str] | None, left_out: Counter[str]
-) -> Iterator[Any]:
-    index = 0
-    for row in rows:
-        try:
-            example = make(index, row)
-        except DataError as error:
-            keep_error(error, errors)
-            continue
-        if isinstance(example, str):
-            left_out[example] += 1
-            continue
-        yield example
-        index += 1
+    return found

@@ -175,7 +175,7 @@ def read_running_text(
     ordered: dict[str, Examples] = {}
     for split in [split for split in SPLIT_ORDER if split in parts]:
         table = Table(split, [], chain(*parts[split]), sentences=True)
-        rows, _ = made_examples(table, _example)
+        rows = made_examples(table, _example)
         if not rows:
             continue
         ordered[split] = rows

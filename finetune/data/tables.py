@@ -58,18 +58,19 @@ class Table:
     """The column of labels or tags, once a reader has chosen it."""
     read: dict[str, str] = field(default_factory=dict)
     """The columns that are read, by role, once a reader has chosen them."""
-    later_notes: list[str] = field(default_factory=list)
-    """Notes of the reader that follow the others on a split."""
     corrected: list[str] = field(default_factory=list)
     """The places of values that the reader has corrected, as it makes examples."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """How many rows are no examples, by reason."""
 
     @property
     def label_order(self) -> tuple[str, ...]:
         """The class names of the labels in the order of their numbers; empty if they have none."""
         return tuple(self.names.get(self.label_column or "", ()))
 
-    def choose(self, **columns: str | None) -> None:
-        """Keep which column is read in each role."""
+    def choose(self, label_column: str | None = None, **columns: str | None) -> None:
+        """Keep which column is read in each role, and which one has class names."""
+        self.label_column = label_column
         self.read = {role: name for role, name in columns.items() if name is not None}
 
     def columns(self, given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -138,18 +137,13 @@ class TextReader(RowReader):
         """Choose the columns of texts."""
         chosen = guess_columns(table, given, self.pair)
         read = {"text": chosen.text, "pair": chosen.pair, "label": chosen.label}
-        table.choose(**read, negative=chosen.negative)
-        table.label_column = chosen.label
+        table.choose(chosen.label, **read, negative=chosen.negative)
         if chosen.other_labels:
             other = chosen.other_labels[0]
             advice = f"for {other!r} write --columns label={other}"
-            table.later_notes = [f"labels are from column {chosen.label!r}; {advice}"]
+            table.notes.append(f"labels are from column {chosen.label!r}; {advice}")
         chosen = chosen._replace(label=None) if gold == "unread" else chosen
         return example_maker(chosen, table)
-
-    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
-        """Return notes on other columns of labels."""
-        return table.later_notes
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Convert the labels of all splits to one kind, and count examples without a label."""

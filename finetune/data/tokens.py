@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,7 +12,7 @@ from finetune.data.checks import Locations
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
 from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
@@ -74,57 +73,45 @@ class TokenReader(RowReader):
 
     def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
         """Choose the columns of words and gold by their names, and by the values of first rows."""
+        kept = gold == "unread"  # rows without words, to align with predictions
         if table.sentences:
-            return lambda _, record: record
+            return lambda _, record: record if record.words or kept else ""
         chosen = guess_word_columns(table, given, first)
-        table.label_column = chosen.tags
         read = chosen if self.relations else chosen._replace(relations=None)
         if chosen.words and "text" in table.header:  # the characters of Prodigy's tokens
             read = read._replace(text="text")
-        table.choose(**read._asdict())
+        table.choose(chosen.tags, **read._asdict())
         if gold == "required" and chosen.tags is None and chosen.spans is None:
             raise missing_column(table, "tags", "tags or spans", "tags")
-        return lambda _, row: token_record(row, chosen, table.names, self.relations)
 
-    def usable(self, make: Make, table: Table) -> Make:
-        """Leave out rows without words."""
+        def make(_: int, row: Record) -> TokenRecord | str:
+            record = token_record(row, chosen, table.names, self.relations)
+            return record if record.words or kept else ""
 
-        def usable(index: int, row: Any) -> TokenRecord | str:
-            record: TokenRecord = make(index, row)
-            return record if record.words else ""
+        return make
 
-        return usable
-
-    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
-        """Return notes on rows that are left out, and on rows without gold.
+    def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
+        """Return examples with tags in BIO and spans, and notes.
 
         Raises DataError if no row of train has gold.
         """
-        golds = rows.columns("layers", "spans")
-        without_gold = sum(not layers and spans is None for layers, spans in golds)
-        if split == "train" and without_gold == len(rows):
-            raise DataError(
-                f"{table.name}: there are words but no tags: write word<TAB>tag, or a list of tags "
-                "in JSON Lines."
-            )
         notes = []
-        if empty := left.get("", 0):
-            notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
-        if without_gold:
-            counted = f"{without_gold:,} of {quantity(len(rows), 'row')}"
-            notes.append(f"{split}: {counted} without tags")
-        return notes
-
-    def empty(self, split: str, table: Table, left: Counter[str]) -> DataError:
-        """Return the error for a split without words."""
-        return DataError(
-            f"{table.name}: the {split} split is empty: add sentences or leave it out."
-        )
-
-    def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Return examples with tags in BIO and spans, and notes."""
-        examples, notes = to_bio(splits)
-        return examples, [*_span_notes([*splits.values()]), *column_notes(tables), *notes]
+        for split, rows in splits.items():
+            golds = rows.columns("layers", "spans")
+            without_gold = sum(not layers and spans is None for layers, spans in golds)
+            if split == "train" and without_gold == len(rows):
+                raise DataError(
+                    f"{tables[split].name}: there are words but no tags: write word<TAB>tag, or a "
+                    "list of tags in JSON Lines."
+                )
+            if empty := tables[split].left_out[""]:
+                notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
+            if without_gold:
+                counted = f"{without_gold:,} of {quantity(len(rows), 'row')}"
+                notes.append(f"{split}: {counted} without tags")
+        examples, more = to_bio(splits)
+        span_notes = _span_notes([*splits.values()])
+        return examples, [*notes, *span_notes, *column_notes(tables), *more]
 
     def predicted(self, index: int, made: TokenRecord) -> TokenExample:
         """Return a record as an example, with tags in the scheme of the file."""
@@ -202,7 +189,7 @@ def read_gold(
     file = open_data(source, encoding=encoding)
     table = reader.open(file, ReadOptions(columns, names, usual_columns=usual))
     rows = table.all()
-    make = reader.choose(table, rows, columns, "read") if rows else None
+    make = reader.choose(table, rows, columns, "unread") if rows else None
     examples, _ = to_bio({"gold": [make(0, row) for row in rows] if make else []})
     return list(examples["gold"])
 

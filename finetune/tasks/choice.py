@@ -76,7 +76,7 @@ class ChoiceState(TaskState):
 
     @property
     def input_keys(self) -> tuple[str, ...]:
-        return tuple(role for role in CHOICES.roles if role not in CHOICES.gold_roles)
+        return tuple(role for role in CHOICES.roles if role != "label")
 
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
         return CHOICES.stream(source, usual_columns=self.usual_columns, **options)

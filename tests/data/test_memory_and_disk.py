@@ -244,5 +244,5 @@ def test_columns_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_no_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_on_disk(monkeypatch)
     opened = read_file(open_data(lines(TEXTS)(tmp_path)))
-    rows, left_out = made_examples(opened, lambda i, row: "reject")
-    assert rows == [] and left_out == {"reject": len(TEXTS)}
+    assert made_examples(opened, lambda i, row: "reject") == []
+    assert opened.left_out == {"reject": len(TEXTS)}
