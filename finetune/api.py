@@ -14,8 +14,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -26,6 +27,7 @@ from finetune.data import Dataset
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.runs import RunFolder, write_run_checksums
 from finetune.inference.predictor import Predictor
+from finetune.registry import install_command
 from finetune.reporting.environment import RunOutcome, saved_outcome, write_environment
 from finetune.reporting.html import write_report, write_run_report
 from finetune.reporting.many_runs import write_best_recipe, write_search
@@ -54,9 +56,11 @@ from finetune.training.loss import LossFunction
 from finetune.training.multitask import with_planned_steps
 from finetune.training.run_folder import RunWriter, hold, open_run, pin_model, with_run_folder
 from finetune.training.scoring import FitResult
-from finetune.training.search import Search, SearchResult, search_folder
 from finetune.training.trainer import fit, fit_together
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
+
+if TYPE_CHECKING:
+    from finetune.training.search import Search
 
 
 @dataclass(frozen=True)
@@ -320,8 +324,8 @@ def _opened(
 class FinishedSearch:
     """A search: its trials, and the best of them as a run, a recipe and a page."""
 
-    result: SearchResult
-    """All trials."""
+    search: Search
+    """The search, with all trials."""
     page: Path
     """The HTML page of the trials."""
     run: TrainedRun
@@ -332,7 +336,7 @@ class FinishedSearch:
     @property
     def settings(self) -> Mapping[str, Any]:
         """The best settings of the space; empty if the settings of the call were best."""
-        return self.result.best.settings if self.result.best else {}
+        return self.search.best.params if self.search.best else {}
 
     def _repr_html_(self) -> str:
         return ReportPage(self.page)._repr_html_()
@@ -387,15 +391,18 @@ def search(
     command = command or _call("search", name, named)
     reporter = reporter or Reporter(quiet=quiet)
     require_one_process("search")
+    if not find_spec("optuna"):
+        raise UserError(f"search needs optuna: {install_command('optuna')}.")
+    from finetune.training.search import Search, search_folder
+
     folder = search_folder(config, name, trials, minutes)
     with hold(folder):
-        study = Search(folder, name, config, space, data, metrics=metrics, reporter=reporter)
-        _describe(*study.loaded, reporter)
-        study.run(trials, minutes, lambda: write_search(study.result()))
-        result = study.result()
-        best = study.config_of(result.require_best())
+        search = Search(folder, name, config, space, data, metrics=metrics, reporter=reporter)
+        _describe(*search.loaded, reporter)
+        search.run(trials, minutes, lambda: write_search(search))
+        best = search.best_config()
         # The trial resumes after its last step, now with the test split, and takes no further step.
-        with open_run(best, study.accelerator) as writer:
+        with open_run(best, search.accelerator) as writer:
             pin_model(writer.run, best)
             if writer.run.is_finished and writer.run.require_intact() is None:
                 run = TrainedRun(writer.path, writer.run.metrics, saved_outcome(writer.run))
@@ -413,8 +420,8 @@ def search(
                 assert finished is not None, "this is the main process"
                 run = finished
             shutil.rmtree(writer.last, ignore_errors=True)
-        recipe = write_best_recipe(result, best, run.folder, run.metrics, command)
-        return FinishedSearch(result, write_search(result, run.metrics), run, recipe)
+        recipe = write_best_recipe(search, run.folder, run.metrics, command)
+        return FinishedSearch(search, write_search(search, run.metrics), run, recipe)
 
 
 def train_multitask(

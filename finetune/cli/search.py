@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, make_dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, ClassVar
 
 from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
@@ -14,14 +14,11 @@ from finetune.cli.train import (
     report_run,
     require_unset,
     resumable,
-    score_lines,
+    show_run,
     task_command,
 )
 from finetune.config.options import Help, argument
 from finetune.types import UserError, quantity
-
-if TYPE_CHECKING:
-    from finetune.api import FinishedSearch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,29 +43,23 @@ class SearchCommand(FormatOption, Command):
     """Minutes after which no new trial starts."""
 
     trains = True
-
-    def run(self) -> None:
-        """Raise UserError: ``search_command`` replaces this command where TASK is one."""
-        raise UserError(f"search: {self.task!r} is no task: write finetune search classify …")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskSearch(SearchCommand):
-    """The search of a task."""
-
-    training: TaskCommand
+    training: ClassVar[TaskCommand | None] = None
+    """The command of the task; a field where TASK is one (``search_command``)."""
 
     def run(self) -> None:
         """Run the missing trials, print all trials, and write the page and the recipe."""
+        if self.training is None:
+            raise UserError(f"search: {self.task!r} is no task: write finetune search classify …")
         require_unset("search", self.training)
         quiet_libraries()
         from finetune import api
         from finetune.reporting.environment import command_line
+        from finetune.reporting.many_runs import search_table
         from finetune.runtime.progress import Reporter
 
         reporter = Reporter()
         with resumable(reporter, command_line):
-            search = api.search(
+            found = api.search(
                 self.training.config,
                 space=list(chain(*self.space)),
                 trials=self.trials,
@@ -77,34 +68,24 @@ class TaskSearch(SearchCommand):
                 reporter=reporter,
                 report=report_run,
             )
-        print_tables(self.format, ("", *search.result.table()))
-        _summarize(search, error=self.format != "table")
+        print_tables(self.format, ("", *search_table(found.search)))
+        number, error = quantity(len(found.search.trials), "trial"), self.format != "table"
+        title = f"best of {number}: trial {found.search.trials[0].number}, in {found.run.folder}"
+        show_run(found.run, title, "the best run", error=error)
+        again = shlex.join(["finetune", "run", str(found.recipe), "--seeds", "3"])
+        self.note(
+            f"The score on validation is the best of {number}, and so too high. Train the best "
+            f"settings with other seeds: {again}"
+        )
+        show(f"Everything is in {found.page.parent}: {found.page.name} is the page.", error=True)
 
 
-def _summarize(search: FinishedSearch, *, error: bool) -> None:
-    best, number = search.result.require_best(), quantity(len(search.result.trials), "trial")
-    settings = " ".join(f"{name}={value}" for name, value in best.settings.items())
-    settings = settings or "the settings of the command"
-    show(f"best is trial {best.number} of {number}: {settings}", error=error)
-    outcome = search.run.outcome
-    show(score_lines(search.run.metrics, outcome.baselines), indent=14, error=error)
-    if outcome.degenerate:
-        show(f"the best run is degenerate: {'; '.join(outcome.degenerate)}", error=error)
-    again = shlex.join(["finetune", "run", str(search.recipe), "--seeds", "3"])
-    show(
-        f"The score on validation is the best of {number}, and so too high. Train the best "
-        f"settings with other seeds: {again}",
-        error=error,
-    )
-    show(f"Everything is in {search.result.folder}: {search.page.name} is the page.", error=True)
-
-
-def search_command(task: str) -> type[TaskSearch]:
+def search_command(task: str) -> type[SearchCommand]:
     """Build the command that searches for the settings of a task."""
     return make_dataclass(
         "Search",
         [("training", task_command(task))],
-        bases=(TaskSearch,),
+        bases=(SearchCommand,),
         namespace={"__doc__": SearchCommand.__doc__},
         frozen=True,
         kw_only=True,

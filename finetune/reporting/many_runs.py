@@ -23,43 +23,69 @@ from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.training.repeated_runs import Runs
-    from finetune.training.search import SearchResult
+    from finetune.training.search import Search
 
 RECIPE_FILE = "best.yaml"
 """The recipe of the best trial, in the folder of a search."""
 
 
-def write_search(
-    result: SearchResult, metrics: Mapping[str, Mapping[str, float]] | None = None
-) -> Path:
+def search_table(search: Search) -> tuple[list[str], list[list[Any]]]:
+    """Make the columns and rows of a table of the ended trials, the best first."""
+    from finetune.training.search import seconds_of  # which needs optuna
+
+    rows = [
+        [trial.number, trial.state.name.lower(), trial.value, round(seconds_of(trial))]
+        + [str(trial.params.get(name, "")) for name in search.space]
+        for trial in search.trials
+    ]
+    return ["trial", "state", search.metric, "seconds", *search.space], rows
+
+
+def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | None = None) -> Path:
     """Write the trials of a search, and the scores of the best; return the path of the page."""
-    failures = [f"Trial {t.number} failed: {t.error}" for t in result.trials if t.error]
+    from finetune.training.search import seconds_of, settings_text
+
+    trials, best = search.trials, search.best
+    errors = {trial.number: trial.user_attrs.get("error") for trial in trials}
+    lines = ["No trial has a score yet."]
+    if best is not None:
+        scores = [f"{shown_value(best.value)} on validation"]
+        for split, values in (metrics or {}).items():
+            if search.metric in values and not split.startswith("validation"):
+                scores.append(f"{format_score(values[search.metric], search.metric)} on {split}")
+        lines = [
+            f"Trial {best.number} of {len(trials)}: {search.metric} {', '.join(scores)}.",
+            settings_text(best.params),
+            "The score on validation is the highest of several, so it is too high. Only a split "
+            "that the search did not read, such as test, measures the model.",
+        ]
+    failures = [f"Trial {number} failed: {error}" for number, error in errors.items() if error]
     legend = "A pruned trial has the score of its last evaluation."
-    trials = PageTable("Trials, the best first", *result.table())
+    table = PageTable("Trials, the best first", *search_table(search))
     sections = [
-        Section("The best trial", _best(result, metrics or {})),
-        Section("Trials", [*failures, legend], tables=[trials]),
+        Section("The best trial", lines),
+        Section("Trials", [*failures, legend], tables=[table]),
     ]
-    kind = f"search over settings of {result.task}"
-    page = page_of(kind, result.folder.name, sections, command="finetune search")
-    return _write(result.folder, "search", result.to_dict() | {"metrics": metrics}, page)
-
-
-def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
-    best = result.best
-    if best is None:
-        return ["No trial has a score yet."]
-    scores = [f"{shown_value(best.score)} on validation"]
-    for split, values in metrics.items():
-        if result.metric in values and not split.startswith("validation"):
-            scores.append(f"{format_score(values[result.metric], result.metric)} on {split}")
-    settings = ", ".join(f"{name} = {value}" for name, value in best.settings.items())
-    return [
-        f"Trial {best.number} of {len(result.trials)}: {result.metric} {', '.join(scores)}.",
-        settings or "The settings of the command.",
-        "The score on validation is the highest of several, so it is too high. Only a split that "
-        "the search did not read, such as test, measures the model.",
-    ]
+    kind = f"search over settings of {search.task}"
+    page = page_of(kind, search.folder.name, sections, command="finetune search")
+    content = {
+        "task": search.task,
+        "metric": search.metric,
+        "best": best and best.number,
+        "trials": [
+            {
+                "number": trial.number,
+                "state": trial.state.name.lower(),
+                "settings": trial.params,
+                "score": trial.value,
+                "seconds": seconds_of(trial),
+                "error": errors[trial.number],
+            }
+            for trial in trials
+        ],
+        "metrics": metrics,
+    }
+    return _write(search.folder, "search", content, page)
 
 
 def _write(folder: Path, name: str, numbers: Mapping[str, Any], page: str) -> Path:
@@ -69,22 +95,18 @@ def _write(folder: Path, name: str, numbers: Mapping[str, Any], page: str) -> Pa
 
 
 def write_best_recipe(
-    result: SearchResult,
-    config: TrainConfig,
-    run: Path,
-    metrics: Mapping[str, Mapping[str, float]],
-    command: str,
+    search: Search, run: Path, metrics: Mapping[str, Mapping[str, float]], command: str
 ) -> Path:
     """Write the settings of the best trial as a recipe; return its path.
 
     The recipe expects the ``metrics`` of the folder ``run``. The tolerance is half of the 95 %
     interval over the examples, at least 0.01.
     """
-    assert result.best is not None
-    source = f"trial {result.best.number} of {len(result.trials)} of: {command}"
+    config, trials = search.best_config(), search.trials
+    source = f"trial {trials[0].number} of {len(trials)} of: {command}"
     expected = []
     for split, values in metrics.items():
-        if result.metric not in metrics_of(result.task) or split not in SCORED_SPLITS:
+        if search.metric not in metrics_of(search.task) or split not in SCORED_SPLITS:
             continue
         model = gather(run, split)
         found = model.score
@@ -92,15 +114,15 @@ def write_best_recipe(
         expected.append(
             Expected(
                 split,
-                result.metric,
-                round(values[result.metric], 4),
+                search.metric,
+                round(values[search.metric], 4),
                 round(max(wide, 0.01), 4),
                 f"{source}; the tolerance is half the 95 % interval over the examples",
                 fingerprint=model.runs[0].config["fingerprint"],
             )
         )
-    write_text(result.folder / RECIPE_FILE, recipe_text(result.task, config, source, expected))
-    return result.folder / RECIPE_FILE
+    write_text(search.folder / RECIPE_FILE, recipe_text(search.task, config, source, expected))
+    return search.folder / RECIPE_FILE
 
 
 class LearningCurve(NamedTuple):

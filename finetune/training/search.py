@@ -10,17 +10,28 @@ import math
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
-from finetune.config.search_space import Range, SearchSpace, parse_space
-from finetune.config.tasks import TrainConfig
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import DatabaseError
+
+from finetune.config.options import Limit
+from finetune.config.recipes import typed_setting
+from finetune.config.tasks import CONFIGS, TrainConfig, affects_of, flag, marks, setting_types
+from finetune.config.values import require_count
 from finetune.data import Dataset
 from finetune.data.preparation import most_rows
 from finetune.data.sources import PartOf, is_test
 from finetune.evaluation.custom_metrics import custom_metrics
-from finetune.registry import install_command
 from finetune.runtime.files import FolderInUse, SaveError, entries, is_free
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
@@ -32,75 +43,67 @@ from finetune.training.optimizer import TUNING_FACTORS, default_learning_rate, r
 from finetune.training.repeated_runs import runs_folder
 from finetune.training.run_folder import Diverged, open_run, require_own, require_writable
 from finetune.training.trainer import fit
-from finetune.types import UserError
+from finetune.types import UserError, abbreviated, did_you_mean
 
-if TYPE_CHECKING:
-    from optuna import Study
-    from optuna import Trial as OptunaTrial
-    from optuna.trial import FrozenTrial
-
-DATABASE, STUDY = "search.db", "search"
+DATABASE = "search.db"
 _KEPT = ("config.json", "log.jsonl", "metrics.json")
 """Files to keep of an ended trial; the best trial keeps all."""
-AS_GIVEN = "as given"
+_AS_GIVEN = "as given"
 """The attribute of the trial with the settings of the command."""
-STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
+_SYNTAX = "NAME=A,B,C, or NAME=LOW:HIGH for numbers (NAME=LOW:HIGH:log on a logarithmic scale)"
 
 
-@dataclass(frozen=True)
-class Trial:
-    """An ended trial; the first one has the settings of the command.
+def parse_space(task: str, items: Sequence[str] | Mapping[str, Any]) -> dict[str, BaseDistribution]:
+    """Parse the distributions of a search space, by setting.
 
-    A pruned trial has the score of its last evaluation, and a failed one has the reason.
+    Args:
+        task: The task.
+        items: Texts such as ``lr=1e-5:1e-3:log`` and ``batch_size=8,16``; or a mapping of settings
+            to the part after the equals sign, or to a list of values.
+
+    Raises:
+        UserError: A setting is unknown or must not vary, or a value has another type or is illegal.
     """
-
-    number: int
-    state: str
-    settings: Mapping[str, Any]
-    score: float | None
-    seconds: float
-    error: str | None
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """The trials of a search, the best first and those without a score last."""
-
-    folder: Path
-    task: str
-    metric: str
-    space: SearchSpace
-    trials: Sequence[Trial]
-
-    @property
-    def best(self) -> Trial | None:
-        """The finished trial with the best score."""
-        return next((trial for trial in self.trials if trial.state == "finished"), None)
-
-    def require_best(self) -> Trial:
-        """Return the best trial; UserError if none has a score."""
-        if self.best is None:
-            reason = next((trial.error for trial in self.trials if trial.error), "unknown")
-            raise UserError(f"search: no trial has a score. The first failed: {reason}")
-        return self.best
-
-    def table(self) -> tuple[list[str], list[list[Any]]]:
-        """Return columns and rows: the trials, the best first."""
-        rows = [
-            [t.number, t.state, t.score, round(t.seconds), *map(t.settings.get, self.space)]
-            for t in self.trials
-        ]
-        return ["trial", "state", self.metric, "seconds", *self.space], rows
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        trials = [asdict(trial) for trial in self.trials]
-        best = self.best and self.best.number
-        return {"task": self.task, "metric": self.metric, "best": best, "trials": trials}
+    types, limits = setting_types(CONFIGS[task]), marks(CONFIGS[task], Limit)
+    affected = affects_of(CONFIGS[task]).items()
+    legal = [name for name, affects in affected if affects.results and not affects.scores]
+    if not isinstance(items, Mapping):
+        pairs = [item.partition("=")[::2] for item in items]
+        items = dict(pairs)
+        if len(items) < len(pairs):
+            raise UserError("--space names a setting twice: write each one once.")
+    space = dict[str, BaseDistribution]()
+    for spelled, listed in items.items():
+        name = spelled.replace("-", "_")
+        if name not in legal:
+            raise UserError(
+                f"--space {name}: not a setting of {task} to search over."
+                f"{did_you_mean(name, legal)} Legal are {abbreviated(legal, 60)}."
+            )
+        texts, is_range = listed, False
+        if isinstance(listed, str):
+            numeric = {int, float} & {types[name], *get_args(types[name])}
+            is_range = ":" in listed and bool(numeric)
+            texts = listed.removesuffix(":log").split(":" if is_range else ",")
+        if not listed or (is_range and len(texts) != 2):
+            raise UserError(f"--space {spelled}={listed}: write {_SYNTAX}.")
+        values = [typed_setting(task, name, str(part).strip()) for part in texts]
+        for value in values:
+            if name in limits and value is not None and not limits[name].legal(value):
+                wanted = limits[name].wanted
+                raise UserError(f"--space {name}: {flag(name)} must be {wanted}, not {value!r}.")
+        try:
+            space[name] = CategoricalDistribution(values)
+            if is_range:
+                kind = IntDistribution if isinstance(values[0], int) else FloatDistribution
+                space[name] = kind(values[0], values[1], listed.endswith(":log"))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"--space {spelled}={listed}: {error}") from error
+    return space
 
 
 def default_space(config: TrainConfig) -> list[str]:
-    """Return the space of a task without --space; settings that the command sets are left out.
+    """The space of a task without --space, except settings that the command sets.
 
     The learning rate goes from a fifth to five times the default. The number of epochs stays, so
     that all trials take about the same time.
@@ -117,9 +120,8 @@ def default_space(config: TrainConfig) -> list[str]:
 
 
 def search_folder(config: TrainConfig, task: str, trials: int, minutes: float | None) -> Path:
-    """Return the folder of a search; UserError if it or the limits are illegal."""
-    if trials < 1:
-        raise UserError(f"--trials must be 1 or more, not {trials}.")
+    """Choose the folder of a search; UserError if it or the limits are illegal."""
+    require_count("--trials", trials)
     if minutes is not None and not minutes > 0:
         raise UserError(f"--minutes must be above 0, not {minutes}.")
     if config.validation == "none":
@@ -163,74 +165,90 @@ class Search:
         custom = custom_metrics(config.custom_metrics, metrics or {}).get(self.metric)
         facts = {"task": task, **result_settings(self.config), "data": self.data.fingerprint}
         facts["space"] = " ".join(f"{name}={values}" for name, values in self.space.items())
-        self.lower_is_better = custom is not None and custom.lower_is_better
-        self.study = _open_study(folder, facts, lower_is_better=self.lower_is_better)
+        minimize = custom is not None and custom.lower_is_better
+        self.study = _open_study(folder, facts, minimize=minimize)
         self.accelerator = make_accelerator(self.config)
         self.reporter = reporter or Reporter()
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """The trials that have ended, the best first and those without a score last.
+
+        Trial 0 has the settings of the command. A pruned trial has the score of its last
+        evaluation, and the reason of a failed one is its attribute ``error``.
+        """
+        ended = filter(_has_ended, self.study.get_trials())
+        sign = 1 if self.study.direction.name == "MINIMIZE" else -1
+        return sorted(ended, key=lambda t: (not _is_complete(t), sign * (t.value or 0.0), t.number))
+
+    @property
+    def best(self) -> FrozenTrial | None:
+        """The finished trial with the best score."""
+        return next(filter(_is_complete, self.trials), None)
+
+    def best_config(self) -> TrainConfig:
+        """Build the settings of the best trial, with its folder; UserError if none has a score."""
+        if (best := self.best) is None:
+            raise UserError("search: no trial has a score: the reasons are above.")
+        return replace(self.config, **best.params, out=str(self._folder(best.number)))
 
     def run(self, trials: int, minutes: float | None, on_end: Callable[[], object]) -> None:
         """Run trials until their number or their total time reaches a limit; earlier ones count.
 
         A trial that has begun when the time is over is finished. ``on_end`` is called after each.
         """
+        self._enqueue_stopped()
+        ended = self.trials
+        left = None if minutes is None else 60 * minutes - sum(map(seconds_of, ended))
+        if len(ended) >= trials or (left is not None and left <= 0):
+            return
 
-        def after(study: Study, trial: FrozenTrial) -> None:
+        def after(study: optuna.Study, trial: FrozenTrial) -> None:
+            result = trial.user_attrs.get("error") or f"{self.metric} {trial.value:.4f}"
+            self.reporter.log(f"trial {trial.number}: {trial.state.name.lower()}, {result}")
             self._remove_files()
             on_end()
 
-        self._enqueue_stopped()
-        ended = self.result().trials
-        left = None if minutes is None else 60 * minutes - sum(t.seconds for t in ended)
-        if len(ended) < trials and (left is None or left > 0):
-            self.study.sampler = _sampler(self.config.seed + len(ended))
-            number = trials - len(ended)
-            self.study.optimize(self._score, number, left, callbacks=[after], gc_after_trial=True)
+        seed = self.config.seed + len(ended)
+        # trial 0 has no setting of the space, so that others need a group of their own
+        self.study.sampler = optuna.samplers.TPESampler(n_startup_trials=8, group=True, seed=seed)
+        self.study.optimize(self._score, trials - len(ended), left, callbacks=[after])
 
     def _enqueue_stopped(self) -> None:
         trials = self.study.get_trials()
         for trial in trials:
-            stopped = trial.state.name == "RUNNING"
-            if stopped:
-                self.study.tell(trial.number, state=type(trial.state).FAIL)
+            if stopped := trial.state is TrialState.RUNNING:
+                self.study.tell(trial.number, state=TrialState.FAIL)
             folder = self._folder(trial.number)
             if stopped or (not _has_ended(trial) and folder.exists()):
                 self.study.enqueue_trial(trial.params, trial.user_attrs)
                 shutil.rmtree(folder, ignore_errors=True)
         if not trials:
-            self.study.enqueue_trial({}, {AS_GIVEN: True})
+            self.study.enqueue_trial({}, {_AS_GIVEN: True})
 
-    def _score(self, trial: OptunaTrial) -> float:
-        import optuna
-
-        for name, values in self.space.items() if AS_GIVEN not in trial.user_attrs else ():
-            if not isinstance(values, Range):
-                trial.suggest_categorical(name, values)
-            elif values.whole:
-                trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
-            else:
+    def _score(self, trial: optuna.Trial) -> float:
+        for name, values in self.space.items() if _AS_GIVEN not in trial.user_attrs else ():
+            if isinstance(values, CategoricalDistribution):
+                trial.suggest_categorical(name, values.choices)
+            elif isinstance(values, IntDistribution):
+                trial.suggest_int(name, values.low, values.high, log=values.log)
+            elif isinstance(values, FloatDistribution):
                 trial.suggest_float(name, values.low, values.high, log=values.log)
-        settings, name = self._settings(trial), f"trial {trial.number}"
-        shown = " ".join(f"{setting}={value}" for setting, value in settings.items())
-        self.reporter.log(f"{name}: {shown or 'the settings of the command'}")
+        self.reporter.log(f"trial {trial.number}: {settings_text(trial.params)}")
         try:
-            score = self._train(trial, settings)
+            score = self._train(trial)
             if not math.isfinite(score):
                 raise Diverged(f"its {self.metric} is {score}")
-        except optuna.TrialPruned:
-            self.reporter.log(f"{name}: pruned, others were better")
-            raise
+            return score
         except Exception as error:
             reason = failure(error)
-            if reason is None or (not settings and not isinstance(error, Diverged)):
+            if reason is None or (not trial.params and not isinstance(error, Diverged)):
                 raise  # with the settings of the command all trials would fail
             trial.set_user_attr("error", reason)
-            self.reporter.log(f"{name}: failed, {reason}")
             return math.nan  # Optuna's sign of a failed trial
-        self.reporter.log(f"{name}: finished, {self.metric} {score:.4f}")
-        return score
 
-    def _train(self, trial: OptunaTrial, settings: Mapping[str, Any]) -> float:
-        config = replace(self.config, **settings, out=str(self._folder(trial.number)))
+    def _train(self, trial: optuna.Trial) -> float:
+        config = replace(self.config, **trial.params, out=str(self._folder(trial.number)))
         prune = [_Prune(trial, self.metric)]
         with open_run(config, self.accelerator) as folder, memory_kept():
             task, data = load_task(config, self.task, self.data)
@@ -240,55 +258,38 @@ class Search:
         split = min(name for name in result.metrics if name.startswith("validation"))
         return result.metrics[split][self.metric]
 
-    def _settings(self, trial: OptunaTrial | FrozenTrial) -> dict[str, Any]:
-        settings = dict(trial.params)
-        for name, value in settings.items():
-            values = self.space[name]
-            if isinstance(values, Range) and not values.whole:  # three digits are enough
-                settings[name] = min(max(float(f"{value:.3g}"), values.low), values.high)
-        return settings
-
-    def result(self) -> SearchResult:
-        """Return the trials that have ended."""
-        trials = []
-        for trial in filter(_has_ended, self.study.get_trials()):
-            assert trial.duration is not None
-            settings, state = self._settings(trial), STATES[trial.state.name]
-            seconds, error = trial.duration.total_seconds(), trial.user_attrs.get("error")
-            trials.append(Trial(trial.number, state, settings, trial.value, seconds, error))
-        sign = 1 if self.lower_is_better else -1
-        trials.sort(key=lambda t: (t.state != "finished", sign * (t.score or 0.0), t.number))
-        return SearchResult(self.folder, self.task, self.metric, self.space, trials)
-
-    def config_of(self, trial: Trial) -> TrainConfig:
-        """Return the settings of a trial, with its folder."""
-        return replace(self.config, **trial.settings, out=str(self._folder(trial.number)))
-
     def _folder(self, number: int) -> Path:
         return self.folder / f"trial-{number:03d}"
 
     def _remove_files(self) -> None:
-        result = self.result()
-        folders = [self._folder(trial.number) for trial in result.trials if trial != result.best]
+        folders = [self._folder(trial.number) for trial in self.trials if trial != self.best]
         for folder in filter(Path.is_dir, folders):
             for path in (folder / name for name in entries(folder) if name not in _KEPT):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _open_study(folder: Path, facts: Mapping[str, Any], *, lower_is_better: bool) -> Study:
-    try:
-        import optuna
-        from sqlalchemy.exc import DatabaseError
-    except ImportError as error:
-        raise UserError(f"search needs optuna: {install_command('optuna')}.") from error
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """The settings of a trial for people, with three digits."""
+    pairs = (f"{k}={v:.3g}" if type(v) is float else f"{k}={v}" for k, v in settings.items())
+    return " ".join(pairs) or "the settings of the command"
 
+
+def seconds_of(trial: FrozenTrial) -> float:
+    """The duration of an ended trial in seconds."""
+    assert trial.duration is not None
+    return trial.duration.total_seconds()
+
+
+def _open_study(folder: Path, facts: Mapping[str, Any], *, minimize: bool) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     storage = f"sqlite:///{(folder / DATABASE).absolute()}"
     try:
-        study: Study = optuna.create_study(
+        study = optuna.create_study(
             storage=storage,
-            study_name=STUDY,
-            direction="minimize" if lower_is_better else "maximize",
+            study_name="search",
+            direction="minimize" if minimize else "maximize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
             load_if_exists=True,
         )
     except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
@@ -298,8 +299,8 @@ def _open_study(folder: Path, facts: Mapping[str, Any], *, lower_is_better: bool
         ) from error
     saved = study.user_attrs.get("facts", facts)
     if saved != facts and not any(map(_has_ended, study.get_trials())):
-        optuna.delete_study(study_name=STUDY, storage=storage)  # stopped before a trial ended
-        return _open_study(folder, facts, lower_is_better=lower_is_better)
+        optuna.delete_study(study_name="search", storage=storage)  # stopped before a trial ended
+        return _open_study(folder, facts, minimize=minimize)
     for name, value in facts.items():
         if saved.get(name) != value:
             raise UserError(
@@ -307,31 +308,25 @@ def _open_study(folder: Path, facts: Mapping[str, Any], *, lower_is_better: bool
                 f"{value!r:.200}: continue with the same data and options, or use another --out."
             )
     study.set_user_attr("facts", facts)
-    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=4)
     return study
 
 
-def _sampler(seed: int) -> Any:
-    from optuna.samplers import TPESampler
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # groups are experimental; trial 0 needs them
-        return TPESampler(n_startup_trials=8, multivariate=True, group=True, seed=seed)
+def _is_complete(trial: FrozenTrial) -> bool:
+    return trial.state is TrialState.COMPLETE
 
 
 def _has_ended(trial: FrozenTrial) -> bool:
-    return trial.state.name in ("COMPLETE", "PRUNED") or "error" in trial.user_attrs
+    ended = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    return ended or "error" in trial.user_attrs
 
 
 @dataclass
 class _Prune(Callback):
-    trial: OptunaTrial
+    trial: optuna.Trial
     metric: str
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
         """Store the score; raises TrialPruned where others were better at this point."""
-        import optuna
-
         if math.isfinite(score := event.metrics[self.metric]):
             self.trial.report(score, round(1000 * event.step / event.num_steps))
         if event.step < event.num_steps and self.trial.should_prune():
@@ -339,7 +334,7 @@ class _Prune(Callback):
 
 
 def failure(error: Exception) -> str | None:
-    """Return why a trial failed, None for an error that must end the search."""
+    """The reason why a trial failed; None for an error that must end the search."""
     if is_out_of_memory(error):
         return "out of memory"
     known = isinstance(error, UserError) and not isinstance(error, SaveError | FolderInUse)

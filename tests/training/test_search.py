@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
 
 import finetune
-from finetune.config.search_space import parse_space
 from finetune.config.tasks import CONFIGS
 from finetune.data.json_files import read_object
 from finetune.runtime.progress import Reporter
 from finetune.training.callbacks import EvaluationEvent
 from finetune.training.run_folder import Diverged
-from finetune.training.search import (
-    Search,
-    Trial,
-    _Prune,
-    default_space,
-    failure,
-)
+from finetune.training.search import Search, _Prune, default_space, failure, parse_space
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests import small_data
@@ -44,7 +39,7 @@ class Planned(Search):
     kill = -1
     """The trial that is killed after its first epoch."""
 
-    def _train(self, trial: Any, values: Mapping[str, Any]) -> float:
+    def _train(self, trial: Any) -> float:
         for name in ("config.json", "log.jsonl", "report.html", "best/weights", "last/weights"):
             path = self._folder(trial.number) / name
             path.parent.mkdir(exist_ok=True, parents=True)
@@ -60,22 +55,24 @@ class Planned(Search):
         return self.scores[trial.number]
 
 
-def planned(folder: Path, trials: int, minutes: float | None = None, kill: int = -1) -> list[Trial]:
+def planned(
+    folder: Path, trials: int, minutes: float | None = None, kill: int = -1
+) -> list[FrozenTrial]:
     config = lab.config("classify", out=folder, steps=None, batch_size=None)
     folder.mkdir(exist_ok=True)
     search = Planned(folder, "classify", config, SPACE, reporter=Reporter(quiet=True))
     with mock.patch.object(Planned, "kill", kill):
         search.run(trials, minutes, lambda: None)
-    return sorted(search.result().trials, key=lambda trial: trial.number)
+    return sorted(search.trials, key=lambda trial: trial.number)
 
 
 def test_pruning_and_the_files_that_trials_keep(tmp_path: Path):
     trials = planned(tmp_path, 7)
     pruned = [5]  # the first after four finished ones that is below their median, 0.8
-    assert [trial.number for trial in trials if trial.state == "pruned"] == pruned
+    assert [trial.number for trial in trials if trial.state is TrialState.PRUNED] == pruned
     for trial in trials:
         files = {"config.json", "log.jsonl"}
-        if trial.score == 0.95:  # the best
+        if trial.value == 0.95:  # the best
             files |= {"best", "last", "report.html"}
         folder = tmp_path / f"trial-{trial.number:03d}"
         assert {path.name for path in folder.iterdir()} == files
@@ -88,12 +85,12 @@ def test_a_killed_search_goes_on(number: int, tmp_path: Path):
         planned(tmp_path, 4, kill=number)
     trials = planned(tmp_path, 4)
     assert [trial.number for trial in trials] == [n for n in range(5) if n != number]
-    assert not trials[0].settings and all(trial.settings for trial in trials[1:])
+    assert not trials[0].params and all(trial.params for trial in trials[1:])
     assert not (tmp_path / f"trial-{number:03d}").exists()
     whole = planned(tmp_path / "whole", 4)
     again = next(trial for trial in trials if trial.number > number)
-    assert again.settings == whole[number].settings, "it has the settings of the killed trial"
-    assert len({str(trial.settings) for trial in trials}) == 4, "no setting is drawn again"
+    assert again.params == whole[number].params, "it has the settings of the killed trial"
+    assert len({str(trial.params) for trial in trials}) == 4, "no setting is drawn again"
 
 
 def test_a_search_from_the_command_line_to_its_recipe(
@@ -122,7 +119,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
     others = [path for path in Path("found").glob("trial-*") if path != best]
     left = {each.name for path in others for each in path.iterdir()}
     assert left <= {"config.json", "log.jsonl", "metrics.json"}
-    failed = [each for each in found["trials"] if each["state"] == "failed"]
+    failed = [each for each in found["trials"] if each["state"] == "fail"]
     assert failed and all("finite" in trial["error"] for trial in failed)
     page = Path("found/search.html").read_text("utf-8")
     assert "the loss is not finite" in page and "https://" not in page and "src=" not in page
@@ -153,9 +150,12 @@ def test_which_errors_end_a_trial_alone():
 
 def test_spaces_are_typed():
     space = parse_space("tag", ["tuning=full,lora", "lora=4,8", "crf=true,false"])
-    assert space["lora"] == ["4", "8"] and space["crf"] == [True, False]
-    space = parse_space("tag", {"lr": "1e-5:1e-3:log", "epochs": [2, 2.5]})
-    assert str(space["lr"]) == "1e-05:0.001:log" and space["epochs"] == [2.0, 2.5]
+    assert space["lora"] == CategoricalDistribution(["4", "8"])
+    assert space["crf"] == CategoricalDistribution([True, False])
+    space = parse_space("tag", {"lr": "1e-5:1e-3:log", "epochs": [2, 2.5], "batch_size": "4:8"})
+    assert space["lr"] == FloatDistribution(1e-5, 1e-3, log=True)
+    assert space["batch_size"] == IntDistribution(4, 8)
+    assert space["epochs"] == CategoricalDistribution([2.0, 2.5])
 
 
 @pytest.mark.parametrize("item", ["lr=-1,1e-3", "lr=-1:1", "batch_size=0,8", "label_smoothing=1,0"])
@@ -190,7 +190,7 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(tmp_path: Pa
         "classify",
         {"train": rows, "validation": rows[:6], "test": rows[6:10]},
         str(lab.checkpoint()),
-        space={"lr": [1e-3, 1e-2]},
+        space={"lr": [4e-5, 5e-5]},
         trials=2,
         minutes=60,
         epochs=1,
@@ -199,7 +199,8 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(tmp_path: Pa
         out=str(tmp_path / "found"),
         quiet=True,
     )
-    assert found.result.best.number == 0
+    assert found.search.best.number == 0
+    assert re.search("[45]e-05", found.page.read_text("utf-8")), "small numbers are no zeros"
     assert (tmp_path / "found" / "trial-000" / "best" / "model.safetensors").is_file()
     assert found.run.metrics["test"]["cost"] == 0.5 and found.run.predictor.predict(["good film"])
     with pytest.raises(UserError, match="no setting 'spaces'"):
