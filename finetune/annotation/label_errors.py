@@ -22,7 +22,7 @@ from finetune.annotation.cross_validation import OutOfFold, predict_folds
 from finetune.cli.output import show
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
-from finetune.evaluation.error_analysis import ErrorCase, Mistake
+from finetune.evaluation.error_analysis import ErrorCase
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.span_matching import match_spans
 from finetune.evaluation.training_vocabulary import surface
@@ -309,7 +309,7 @@ def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
     for issue in [issue for issue in result.issues if issue.worst][:examples]:
         file, line = file_and_line(issue.example.where)
         kind = "" if issue.kind in ("label", "word") else f" ({issue.kind})"
-        text = ErrorCase(issue.example, Mistake(issue.kind, None, None, words=issue.words)).excerpt
+        text = ErrorCase(issue.example, issue.kind, words=issue.words).excerpt
         show(
             f"{file if line is None else f'{file}:{line}'}  {issue.given} -> {issue.suggested} "
             f"({issue.confidence:.3f} against {issue.given_confidence:.3f}){kind}\n    {text}"

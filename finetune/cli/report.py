@@ -145,7 +145,7 @@ def _print_calibration(analysis: Analysis) -> None:
     from finetune.reporting.analysis import reliability_table
 
     if not analysis.bins:
-        if analysis.type.has_categories:
+        if not analysis.run.items.has_sizes:
             show("No probabilities in the predictions: nothing on calibration.\n")
         return
     table = reliability_table(analysis)
@@ -164,7 +164,7 @@ def _print_errors(analysis: Analysis, number: int) -> None:
     )
 
     counts = count_categories(analysis.errors)
-    if analysis.type.has_categories:
+    if not analysis.run.items.has_sizes:
         listed = [f"{name}: {count:,}" for name, count in counts.items()]
         show(f"Errors: {abbreviated(listed, MOST_ROWS) or 'none'}")
     if not number:
@@ -190,10 +190,9 @@ def _print_cases(title: str, cases: Sequence[ErrorCase]) -> None:
         return
     show(f"\n{title}")
     for case in cases:
-        _, gold, predicted, sure, _ = case.mistake
-        confidence = "" if sure is None else f" ({sure:.3f})"
+        confidence = "" if case.confidence is None else f" ({case.confidence:.3f})"
         show(
-            f"  {case.example.where}  gold {_side(gold)}, predicted {_side(predicted)}"
+            f"  {case.example.where}  gold {_side(case.gold)}, predicted {_side(case.predicted)}"
             f"{confidence}\n      {case.excerpt}"
         )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from finetune.evaluation.confident_learning import credibility_warning, probable
 from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.decisions.abstaining import abstained_note, tables_of_decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
-from finetune.evaluation.metrics import class_scores, is_rated, name_of, score
+from finetune.evaluation.metrics import analysis_scores, class_scores, is_rated, name_of
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import RunFolder, find_system
+from finetune.evaluation.span_matching import scores_by_criterion
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError
 
@@ -58,45 +59,44 @@ AROUND = 12  # words of an excerpt on each side of an error
 _MOST_CHARACTERS = 200  # of the excerpt of a text
 
 
-class Mistake(NamedTuple):
-    """A wrong or missed item; gold and prediction are JSON values, None for nothing.
+@dataclass(frozen=True)
+class ErrorCase:
+    """A wrong prediction, or a missed gold label or span, with its example.
 
-    ``words`` is the range to show of a sentence, None for a text. The confidence is the probability
-    of the prediction, None if it is not known.
+    Attributes:
+        example: The example.
+        category: The kind of error.
+        gold: The gold value as a JSON value; None for nothing.
+        predicted: The prediction as a JSON value; None for nothing.
+        confidence: The probability of the prediction; None if it is not known.
+        words: The range to show of a sentence; None for a text.
     """
 
+    example: Any
     category: str
-    gold: Any
-    predicted: Any
+    gold: Any = None
+    predicted: Any = None
     confidence: float | None = None
     words: tuple[int, int] | None = None
 
-
-@dataclass(frozen=True)
-class ErrorCase:
-    """An example with one wrong prediction, or with one missed gold label or span."""
-
-    example: Any
-    mistake: Mistake
-
     @property
     def excerpt(self) -> str:
-        """The part of the text to show: its beginning, or the words around the mistake."""
-        if self.mistake.words is not None:
-            return excerpt(self.example.words, *self.mistake.words)
+        """The part of the text to show: its beginning, or the words around the error."""
+        if self.words is not None:
+            return excerpt(self.example.words, *self.words)
         line = " ".join(self.example.line().split())
         return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}…"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, with the id in the data."""
-        example, mistake = self.example, self.mistake
+        """Convert to JSON values, with the id in the data."""
+        example = self.example
         return {
-            "category": mistake.category,
+            "category": self.category,
             "id": example.id if example.key is None else example.key,
             "where": example.where,
-            "gold": mistake.gold,
-            "predicted": mistake.predicted,
-            "confidence": mistake.confidence,
+            "gold": self.gold,
+            "predicted": self.predicted,
+            "confidence": self.confidence,
             "text": example.line(),
         }
 
@@ -115,12 +115,12 @@ def excerpt(words: Sequence[str], start: int, end: int) -> str:
 
 def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
     """Return the number of errors of each category, the most frequent first."""
-    return dict(Counter(error.mistake.category for error in errors).most_common())
+    return dict(Counter(error.category for error in errors).most_common())
 
 
 def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
     """Return the errors with the highest confidence; empty if confidences are unknown."""
-    known = [error for error in errors if error.mistake.confidence is not None]
+    known = [error for error in errors if error.confidence is not None]
     return sorted(known, key=_negative_confidence)[:number]
 
 
@@ -128,12 +128,12 @@ def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, lis
     """Return the first errors of each category; the most confident ones if confidence is known."""
     by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
     for error in sorted(errors, key=_negative_confidence):
-        by_category[error.mistake.category].append(error)
+        by_category[error.category].append(error)
     return {name: some[:number] for name, some in by_category.items()}
 
 
 def _negative_confidence(error: ErrorCase) -> float:
-    return -(error.mistake.confidence or 0.0)
+    return -(error.confidence or 0.0)
 
 
 @dataclass(frozen=True)
@@ -194,10 +194,10 @@ def analyze_predictions(
     run: Tables, vocabulary: TrainingVocabulary | None = None, decisions: Decisions | None = None
 ) -> Analysis:
     """Analyze aligned predictions, with the words of their training data and their decisions."""
-    scores, items = score(run), run.calibrated
+    scores, items = analysis_scores(run), run.calibrated
     bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
     tables = tables_of_groups(run, vocabulary)
-    scores |= dict(run.type.analysis_scores(scores, tables))
+    scores |= _scores_of_unseen(tables.get("in training", ()))
     tables |= tables_of_decisions(run, decisions or Decisions())
     doubts, not_credible = list[ErrorCase](), ""
     if run.type.one_class and run.type.classes and run.all_probabilities:
@@ -207,9 +207,23 @@ def analyze_predictions(
     return Analysis(run, scores, tables, bins, mistakes(run), doubts, not_credible)
 
 
+def _scores_of_unseen(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    # the plain tags of words that are not in the training data
+    known = [row for row in rows if "words" in row]
+    unseen = [row for row in known if row["in training"] == "unseen"]
+    if not known:
+        return {}
+    return {
+        "unseen_words": float(sum(row["words"] for row in unseen)),
+        "unseen_word_accuracy": sum(row["accuracy"] for row in unseen),
+    }
+
+
 def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, TableRows]:
     """Return the tables of an analysis by name."""
-    type, found = tables.type, dict(tables.type.first_tables(tables))
+    type, items, found = tables.type, tables.items, dict[str, TableRows]()
+    if "match" in items.columns:
+        found["counted"] = scores_by_criterion(items.columns["match"])
     if type.classes:
         found[type.classes] = [
             {type.classes: name} | dict(row) for name, row in class_scores(tables).items()
@@ -217,7 +231,7 @@ def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
     if type.has_confusions:
         gold, predicted = (
             [NOTHING if value is None else name_of(value) for value in side]
-            for side in (tables.items.gold, tables.items.given)
+            for side in (items.gold, items.answer)
         )
         found |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     groupings = tables.groupings(vocabulary).items()
@@ -245,9 +259,9 @@ def mistakes(run: Tables) -> list[ErrorCase]:
     if not type.lists_errors:
         return []
     wrong = np.flatnonzero(items.correct < 1)
-    if "deviation" in items.columns:
+    if items.has_sizes:
         wrong = wrong[np.argsort(-items.columns["deviation"][wrong], kind="stable")]
-    categories, known = type.categories(run), ~np.isnan(items.score)
+    categories, known = items.category, ~np.isnan(items.score)
     if type.one_each and not known.all():
         known[:] = False  # a confidence is told where all are comparable
 
@@ -255,9 +269,9 @@ def mistakes(run: Tables) -> list[ErrorCase]:
         sides = type.sides(run, item)
         shown = sides[1] or sides[0]
         words = (shown["start"], shown["end"]) if type.in_words else None
-        sure = float(items.score[item]) if known[item] else None
-        mistake = Mistake(categories[item], *sides, sure, words)
-        return ErrorCase(run.examples[items.example[item]], mistake)
+        confidence = float(items.score[item]) if known[item] else None
+        example = run.examples[items.example[item]]
+        return ErrorCase(example, categories[item], *sides, confidence, words)
 
     return list(map(case, wrong.tolist()))
 
@@ -274,9 +288,7 @@ def contradictions(run: Tables) -> list[ErrorCase]:
     table = np.array([[row[name] for name in names] for row in known])
     classes = np.array([names.index(name) for name in run.gold], dtype=int)
     return [
-        ErrorCase(
-            run.examples[i], Mistake("contradicts gold", run.gold[i], names[j], float(table[i, j]))
-        )
+        ErrorCase(run.examples[i], "contradicts gold", run.gold[i], names[j], float(table[i, j]))
         for i, j in probable_label_errors(table, classes)
     ]
 

@@ -57,7 +57,7 @@ class Items:
         score: Probabilities of the decisions [I], NaN where they are not known.
         credit: Whether predictions are right, or the fraction that is [I].
         abstained: Whether the model abstained [I].
-        columns: Further columns of a type [I].
+        columns: Further columns of a type [I]: the ``category`` of errors or how spans ``match``.
     """
 
     example: np.ndarray
@@ -105,18 +105,38 @@ class Items:
         return Items(**own, columns=columns)
 
     @property
-    def given(self) -> np.ndarray:
+    def answer(self) -> np.ndarray:
         """Predicted values, "" where the model abstained [I]."""
         if not self.abstained.any():
             return self.predicted
-        given: np.ndarray = np.where(self.abstained, "", self.predicted)
-        return given
+        answer: np.ndarray = np.where(self.abstained, "", self.predicted)
+        return answer
 
     @property
     def correct(self) -> np.ndarray:
-        """The credit of the predictions that are given [I]."""
+        """The credit of the answers, 0 where the model abstained [I]."""
         correct: np.ndarray = self.credit * ~self.abstained
         return correct
+
+    @property
+    def has_sizes(self) -> bool:
+        """True if errors have a size, their ``deviation``, and not a category."""
+        return "deviation" in self.columns
+
+    @property
+    def category(self) -> Sequence[str]:
+        """The category of each item, if it is wrong [I]."""
+        for column in ("category", "match"):
+            if column in self.columns:
+                return list(self.columns[column])
+        sides = zip(self.gold, self.answer, strict=True)
+        return [self._pair_category(*pair) for pair in sides]
+
+    @staticmethod
+    def _pair_category(gold: Any, answer: Any) -> str:
+        if gold is None or answer is None:
+            return "false positive" if gold is None else "miss"
+        return f"{gold} taken for {answer}"
 
     @property
     def rated(self) -> Items:
@@ -125,12 +145,15 @@ class Items:
 
 
 def pair_items(
-    rows: Iterable[tuple[int, Any, Any]], known: Sequence[Mapping[Any, float]] = ()
+    rows: Iterable[tuple[int, Any, Any]],
+    known: Sequence[Mapping[Any, float]] = (),
+    **columns: np.ndarray,
 ) -> Items:
     """Make items of an example, a gold and a predicted value, whose probabilities are ``known``."""
     example, gold, predicted = list(zip(*rows, strict=True)) or ((), (), ())
     pairs = zip(example, predicted, strict=True) if known else ()
-    return Items.of(example, gold, predicted, (known[i].get(name, math.nan) for i, name in pairs))
+    scores = (known[index].get(value, math.nan) for index, value in pairs)
+    return Items.of(example, gold, predicted, scores, **columns)
 
 
 def set_items(
@@ -228,7 +251,7 @@ class Tables:
 
 def sorted_names(tables: Tables) -> tuple[str, ...]:
     """Return the names in gold and given predictions, and the labels of the model."""
-    values = {*tables.items.gold, *tables.items.given} - {None, ""}
+    values = {*tables.items.gold, *tables.items.answer} - {None, ""}
     return tuple(sorted({*tables.labels, *map(name_of, values)}))
 
 
@@ -343,19 +366,11 @@ class PredictionType:
     """Further tables of items by name, such as those of another reading of the same tags."""
     groupings: Callable[[Tables, TrainingVocabulary | None], Mapping[str, Grouping]] = lambda *_: {}
     """The divisions into subgroups by the name of their table."""
-    first_tables: Callable[[Tables], Mapping[str, TableRows]] = lambda _: {}
-    """Tables of an analysis before those by class."""
     further_scores: Callable[[Tables], Mapping[str, float]] = lambda _: {}
     """Scores besides the metrics, such as the F1 of each type."""
-    analysis_scores: Callable[
-        [Mapping[str, float], Mapping[str, TableRows]], Mapping[str, float]
-    ] = lambda *_: {}
-    """Further scores of an analysis, from its scores and its tables."""
-    categories: Callable[[Tables], Sequence[str]] = lambda t: ["error"] * len(t.items)
-    """The category of each item, if it is wrong."""
-    sides: Callable[[Tables, int], tuple[Any, Any]] = lambda t, item: (
-        t.items.gold[item],
-        t.items.given[item],
+    sides: Callable[[Tables, int], tuple[Any, Any]] = lambda tables, item: (
+        tables.items.gold[item],
+        tables.items.answer[item],
     )
     """From the index of an item to its gold and its prediction as JSON values, None for nothing."""
     ranked: Callable[[Tables, int], Sequence[tuple[str, float, str]]] = lambda *_: ()
@@ -374,12 +389,8 @@ class PredictionType:
     """Whether exactly one of the classes that have a probability is right for an example."""
     without_gold: str = ""
     """What a file of gold lacks if no row of it has gold."""
-    tells_seen: bool = False
-    """Whether tables tell what is seen in training data."""
     may_leave_out: bool = False
     """Whether files, which then have ids, may lack predictions for some examples."""
-    has_categories: bool = True
-    """Whether errors are of several categories."""
     lists_errors: bool = True
     """Whether an analysis lists errors."""
     pairs_of_labels: bool = False

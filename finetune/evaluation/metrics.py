@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +32,15 @@ NUM_BINS = 15
 class Metric:
     """A metric: ``counts(tables) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
 
-    Training and ``finetune score`` give only the ``reported`` ones that apply.
+    Training and ``finetune score`` give only the ``reported`` ones that apply, an analysis also the
+    ``analyzed`` ones.
     """
 
     counts: Callable[[Tables], np.ndarray]
     value: Callable[[np.ndarray], np.ndarray]
     applies: Callable[[Tables], bool] = lambda _: True
     reported: bool = True
+    analyzed: bool = False
     by_class: bool = False
     """Whether the counts are large where there are many names, and so are summed in parts."""
 
@@ -52,7 +54,7 @@ def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.
     With ``name``, count one label, tag or span type only; ``table`` names another table of items.
     """
     items = tables.type.tables[table](tables) if table else tables.items
-    sides = [items.gold, items.given]
+    sides = [items.gold, items.answer]
     gold, predicted = (
         np.array([value is not None and value != "" for value in side], bool)
         if name is None
@@ -84,7 +86,7 @@ def class_counts(tables: Tables) -> np.ndarray:
             np.int64,
             len(items),
         )
-        for side in (items.gold, items.given)
+        for side in (items.gold, items.answer)
     )
     correct = np.where(items.correct, gold, -1)
     counts = np.zeros(math.prod(shape), dtype=np.int64)
@@ -233,15 +235,24 @@ def total(
 
 
 def score(tables: Tables) -> dict[str, float]:
-    """Return the reported metrics of gold and predictions, by name."""
+    """Compute the reported metrics of gold and predictions, by name."""
+    return _scores_of(tables, "reported") | dict(tables.type.further_scores(tables))
+
+
+def analysis_scores(tables: Tables) -> dict[str, float]:
+    """Compute the reported metrics, and those that only an analysis has."""
+    return score(tables) | _scores_of(tables, "analyzed")
+
+
+def _scores_of(tables: Tables, use: Literal["reported", "analyzed"]) -> dict[str, float]:
     sums: dict[Callable[[Tables], np.ndarray], np.ndarray] = {}
     scores = {}
     for name, metric in tables.type.metrics.items():
-        if metric.reported and metric.applies(tables):
+        if getattr(metric, use) and metric.applies(tables):
             if metric.counts not in sums:
                 sums[metric.counts] = total(metric.counts, tables, metric.by_class)
             scores[name] = float(metric.value(sums[metric.counts]))
-    return scores | dict(tables.type.further_scores(tables))
+    return scores
 
 
 def rates(form: str, table: str = "", reported: bool = True) -> dict[str, Metric]:
@@ -273,3 +284,9 @@ def class_scores(tables: Tables) -> dict[str, dict[str, float]]:
         name: {rate: float(value(row)) for rate, value in RATES.items()} | {"support": int(row[2])}
         for name, row in zip(tables.names, total(class_counts, tables, True), strict=True)
     }
+
+
+def f1_of_names(tables: Tables) -> dict[str, float]:
+    """Compute the F1 of each name, as ``span_f1_strict:TYPE``."""
+    metric = tables.type.named[0][0].format("f1")
+    return {f"{metric}:{name}": row["f1"] for name, row in class_scores(tables).items()}

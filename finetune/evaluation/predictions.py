@@ -360,7 +360,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         gold = GoldLabels(str(file), file.gold(type))
         vocabulary = TrainingVocabulary.load(file.path.parent)
     if source.train is not None:
-        if not type.tells_seen:
+        if not (type.in_words and type.has_confusions):
             raise UserError(
                 f"--train {source.train}: it does not apply to {type.name}: leave it out."
             )

@@ -146,7 +146,7 @@ def count_metric(
             return [Counts(each.astype(np.float64), chosen.value) for each in rows]
     legal = [*known, *of_subgroups]
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
-    if vocabulary is None and type.tells_seen and ("in_training" in metric or "unseen" in metric):
+    if vocabulary is None and type.in_words and ("in_training" in metric or "unseen" in metric):
         near = " The training data are not known: name them with --train FILE."
     raise UserError(
         f"--metric {metric} does not fit these predictions: choose {abbreviated(legal, 16)}.{near}"

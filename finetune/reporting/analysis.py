@@ -10,13 +10,13 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetune.evaluation.error_analysis import AROUND, TITLES, Analysis, Mistake, most_confident
+from finetune.evaluation.error_analysis import AROUND, TITLES, Analysis, ErrorCase, most_confident
 from finetune.evaluation.items import Tables
 from finetune.reporting.rendering import PageTable, clip
 from finetune.types import Question, Span, TokenExample
@@ -74,8 +74,8 @@ class ErrorExample:
     labels: Sequence[str]
     """Labels of gold and prediction that differ."""
     views: Sequence[str]
-    errors: Sequence[Mistake]
-    label_error: Mistake | None
+    errors: Sequence[ErrorCase]
+    label_error: ErrorCase | None
     """The confident prediction that contradicts gold."""
     gold: Sequence[Any] = ()
     predicted: Sequence[Any] = ()
@@ -103,12 +103,12 @@ def error_examples(
     returns the reasons of its predictions for examples.
     """
     run = analysis.run
-    by_id: defaultdict[int, list[Mistake]] = defaultdict(list)
+    by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
     for error in analysis.errors:
-        by_id[error.example.id].append(error.mistake)
-    label_errors = {error.example.id: error.mistake for error in analysis.contradictions}
-    for id, mistake in label_errors.items():
-        by_id.setdefault(id, [mistake])
+        by_id[error.example.id].append(error)
+    label_errors = {error.example.id: error for error in analysis.contradictions}
+    for id, error in label_errors.items():
+        by_id.setdefault(id, [error])
     if not by_id:
         return [], 0  # also of senses and subwords, whose errors are not listed
     confident = most_confident(analysis.errors, MOST_CONFIDENT)
@@ -136,7 +136,7 @@ def error_examples(
             ErrorExample(
                 run=name,
                 where=example.where or f"example {id}",
-                kinds=list(dict.fromkeys(e.category for e in errors if run.type.has_categories)),
+                kinds=list(dict.fromkeys(e.category for e in errors if not run.items.has_sizes)),
                 labels=list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
                 views=[view for view, ids in views.items() if id in ids],
                 errors=errors,
@@ -150,7 +150,7 @@ def error_examples(
     return found, len(by_id)
 
 
-def _values(run: Tables, index: int, errors: Sequence[Mistake]) -> dict[str, Any]:
+def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, Any]:
     rows = np.flatnonzero(run.items.example == index)
     items, sides = run.items.take(rows), list[list[Any]]()
     for number, value in enumerate((run.gold[index], run.predicted[index])):
@@ -178,7 +178,7 @@ def _span_sets(run: Tables, index: int) -> tuple[set[Span], set[Span]] | None:
 
 def _reasons(
     example: Any,
-    errors: Sequence[Mistake],
+    errors: Sequence[ErrorCase],
     explanation: Sequence[Any] = (),
     nearest: Sequence[Any] = (),
 ) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _reasons(
     return {"neighbors": neighbors, "explanations": explanations}
 
 
-def _in_context(example: Question, error: Mistake) -> list[tuple[str, list[Part]]]:
+def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Part]]]:
     context = example.pair or ""
     sides = [side for side in (error.gold, error.predicted) if side]
     places = [(side["start"], side["end"]) for side in sides]
@@ -220,7 +220,7 @@ def _in_context(example: Question, error: Mistake) -> list[tuple[str, list[Part]
         None if side is None else _in_words(words, side)._asdict()
         for side in (error.gold, error.predicted)
     )
-    wrong = error._replace(gold=gold, predicted=predicted)
+    wrong = replace(error, gold=gold, predicted=predicted)
     return _highlighted(sentence, None, [wrong])
 
 
@@ -232,7 +232,7 @@ def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span
 
 
 def _highlighted(
-    example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[Mistake]
+    example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[ErrorCase]
 ) -> list[tuple[str, list[Part]]]:
     # all spans of gold and prediction; of plain tags, only wrong words
     wrong = [

@@ -347,7 +347,7 @@ def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:
 
 def _confusion(analysis: Analysis) -> Section:
     matrix, known = analysis.tables.get("confusion", []), analysis_tables(analysis)
-    if not analysis.type.has_categories:
+    if analysis.run.items.has_sizes:
         return Section("", charts=[_scatter(analysis)])
     tables, notes, html = [], [], ""
     if "confused" in known:
@@ -375,7 +375,7 @@ def _calibration(analysis: Analysis) -> Section:
             "confidence. Bars below the diagonal are overconfident, bars above it underconfident."
         ]
         charts_of, tables = [_reliability(analysis)], [reliability_table(analysis)]
-    elif analysis.type.has_categories:
+    elif not analysis.run.items.has_sizes:
         notes = ["The predictions hold no probabilities, so calibration is unknown."]
     if "risk" in analysis.tables:
         charts_of.append(_risk_chart(analysis))

@@ -308,32 +308,30 @@ drawn = st.lists(
 def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span]):
     found = span_errors(gold, predicted)
     for side, spans, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
-        records = [getattr(error.mistake, side) for error in found]
+        records = [getattr(error, side) for error in found]
         there = [Span(r["start"], r["end"], r["label"]) for r in records if r is not None]
         assert sorted(there) == sorted(set(spans) - set(other))
-    assert {error.mistake.category for error in found} <= {
-        *CATEGORIES[1:]
-    }  # all but the right ones
+    assert {error.category for error in found} <= {*CATEGORIES[1:]}  # all but the right ones
     assert sum(count_categories(found).values()) == len(found)
 
 
 def test_words():
     found = word_errors("NNVNN", "NVVDV", (0.9, 0.8, 1.0, 0.6, 0.95))
     assert count_categories(found) == {"N taken for V": 2, "N taken for D": 1}
-    assert [m.mistake.gold["text"] for m in found] == ["Lima", "New", "York"]
-    assert [m.mistake.gold["text"] for m in most_confident(found, 2)] == ["York", "Lima"]
+    assert [m.gold["text"] for m in found] == ["Lima", "New", "York"]
+    assert [m.gold["text"] for m in most_confident(found, 2)] == ["York", "Lima"]
 
 
 def test_labels_sets_and_numbers():
     answers = zip("aab", (0.9, 0.6, 0.7), strict=True)
     found = text_errors("label", ["a", "b", "a"], [TextPrediction(0, *each) for each in answers])
-    assert [(m.mistake.category, m.example.id, m.mistake.confidence) for m in found] == [
+    assert [(m.category, m.example.id, m.confidence) for m in found] == [
         ("b taken for a", 1, 0.6),
         ("a taken for b", 2, 0.7),
     ]
     answer = TextPrediction(0, ("y", "z"), scores={"x": 0.2, "y": 0.9, "z": 0.6})
     found = text_errors("labels", [("x", "y")], [answer])
-    assert [m.mistake[:4] for m in found] == [
+    assert [(m.category, m.gold, m.predicted, m.confidence) for m in found] == [
         ("miss", "x", None, pytest.approx(0.8)),
         ("false positive", None, "z", 0.6),
     ]
@@ -341,6 +339,13 @@ def test_labels_sets_and_numbers():
     found = text_errors("number", [1.0, 2.0, 3.0], numbers)
     assert [m.example.id for m in found] == [1, 0, 2]
     assert most_confident(found, 9) == []
+
+
+def test_an_answer_that_was_left_out_lowers_no_precision():
+    answers = [TextPrediction(0, "a", 0.9), TextPrediction(1, None, 0.3, decided={"withheld": "a"})]
+    examples = [replace(text, label=label) for text, label in zip(TEXTS[:2], "ab", strict=True)]
+    scores = analyze_predictions(TYPES["label"].tables_of(examples, answers)).scores
+    assert (scores["accuracy"], scores["micro_f1"]) == (0.5, pytest.approx(2 / 3))
 
 
 def test_excerpts_are_cut():

@@ -7,8 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.evaluation.prediction_types import scores_of
-from finetune.evaluation.prediction_types.spans import scores_by_criterion
-from finetune.evaluation.span_matching import CRITERIA, Match, _overlapping, match_spans
+from finetune.evaluation.span_matching import (
+    CRITERIA,
+    Match,
+    _overlapping,
+    match_spans,
+    scores_by_criterion,
+)
 from finetune.types import Span
 
 PER, LOC, ORG = "PER", "LOC", "ORG"

@@ -56,10 +56,16 @@ def _value(prediction: AnswerPrediction) -> str:
 def _items(gold: Sequence[Sequence[str]], predicted: Sequence[str], predictions: Any) -> Items:
     items = decided_items(gold, predicted, predictions)
     sides = list(zip(gold, items.predicted, strict=True))
-    columns = {
-        "f1": np.array([word_f1(*pair) for pair in sides]),
-        "has_answer": np.array([bool(answers) for answers in gold]),
+    f1 = np.array([word_f1(*pair) for pair in sides])
+    has_answer = np.array([bool(answers) for answers in gold], bool)
+    categories = {
+        "answer withheld": items.abstained,
+        "no answer predicted": items.predicted == "",
+        "answered without gold": ~has_answer,
+        "partly right": f1 > 0,
     }
+    category = np.select(list(categories.values()), list(categories), "wrong answer")
+    columns = {"f1": f1, "has_answer": has_answer, "category": category}
     return replace(items, credit=np.array([exact_match(*p) for p in sides]), columns=columns)
 
 
@@ -151,18 +157,6 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
     }
 
 
-def _categories(tables: Tables) -> list[str]:
-    items = tables.items
-    has_answer, f1 = items.columns["has_answer"], items.columns["f1"]
-    names = {
-        "answer withheld": items.abstained,
-        "no answer predicted": items.predicted == "",
-        "answered without gold": ~has_answer,
-        "partly right": f1 > 0,
-    }
-    return list(map(str, np.select(list(names.values()), list(names), "wrong answer")))
-
-
 def _sides(tables: Tables, index: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     gold, predicted = tables.gold[index], tables.predicted[index]
     answer, shown, own = tables.predictions[index].answer, None, None
@@ -215,7 +209,6 @@ ANSWERS = PredictionType(
     groupings=_groupings,
     ranked=_ranked,
     further_scores=_best_scores,
-    categories=_categories,
     sides=_sides,
     without_gold="no question has gold answers.",
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from finetune.data import DataError
 from finetune.data.choices import CHOICES
 from finetune.evaluation.items import (
     Grouping,
+    Items,
     PredictionType,
     Tables,
     Wording,
@@ -52,6 +54,11 @@ def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
         return []
     pairs = enumerate(zip(example.choices, scores, strict=True))
     return [(text, score, marks.get(number, "")) for number, (text, score) in pairs]
+
+
+def _items(gold: Sequence[int], predicted: Sequence[int], predictions: Sequence[Any]) -> Items:
+    items = decided_items(gold, predicted, predictions)
+    return replace(items, columns={"category": np.full(len(items), "wrong choice", object)})
 
 
 def _value(prediction: ChoicePrediction) -> int:
@@ -116,7 +123,7 @@ CHOICE = PredictionType(
     default="accuracy",
     gold=lambda example: example.label,
     value=_value,
-    items=decided_items,
+    items=_items,
     one_each=True,
     parse=_parse,
     read_gold=lambda file, source: list(CHOICES.stream(file, gold=True, **source.reading)),
@@ -124,7 +131,6 @@ CHOICE = PredictionType(
     groupings=_groupings,
     sides=_sides,
     ranked=_ranked,
-    categories=lambda tables: ["wrong choice"] * len(tables.items),
     one_class=True,
     without_gold="no row has a label.",
     pairs_of_labels=True,

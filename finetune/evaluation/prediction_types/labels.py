@@ -57,7 +57,6 @@ from finetune.evaluation.prediction_types.texts import (
     best_labels,
     by_length,
     decided_items,
-    taken_for,
     text_of_row,
 )
 from finetune.types import TextExample, TextPrediction, UserError, quantity
@@ -267,7 +266,7 @@ LABEL = PredictionType(
         "weighted_f1": Metric(class_counts, weighted_f1, by_class=True),
         "matthews": Metric(class_counts, matthews, by_class=True),
         "f1": Metric(positive_counts, f1, lambda tables: tables.positive is not None),
-        "micro_f1": Metric(item_counts, f1, reported=False),
+        "micro_f1": Metric(item_counts, f1, reported=False, analyzed=True),
         "mean_cost": Metric(_cost_counts, mean, lambda tables: bool(tables.costs)),
         "ece": expected_calibration_error(),
         **votes.METRICS,
@@ -284,8 +283,6 @@ LABEL = PredictionType(
         | hierarchy.by_level(tables)
     ),
     further_scores=hierarchy.level_scores,
-    analysis_scores=lambda scores, tables: {"micro_f1": scores["accuracy"]},
-    categories=taken_for,
     named=(("{}", ""),),
     classes="label",
     has_confusions=True,
@@ -381,9 +378,6 @@ LABELS = PredictionType(
     tables={"calibration": _every_label},
     groupings=lambda tables, _: hierarchy.by_level(tables),
     further_scores=hierarchy.level_scores,
-    categories=lambda tables: [
-        "false positive" if gold is None else "miss" for gold in tables.items.gold
-    ],
     named=(("{}", ""),),
     classes="label",
     **_SHARED,
@@ -443,7 +437,8 @@ def _as_numbers(tables: Tables) -> Tables:
     deviation = np.abs(sides[0] - sides[1])
     gold, predicted = (side.tolist() for side in sides)
     nothing = np.zeros(len(gold), bool)  # no number is exactly right
-    items = Items.of(range(len(gold)), gold, predicted, credit=nothing, deviation=deviation)
+    columns = {"deviation": deviation, "category": np.full(len(gold), "error", object)}
+    items = Items.of(range(len(gold)), gold, predicted, credit=nothing, **columns)
     return replace(tables, gold=gold, predicted=predicted, items=items, scale=predicted)
 
 
@@ -459,6 +454,5 @@ NUMBER = PredictionType(
     },
     default="pearson",
     settled=_as_numbers,
-    has_categories=False,
     **_SHARED,
 )

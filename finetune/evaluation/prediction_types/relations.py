@@ -10,9 +10,12 @@ over the labels that occur: the official score of SemEval-2010 task 8 if each se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
+
+import numpy as np
 
 from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.token_records import TokenRecord, read_relations
@@ -29,16 +32,15 @@ from finetune.evaluation.items import (
 from finetune.evaluation.metrics import (
     Metric,
     class_counts,
-    class_scores,
     expected_calibration_error,
     f1,
+    f1_of_names,
     item_counts,
     macro_f1,
     rates,
 )
 from finetune.evaluation.prediction_types.spans import OF_WORDS, check_words
-from finetune.evaluation.training_vocabulary import surface
-from finetune.types import Relation, RelationPrediction, Span, TokenExample
+from finetune.types import Relation, RelationPrediction, TokenExample
 
 
 def _items(
@@ -47,7 +49,8 @@ def _items(
     predictions: Sequence[RelationPrediction],
 ) -> Items:
     known = [dict(zip(p.relations, p.scores, strict=True)) for p in predictions]
-    return set_items(gold, predicted, known)
+    items = set_items(gold, predicted, known)
+    return replace(items, columns={"category": _categories(items, gold, predicted)})
 
 
 def _untyped(tables: Tables) -> Items:
@@ -90,48 +93,29 @@ def _in_words_of_gold(
     return Relation(reached[0], reached[1], relation.label)
 
 
-def _categories(tables: Tables) -> list[str]:
+def _categories(
+    items: Items, gold: Sequence[Sequence[Relation]], predicted: Sequence[Sequence[Relation]]
+) -> np.ndarray:
     # the other side may have a relation that differs in label, direction or type of a span only
     near = [
         [{(*r.subject[:2], *r.object[:2]): r for r in relations} for relations in side]
-        for side in (tables.gold, tables.predicted)
+        for side in (gold, predicted)
     ]
-    items, found = tables.items, []
-    for index, gold, predicted in zip(items.example, items.gold, items.predicted, strict=True):
-        relation, other = (predicted, near[0]) if gold is None else (gold, near[1])
+    categories = []
+    for index, right, answer in zip(items.example, items.gold, items.predicted, strict=True):
+        relation, other = (answer, near[0]) if right is None else (right, near[1])
         one, two = relation.subject[:2], relation.object[:2]
         same, turned = other[index].get((*one, *two)), other[index].get((*two, *one))
-        category = "false positive" if gold is None else "miss"
+        category = "false positive" if right is None else "miss"
         if same is not None and same.label == relation.label:
             category = "type of a span"
         elif same is not None:
-            pair = (relation, same) if predicted is None else (same, relation)
+            pair = (relation, same) if answer is None else (same, relation)
             category = f"{pair[0].label} taken for {pair[1].label}"
         elif turned is not None and turned.label == relation.label:
             category = "direction"
-        found.append(category)
-    return found
-
-
-def _sides(tables: Tables, item: int) -> tuple[Any, Any]:
-    words = tables.examples[tables.items.example[item]].words
-    gold, predicted = (
-        None if relation is None else _shown(words, relation)
-        for relation in (tables.items.gold[item], tables.items.predicted[item])
-    )
-    return gold, predicted
-
-
-def _shown(words: Sequence[str], relation: Relation) -> dict[str, Any]:
-    start = min(relation.subject.start, relation.object.start)
-    end = max(relation.subject.end, relation.object.end)
-    names = [f"{surface(words, span)} ({span.label})" for span in relation[:2]]
-    return Span(start, end, relation.label)._asdict() | {"text": " → ".join(names)}
-
-
-def _by_label(tables: Tables) -> dict[str, float]:
-    scores = class_scores(tables).items()
-    return {f"relation_f1_strict:{name}": row["f1"] for name, row in scores}
+        categories.append(category)
+    return np.array(categories, object)
 
 
 RELATIONS = PredictionType(
@@ -152,9 +136,7 @@ RELATIONS = PredictionType(
     read_gold=lambda file, source: read_gold(file, relations=True, **source.reading),
     repeats=lambda prediction: None if prediction.relations else (),
     tables={"untyped": _untyped},
-    further_scores=_by_label,
-    categories=_categories,
-    sides=_sides,
+    further_scores=f1_of_names,
     named=(("relation_{}_strict", ""),),
     classes="relation",
     without_gold="no `relations` to score against.",

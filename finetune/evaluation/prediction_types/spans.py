@@ -9,17 +9,16 @@ missed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from finetune.data import DataError
-from finetune.data.spans import inner_spans, words_to_chars
+from finetune.data.spans import words_to_chars
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
 from finetune.data.token_records import TokenRecord, read_relations, read_spans
 from finetune.data.tokens import read_gold
@@ -27,7 +26,6 @@ from finetune.evaluation.items import (
     Grouping,
     Items,
     PredictionType,
-    TableRows,
     Tables,
     Wording,
     check_names,
@@ -41,18 +39,17 @@ from finetune.evaluation.metrics import (
     Metric,
     by_example,
     class_counts,
-    class_scores,
     expected_calibration_error,
+    f1_of_names,
     item_counts,
     macro_f1,
     rates,
     ratio,
-    total,
 )
 from finetune.evaluation.prediction_types.texts import bucket, buckets
-from finetune.evaluation.span_matching import CRITERIA, MATCHES, Match, match_spans
+from finetune.evaluation.span_matching import CRITERIA, match_spans
 from finetune.evaluation.training_vocabulary import TrainingVocabulary, surface
-from finetune.types import Span, SpanPrediction, TokenExample, quantity
+from finetune.types import Relation, Span, SpanPrediction, TokenExample, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import PredictionFile
@@ -119,15 +116,6 @@ def check_words(where: str, words: Any, example: TokenExample) -> None:
             )
 
 
-OF_WORDS: dict[str, Any] = {
-    "gold_of_row": sentence_of_row,
-    "asked": lambda example: example.words,
-    "document": lambda example: example.document,
-    "in_words": True,
-}
-"""What the types of predictions of words share."""
-
-
 # --- Items of spans, whether they are predicted as such or spelled by tags ------------------------
 
 
@@ -136,45 +124,32 @@ def matched_items(
     predicted: Iterable[Collection[Span]],
     known: Sequence[Mapping[Span, float]] = (),
 ) -> Items:
-    """Make an item for each pair of ``match_spans``, with the ``known`` probabilities."""
+    """Make an item for each pair of ``match_spans``, with the ``known`` probabilities.
+
+    The column ``match`` says how both spans correspond.
+    """
     sides = enumerate(zip(gold, predicted, strict=True))
-    return pair_items(((i, *match) for i, both in sides for match in match_spans(*both)), known)
-
-
-def match_kinds(tables: Tables) -> list[str]:
-    """Return how both spans of each item correspond, one of ``span_matching.MATCHES``."""
-    items = tables.items
-    return [Match(*pair).kind for pair in zip(items.gold, items.predicted, strict=True)]
-
-
-def side_sets(tables: Tables, side: np.ndarray) -> list[set[Span]]:
-    """Return the gold or the predicted spans of each sentence."""
-    sets: list[set[Span]] = [set() for _ in range(len(tables))]
-    for index, span in zip(tables.items.example.tolist(), side, strict=True):
-        if span is not None:
-            sets[index].add(span)
-    return sets
+    rows = [(index, match) for index, both in sides for match in match_spans(*both)]
+    kinds = np.array([match.kind for _, match in rows], object)
+    return pair_items(((index, *match) for index, match in rows), known, match=kinds)
 
 
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
-    credits = np.array([CRITERIA[criterion].get(kind, 0.0) for kind in match_kinds(tables)])
+    matches = tables.items.columns["match"]
+    credits = np.array([CRITERIA[criterion].get(kind, 0.0) for kind in matches])
     counts = item_counts(tables).astype(np.float64)
     counts[:, 0] = by_example(credits, tables.items, tables)
     return counts
 
 
-def depth_counts(tables: Tables, inner: bool) -> np.ndarray:
-    """Return the counts of inner or of outermost spans for ``subgroup_f1`` [N, 4].
-
-    Inner spans lie within a wider span of the same side.
-    """
-    items, columns = tables.items, []
-    for side in (items.gold, items.predicted):
-        within = list(map(inner_spans, side_sets(tables, side)))
-        pairs = zip(items.example.tolist(), side, strict=True)
-        chosen = np.array([s is not None and (s in within[i]) == inner for i, s in pairs], bool)
-        columns += [by_example(x, items, tables) for x in (chosen, chosen & items.credit)]
-    return np.stack(columns, axis=-1)
+def _depth_counts(tables: Tables, inner: bool) -> np.ndarray:
+    # of inner or of outermost spans for ``subgroup_f1`` [N, 4]
+    items, counts = tables.items, []
+    for side in ("gold_depth", "predicted_depth"):
+        depth = items.columns[side]
+        chosen = depth > 0 if inner else depth == 0
+        counts += [by_example(x, items, tables) for x in (chosen, chosen & items.credit)]
+    return np.stack(counts, axis=-1)
 
 
 def subgroup_f1(sums: np.ndarray) -> np.ndarray:
@@ -186,9 +161,8 @@ def subgroup_f1(sums: np.ndarray) -> np.ndarray:
     return ratio(2 * precision * recall, precision + recall)
 
 
-def is_nested(tables: Tables) -> bool:
-    """Return whether gold spans nest."""
-    return any(map(inner_spans, side_sets(tables, tables.items.gold)))
+def _is_nested(tables: Tables) -> bool:
+    return bool((tables.items.columns["gold_depth"] > 0).any())
 
 
 def has_characters(tables: Tables) -> bool:
@@ -218,7 +192,6 @@ def _characters(tables: Tables) -> Items:
     )
 
 
-inner_counts = partial(depth_counts, inner=True)
 SPAN_METRICS = {
     **{
         f"span_{rate}_{criterion}": Metric(counts, value, reported=False)
@@ -227,7 +200,7 @@ SPAN_METRICS = {
         for counts in (partial(_matching_counts, criterion=criterion),)
         for rate, value in RATES.items()
     },
-    "span_f1_macro": Metric(class_counts, macro_f1, reported=False, by_class=True),
+    "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True, by_class=True),
     "ece": expected_calibration_error(),
     **{
         f"span_{rate}_characters": Metric(
@@ -239,40 +212,36 @@ SPAN_METRICS = {
 """The metrics of all types that have spans."""
 
 
-def span_sides(tables: Tables, item: int) -> tuple[Any, Any]:
-    """Return the gold and the predicted span of an item as JSON values."""
-    words = tables.examples[tables.items.example[item]].words
-    sides = tables.items.gold[item], tables.items.predicted[item]
+def sides_in_words(tables: Tables, item: int) -> tuple[Any, Any]:
+    """Return gold and prediction of an item, with the words where they stand, as JSON values."""
+    items = tables.items
+    words = tables.examples[items.example[item]].words
+    word = int(items.columns["word"][item]) if "word" in items.columns else 0
     gold, predicted = (
-        None if span is None else {**span._asdict(), "text": surface(words, span)} for span in sides
+        None if value is None else _in_words(words, value, word)
+        for value in (items.gold[item], items.predicted[item])
     )
     return gold, predicted
 
 
-def criterion_tables(tables: Tables) -> dict[str, TableRows]:
-    """Return the table of the scores under each criterion."""
-    return {"counted": scores_by_criterion(match_kinds(tables))}
+def _in_words(words: Sequence[str], value: Span | Relation | str, word: int) -> dict[str, Any]:
+    if isinstance(value, Relation):
+        spans = value[:2]
+        text = " → ".join(f"{surface(words, span)} ({span.label})" for span in spans)
+        start, end = min(span.start for span in spans), max(span.end for span in spans)
+        return Span(start, end, value.label)._asdict() | {"text": text}
+    span = value if isinstance(value, Span) else Span(word, word + 1, value)
+    return span._asdict() | {"text": surface(words, span)}
 
 
-def scores_by_criterion(match_kinds: Iterable[str]) -> TableRows:
-    """Return the scores of pairs of spans under each of the ``CRITERIA``, with counts of pairs."""
-    counts, rows = Counter(match_kinds), []
-    paired = sum(counts[kind] for kind in MATCHES[:4])
-    missed, spurious = counts["miss"], counts["false positive"]
-    for criterion, credit in CRITERIA.items():
-        correct, partly = (
-            sum(counts[kind] for kind in MATCHES if credit.get(kind) == share) for share in (1, 0.5)
-        )
-        sums = np.array([correct + partly / 2, paired + spurious, paired + missed])
-        row = {"counted": criterion} | {rate: float(value(sums)) for rate, value in RATES.items()}
-        row |= {"correct": correct, "incorrect": paired - correct - partly, "partial": partly}
-        rows.append(row | {"missed": missed, "spurious": spurious})
-    return rows
-
-
-def span_macro_f1(scores: Any, tables: Mapping[str, TableRows]) -> dict[str, float]:
-    """Return the mean F1 of the types."""
-    return {"span_f1_macro": fmean([row["f1"] for row in tables["type"]] or [0.0])}
+OF_WORDS: dict[str, Any] = {
+    "gold_of_row": sentence_of_row,
+    "asked": lambda example: example.words,
+    "document": lambda example: example.document,
+    "sides": sides_in_words,
+    "in_words": True,
+}
+"""What the types of predictions of words share."""
 
 
 # --- Subgroups ------------------------------------------------------------------------------------
@@ -280,40 +249,51 @@ def span_macro_f1(scores: Any, tables: Mapping[str, TableRows]) -> dict[str, flo
 
 def span_groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
     """Divide spans by length, depth, position, and occurrence in training data."""
+    items = tables.items
     words = [example.words for example in tables.examples]
 
+    def by(order: Sequence[str], name: Callable[[int, Span], str]) -> Grouping:
+        spans = (
+            (index, span)
+            for side in (items.gold, items.predicted)
+            for index, span in zip(items.example.tolist(), side, strict=True)
+        )
+        return _grouping(items, order, ["" if s is None else name(i, s) for i, s in spans])
+
     def by_size(starts: Sequence[int], size: Callable[[int, Span], int]) -> Grouping:
-        return _by(tables, buckets(starts), lambda _, *place: bucket(size(*place), starts))
+        return by(buckets(starts), lambda *span: bucket(size(*span), starts))
 
     groupings = {
         "length": by_size(_SPAN_LENGTHS, lambda _, span: span.end - span.start),
-        "depth": _by_depth(tables),
+        **_by_depth(items),
         "sentence length": by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index])),
         "first word": by_size(POSITIONS, lambda _, span: span.start + 1),
     }
     if vocabulary is not None:
         known = vocabulary.entity_types
 
-        def occurrence(_: int, index: int, span: Span) -> str:
+        def occurrence(index: int, span: Span) -> str:
             types = known.get(surface(words[index], span), ())
             return SEEN_ENTITIES[0 if span.label in types else 1 if types else 2]
 
-        groupings["in training"] = _by(tables, SEEN_ENTITIES, occurrence)
+        groupings["in training"] = by(SEEN_ENTITIES, occurrence)
     return groupings
 
 
-def _by(tables: Tables, order: Sequence[str], name: Callable[[int, int, Span], str]) -> Grouping:
-    # found are gold spans that were predicted, correct are predicted spans that are in gold: they
-    # differ if the subgroup of a span depends on the spans around it (depth)
-    items = tables.items
+def _by_depth(items: Items) -> dict[str, Grouping]:
+    if "gold_depth" not in items.columns:
+        return {}
+    sides = items.columns["gold_depth"], items.columns["predicted_depth"]
+    depth = np.concatenate(sides).tolist()
+    names = ["" if number < 0 else DEPTHS[min(number, 3)] for number in depth]
+    return {"depth": replace(_grouping(items, DEPTHS, names), shown=max(depth, default=0) > 0)}
+
+
+def _grouping(items: Items, order: Sequence[str], names: Sequence[str]) -> Grouping:
+    # names are the subgroups of gold spans, then those of predicted ones
     counts = np.zeros((2, len(items), 4))  # gold, found, predicted and correct
     counts[0, :, 0] = counts[1, :, 2] = 1
     counts[0, :, 1] = counts[1, :, 3] = items.credit
-    names = [
-        "" if span is None else name(number, index, span)
-        for number, side in enumerate((items.gold, items.predicted))
-        for index, span in zip(items.example.tolist(), side, strict=True)
-    ]
     return Grouping(
         example=np.tile(items.example, 2),
         names=names,
@@ -323,14 +303,6 @@ def _by(tables: Tables, order: Sequence[str], name: Callable[[int, int, Span], s
         score="span_f1",
         value=subgroup_f1,
     )
-
-
-def _by_depth(tables: Tables) -> Grouping:
-    sides = [side_sets(tables, side) for side in (tables.items.gold, tables.items.predicted)]
-    deep = [list(map(depths, side)) for side in sides]
-    nested = any(any(found.values()) for side in deep for found in side)
-    by_depth = _by(tables, DEPTHS, lambda side, i, span: DEPTHS[min(deep[side][i][span], 3)])
-    return replace(by_depth, shown=nested)
 
 
 def _row(sums: np.ndarray) -> dict[str, float]:
@@ -372,7 +344,16 @@ def _items(
     predictions: Sequence[SpanPrediction],
 ) -> Items:
     known = [dict(zip(p.spans, p.scores, strict=True)) for p in predictions]
-    return matched_items(map(set, gold), map(set, predicted), known)
+    items = matched_items(map(set, gold), map(set, predicted), known)
+    columns = dict(items.columns)
+    for name, side, sets in (
+        ("gold_depth", items.gold, gold),
+        ("predicted_depth", items.predicted, predicted),
+    ):
+        by_example = list(map(depths, sets))
+        pairs = zip(items.example.tolist(), side, strict=True)
+        columns[name] = np.array([-1 if s is None else by_example[i][s] for i, s in pairs], int)
+    return replace(items, columns=columns)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
@@ -442,24 +423,20 @@ def _uncertainty(prediction: SpanPrediction) -> float | None:
     return entropy / max(len(prediction.words), 1)
 
 
-def _further_scores(tables: Tables) -> dict[str, float]:
-    found = {}
-    if is_nested(tables):
-        of_gold, of_found, of_predicted, _ = map(float, total(inner_counts, tables))
-        found = {"inner_gold": of_gold, "inner_predicted": of_predicted, "inner_found": of_found}
-    by_type = class_scores(tables).items()
-    return found | {f"span_f1_strict:{name}": row["f1"] for name, row in by_type}
-
-
+_inner_counts = partial(_depth_counts, inner=True)
 SPANS = PredictionType(
     name="spans",
     key="spans",
     wording=Wording("spans", "sentence", "predicted spans"),
     metrics={
         **rates("span_{}_strict"),
-        "span_f1_outermost": Metric(partial(depth_counts, inner=False), subgroup_f1, is_nested),
-        "span_f1_inner": Metric(inner_counts, subgroup_f1, is_nested),
+        "span_f1_outermost": Metric(partial(_depth_counts, inner=False), subgroup_f1, _is_nested),
+        "span_f1_inner": Metric(_inner_counts, subgroup_f1, _is_nested),
         **SPAN_METRICS,
+        **{
+            name: Metric(_inner_counts, itemgetter((..., column)), _is_nested)
+            for name, column in (("inner_gold", 0), ("inner_predicted", 2), ("inner_found", 1))
+        },
     },
     default="span_f1_strict",
     gold=lambda example: example.spans,
@@ -471,17 +448,12 @@ SPANS = PredictionType(
     repeats=lambda prediction: None if prediction.spans else (),
     tables={"characters": _characters},
     groupings=span_groupings,
-    first_tables=criterion_tables,
-    further_scores=_further_scores,
-    analysis_scores=span_macro_f1,
-    categories=match_kinds,
-    sides=span_sides,
+    further_scores=f1_of_names,
     named=(("span_{}_strict", ""),),
     classes="type",
     has_confusions=True,
     without_gold=(
         "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O)."
     ),
-    tells_seen=True,
     **OF_WORDS,
 )

@@ -32,7 +32,6 @@ from finetune.evaluation.items import (
     Grouping,
     Items,
     PredictionType,
-    TableRows,
     Tables,
     Wording,
     probability,
@@ -59,16 +58,12 @@ from finetune.evaluation.prediction_types.spans import (
     SENTENCE_LENGTHS,
     SPAN_METRICS,
     check_words,
-    criterion_tables,
     items_in_characters,
-    match_kinds,
     matched_items,
     predicted_scheme,
     span_groupings,
-    span_macro_f1,
-    span_sides,
 )
-from finetune.evaluation.prediction_types.texts import bucket, buckets, taken_for
+from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Span, TokenExample, TokenPrediction, UserError, quantity
 
@@ -265,26 +260,6 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
     return {name: right_by_group(tables.items, *each, "words") for name, each in groups.items()}
 
 
-def _unseen_scores(scores: Any, tables: Mapping[str, TableRows]) -> dict[str, float]:
-    if "in training" not in tables:
-        return {}
-    unseen = [row for row in tables["in training"] if row["in training"] == SEEN_WORDS[2]]
-    return {
-        "unseen_words": float(sum(row["words"] for row in unseen)),
-        "unseen_word_accuracy": sum(row["accuracy"] for row in unseen),
-    }
-
-
-def _word_sides(tables: Tables, item: int) -> tuple[Any, Any]:
-    items = tables.items
-    words, place = tables.examples[items.example[item]].words, int(items.columns["word"][item])
-    gold, predicted = (
-        Span(place, place + 1, tag)._asdict() | {"text": words[place]}
-        for tag in (items.gold[item], items.predicted[item])
-    )
-    return gold, predicted
-
-
 def _uncertainty(prediction: TokenPrediction) -> float | None:
     # MNLP, which does not prefer long sentences (Shen et al. 2018; Settles & Craven 2008)
     logs = np.log(np.maximum(prediction.scores, np.finfo(float).tiny))
@@ -301,7 +276,6 @@ _SHARED: dict[str, Any] = {
     "uncertainty": _uncertainty,
     "repeats": lambda prediction: {*prediction.tags},
     "has_confusions": True,
-    "tells_seen": True,
     **OF_WORDS,
 }
 TAGS = PredictionType(
@@ -322,10 +296,6 @@ TAGS = PredictionType(
     default="span_f1_conll",
     tables={"strict": _strict_spans, "calibration": _words, "characters": _characters},
     groupings=span_groupings,
-    first_tables=criterion_tables,
-    analysis_scores=span_macro_f1,
-    categories=match_kinds,
-    sides=span_sides,
     named=(("span_{}_conll", ""), ("span_{}_strict", "strict")),
     classes="type",
     **_SHARED,
@@ -342,9 +312,6 @@ PLAIN_TAGS = PredictionType(
     },
     default="accuracy",
     groupings=_groupings,
-    analysis_scores=_unseen_scores,
-    categories=taken_for,
-    sides=_word_sides,
     named=(("{}", ""),),
     classes="tag",
     pairs_of_labels=True,

@@ -78,9 +78,3 @@ def best_labels(tables: Tables, index: int) -> list[tuple[str, float, str]]:
     """Return the most probable labels of a text."""
     scores = tables.predictions[index].scores or {}
     return [(*item, "") for item in sorted(scores.items(), key=lambda item: -item[1])[:4]]
-
-
-def taken_for(tables: Tables) -> list[str]:
-    """Return the categories of pairs of labels."""
-    items: Items = tables.items
-    return [f"{g} taken for {p}" for g, p in zip(items.gold, items.given, strict=True)]
