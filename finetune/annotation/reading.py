@@ -15,7 +15,7 @@ from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, open_text_table, read_file
-from finetune.data.json_rows import not_an_object
+from finetune.data.json_files import not_an_object
 from finetune.data.labels import convert_labels
 from finetune.data.tables import Table, check_columns
 from finetune.data.tag_conversion import to_bio

@@ -27,7 +27,7 @@ from finetune.data.files import (
     read_lines,
     uncompressed_name,
 )
-from finetune.data.json_rows import read_json, read_json_lines
+from finetune.data.json_files import read_json, read_json_lines
 from finetune.data.tables import Table
 from finetune.registry import FORMATS as FORMATS_OF_EXTENSIONS
 from finetune.registry import Registry

@@ -1,17 +1,37 @@
-"""JSON of users and of saved files: parsed with the place of errors, checked for its types."""
+"""JSON of users and of saved files: parsed with the place of errors, checked for its types.
+
+Rows are objects in lines or a list, and files of SQuAD, which has articles with paragraphs, whose
+questions have answers:
+
+{"version": "1.1", "data": [{"title": …, "paragraphs": [{"context": …, "qas": [
+    {"id": …, "question": …, "answers": [{"text": …, "answer_start": 0}]}]}]}]}
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from finetune.config.values import conforms, description
-from finetune.data.dataset import DataError
+from finetune.data.dataset import CONVERT_ADVICE, DataError
+from finetune.data.files import (
+    DataFile,
+    Line,
+    ReadOptions,
+    Record,
+    check_characters,
+    keep_error,
+)
+from finetune.data.tables import Table
 from finetune.types import UserError
 
+_JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
+_JSON_ADVICE = f": write {_JSON_ROW}."
 _RESTORE = ": restore it from its source, or train again."
 
 
@@ -92,3 +112,129 @@ def check_types(path: Path, content: Mapping[str, Any], types: Mapping[str, Any]
                 f"{path}: damaged, or of another version of finetune: {key!r} must be "
                 f"{description(hint)}, {got}{_RESTORE}"
             )
+
+
+def json_cell(value: Any) -> Any:
+    """Return the list or object that a cell of text holds as JSON; any other cell unchanged."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        with contextlib.suppress(DataError):  # a text that begins with a bracket
+            return parse_json(value, "")
+    return value
+
+
+def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
+    """Read one JSON object per line."""
+    return Table(file.name, [], _line_rows(file, options))
+
+
+def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Record]:
+    for number, text, _ in file.lines:
+        if not text.strip():
+            continue
+        where = f"{file.name}:{number}"
+        try:
+            value = parse_json(text, where, _JSON_ADVICE)
+        except DataError as error:
+            check_characters(file.name, Line(number, text), is_last=True)
+            keep_error(error, options.errors)
+            continue
+        if type(value) is dict and options.convert_row is None and not is_squad(value):
+            yield Record(value, where)
+        else:
+            yield from _rows(value, where, options)
+
+
+def read_json(file: DataFile, options: ReadOptions) -> Table:
+    """Read one list of objects, or JSON Lines in a file with the suffix ``.json``."""
+    first = file.first_line().strip()
+    if first.startswith("{") and first != "{":
+        return read_json_lines(file, options)
+    items = parse_json("\n".join(line.text for line in file.lines), file.name, _JSON_ADVICE)
+    if is_squad(items):
+        return Table(file.name, [], squad_rows(items, file.name, options.errors))
+    if not isinstance(items, list):
+        raise DataError(
+            f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
+            '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
+        )
+    rows = (_rows(item, f"{file.name}:item {i}", options) for i, item in enumerate(items, 1))
+    return Table(file.name, [], chain.from_iterable(rows))
+
+
+def _rows(value: Any, where: str, options: ReadOptions) -> Iterator[Record]:
+    if is_squad(value):
+        yield from squad_rows(value, where, options.errors)
+        return
+    try:
+        if options.convert_row is not None:
+            yield from options.convert_row(value, where)
+        elif isinstance(value, dict):
+            yield Record(value, where)
+        else:
+            raise not_an_object(value, where)
+    except DataError as error:
+        keep_error(error, options.errors)
+
+
+def not_an_object(value: Any, where: str) -> DataError:
+    """The error for a row that is no JSON object."""
+    return DataError(
+        f"{where}: a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}; "
+        f"{CONVERT_ADVICE}."
+    )
+
+
+def _json_type(value: Any) -> str:
+    types = {dict: "object", list: "list", str: "string", type(None): "null", bool: "boolean"}
+    return types.get(type(value), "number")
+
+
+def is_squad(value: Any) -> bool:
+    """Return whether a JSON value is a file of SQuAD, or one of its articles."""
+    if not isinstance(value, dict):
+        return False
+    if "data" not in value:
+        return isinstance(value.get("paragraphs"), list)
+    articles = value["data"]
+    if isinstance(articles, list) and articles:
+        return isinstance(articles[0], Mapping) and "paragraphs" in articles[0]
+    return isinstance(value.get("paragraphs"), list)
+
+
+def squad_rows(
+    value: Mapping[str, Any], where: str, errors: list[str] | None = None
+) -> Iterator[Record]:
+    """Yield the questions of a file of SQuAD, or of one article, with their context.
+
+    ``where`` is the place of the value. A question is found by its id: ``FILE:question ID``.
+    ``errors`` gets the errors of articles, paragraphs and questions; None raises the first.
+    """
+
+    def value_of(part: Any, name: str, place: str, missing: Any = None) -> Any:
+        """Return a value of a part of the file, None if it is missing."""
+        wanted = list if name in ("paragraphs", "qas") else str
+        found = part.get(name, missing) if isinstance(part, Mapping) else None
+        if isinstance(found, wanted):
+            return found
+        must = f"{name!r} must be {'a list' if wanted is list else 'a text'}, not {found!r:.60}"
+        keep_error(DataError(f"{place}: in a file of SQuAD, {must}."), errors)
+        return None
+
+    articles = [value] if value.get("data") is None else value["data"]
+    file = where.rpartition(":")[0] or where
+    for number, article in enumerate(articles, 1):
+        title = value_of(article, "title", f"{file}:article {number}", missing="")
+        if title is None:
+            continue
+        place = f"{file}:article {number}" + (f" ({title})" if title else "")
+        for count, paragraph in enumerate(value_of(article, "paragraphs", place) or (), 1):
+            inside = f"{place}, paragraph {count}"
+            context = value_of(paragraph, "context", inside)
+            questions = None if context is None else value_of(paragraph, "qas", inside)
+            for index, question in enumerate(questions or (), 1):
+                here = f"{inside}, question {index}"
+                if value_of(question, "question", here) is None:
+                    continue
+                id = question.get("id")
+                known = f"{file}:question {id}" if id is not None else here
+                yield Record({"title": title, "context": context, **question}, known)

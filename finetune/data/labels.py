@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import CONVERT_ADVICE, DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.tables import json_cell
+from finetune.data.json_files import json_cell
 from finetune.types import TextExample, abbreviated, quantity
 
 MISSING = ("", "-", "nan")

@@ -13,13 +13,13 @@ from typing import Any
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
+from finetune.data.json_files import json_cell
 from finetune.data.labels import without_gold
 from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
 from finetune.data.tables import (
     Table,
     column_notes,
     is_missing,
-    json_cell,
     missing_column,
     text_cell,
     whole_number,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import re
@@ -23,7 +22,6 @@ from finetune.data.files import (
     Record,
     keep_error,
 )
-from finetune.data.json_files import parse_json
 from finetune.registry import install_command
 from finetune.types import abbreviated, did_you_mean, quantity
 
@@ -299,14 +297,6 @@ def _columns_found(table: Table) -> str:
 def is_missing(value: Any) -> bool:
     """Return whether a cell is empty: None, or NaN as in data frames."""
     return value is None or value != value
-
-
-def json_cell(value: Any) -> Any:
-    """Return the list or object that a cell of text holds as JSON; any other cell unchanged."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        with contextlib.suppress(DataError):  # a text that begins with a bracket
-            return parse_json(value, "")
-    return value
 
 
 def whole_number(value: Any) -> int | None:
