@@ -19,7 +19,7 @@ from finetune.data.json_files import not_an_object
 from finetune.data.labels import convert_labels
 from finetune.data.tables import Table, check_columns
 from finetune.data.tag_conversion import to_bio
-from finetune.data.token_records import TokenRecord, guess_word_columns, token_record
+from finetune.data.token_records import TokenRecord, token_record, word_columns
 from finetune.types import TokenExample
 
 _OF_TOOLS = ("id", *prodigy.TOOL_COLUMNS, doccano.COMMENTS)
@@ -138,13 +138,13 @@ def _hold_words(records: Sequence[Record]) -> bool:
 
 
 def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
-    chosen = texts.guess_columns(table, columns, None)
-    named = "answer" in chosen[:3]  # then its values are labels or texts
+    chosen = texts.text_columns(table, columns, None)
+    named = "answer" in chosen.values()  # then its values are labels or texts
     kept, notes = (records, []) if named else _without_skipped(records)
     make = texts.example_maker(chosen, table)
     examples = [make(index, row) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
-    rows = _rows(converted[""], kept, {chosen.text, chosen.pair, chosen.label})
+    rows = _rows(converted[""], kept, {*chosen.values()})
     return Annotations("text", rows, [*table.notes, *notes, *([note] if note else [])])
 
 
@@ -164,22 +164,24 @@ def _of_words(table: Table, records: list[Record], columns: Mapping[str, str]) -
             abstained.append(_name(row))
             kept[number] = row._replace(values={**row.values, "tags": None})
     notes += counted(abstained, "with abstained tags", "read without tags")
-    chosen = guess_word_columns(table, columns, kept)
+    chosen = word_columns(table, columns, kept)
+    spans = chosen["spans"]
     sentences = []
     for number, row in enumerate(kept):
         values = dict(row.values)
-        if chosen.spans is not None and values.get(chosen.spans) is None:
+        if spans is not None and values.get(spans) is None:
             if values.get("label") == []:
                 del values["label"]
-                values[chosen.spans] = []
+                values[spans] = []
             elif values.get("answer") == "accept":
-                values[chosen.spans] = []
+                values[spans] = []
             kept[number] = row = row._replace(values=values)
-        related = values.get(chosen.relations or "") is not None
+        related = values.get(chosen["relations"] or "") is not None
         record = token_record(row, chosen, table.names, related)
         sentences.append(_with_text(record, row, columns.get("text", "text")))
     examples, more = _examples(sentences)
-    return Annotations("tokens", _rows(examples, kept, {*chosen}), [*table.notes, *notes, *more])
+    rows = _rows(examples, kept, {*chosen.values()})
+    return Annotations("tokens", rows, [*table.notes, *notes, *more])
 
 
 def _name(record: Record | TokenRecord) -> str | int:

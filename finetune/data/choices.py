@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -19,8 +18,8 @@ from finetune.data.dataset import DataError
 from finetune.data.files import Record
 from finetune.data.json_files import parse_json
 from finetune.data.labels import MISSING, without_gold
-from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
-from finetune.data.tables import Table, column_notes, is_missing, missing_column, text_cell
+from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
+from finetune.data.tables import Columns, Table, column_notes, is_missing, missing_column, text_cell
 from finetune.types import ChoiceQuestion, abbreviated, quantity
 
 _ROLES = ("context", "question", "choices", "label")
@@ -64,25 +63,15 @@ class Choices(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """The columns of a table by role; ``several`` have one choice each."""
-
-    context: str | None
-    question: str | None
-    choices: str | None
-    several: tuple[str, ...]
-    label: str | None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The numbers of ``several`` columns, if a label names one (WinoGrande, Social IQa)."""
-        if tuple(name.lower() for name in self.several) == LETTERED:
-            return ("1", "2", "3")
-        if self.label is None or self.label.lower() == "label":
-            return ()
-        found = [NUMBERED.fullmatch(name.lower()) for name in self.several]
-        return tuple(match["number"] for match in found if match) if all(found) else ()
+def _names(several: Sequence[str], label: str | None) -> tuple[str, ...]:
+    """Return the numbers of columns of one choice each, if a label names one (WinoGrande, Social
+    IQa)."""
+    if tuple(name.lower() for name in several) == LETTERED:
+        return ("1", "2", "3")
+    if label is None or label.lower() == "label":
+        return ()
+    found = [NUMBERED.fullmatch(name.lower()) for name in several]
+    return tuple(match["number"] for match in found if match) if all(found) else ()
 
 
 class ChoiceReader(RowReader):
@@ -93,7 +82,7 @@ class ChoiceReader(RowReader):
         {*CONTEXT_COLUMNS, *QUESTION_COLUMNS, *CHOICES_COLUMNS, *_LABEL_COLUMNS}
     )
 
-    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
         given = table.columns(given, self.roles)
         context = table.find("context", given, CONTEXT_COLUMNS)
@@ -109,9 +98,9 @@ class ChoiceReader(RowReader):
             raise missing_column(table, "question", "a question or a context", "question")
         label = None if gold == "unread" else table.find("label", given, _LABEL_COLUMNS)
         texts = choices or "+".join(several) or None
-        table.choose(context=context, question=question, choices=texts, label=label)
-        chosen = _Columns(context, question, choices, several, label)
-        return lambda index, record: _example(index, record, chosen)
+        table.read = {"context": context, "question": question, "choices": texts, "label": label}
+        names = _names(several, label)
+        return lambda index, record: _example(index, record, table.read, several, names)
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Note questions without a label."""
@@ -138,28 +127,30 @@ def _has_choices(first: Sequence[Record], question: str | None) -> bool:
     return isinstance(value, Mapping) and "choices" in value
 
 
-def _example(index: int, record: Record, columns: _Columns) -> ChoiceQuestion:
-    where = record.where
-    context = "" if columns.context is None else _context(record, columns.context)
+def _example(
+    index: int, record: Record, columns: Columns, several: Sequence[str], names: Sequence[str]
+) -> ChoiceQuestion:
+    where, label_column = record.where, columns["label"]
+    context = "" if columns["context"] is None else _context(record, columns["context"])
     question, stated = _question(record, columns)
-    if columns.several:
-        cells = [record.values.get(name) for name in columns.several]
+    if several:
+        cells = [record.values.get(name) for name in several]
         while cells and (is_missing(cells[-1]) or cells[-1] == ""):
             cells.pop()  # a question of fewer choices
         texts = _texts(cells, where)
-        choices = Choices(texts, columns.names[: len(texts)])
-    elif columns.choices is not None:
-        choices = _choices(record.values.get(columns.choices), columns.choices, where)
+        choices = Choices(texts, tuple(names[: len(texts)]))
+    elif (column := columns["choices"]) is not None:
+        choices = _choices(record.values.get(column), column, where)
     else:
-        choices = _choices(stated, f"{columns.question}.choices", where)
+        choices = _choices(stated, f"{columns['question']}.choices", where)
     texts = choices.texts
     if len(texts) < 2:
         found = f"one choice ({texts[0]!r:.40})" if texts else "no choice"
         raise DataError(f"{where}: {found}: a question needs two or more.")
     label = None
-    if columns.label is not None:
-        is_index = columns.label.lower() == "label"
-        label = label_index(record.values.get(columns.label), choices, where, is_index)
+    if label_column is not None:
+        is_index = label_column.lower() == "label"
+        label = label_index(record.values.get(label_column), choices, where, is_index)
     return ChoiceQuestion(index, context, question, label, where, record.key, choices=texts)
 
 
@@ -170,17 +161,17 @@ def _context(record: Record, column: str) -> str:
     return "" if is_missing(value) else text_cell(record, column)
 
 
-def _question(record: Record, columns: _Columns) -> tuple[str | None, Any]:
-    if columns.question is None:
+def _question(record: Record, columns: Columns) -> tuple[str | None, Any]:
+    if (column := columns["question"]) is None:
         return None, None
-    value, stated = record.values.get(columns.question), None
+    value, stated = record.values.get(column), None
     if isinstance(value, Mapping):
         stated, value = value.get("choices"), value.get("stem")
-        record = record._replace(values={columns.question: value})
+        record = record._replace(values={column: value})
     if is_missing(value):
         return None, stated
-    text = text_cell(record, columns.question)
-    if (columns.context or "").lower() == "premise":
+    text = text_cell(record, column)
+    if (columns["context"] or "").lower() == "premise":
         text = COPA_QUESTIONS.get(text, text)
     return (text if text.strip() else None), stated
 

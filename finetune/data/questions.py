@@ -15,7 +15,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import Record
 from finetune.data.json_files import json_cell
 from finetune.data.labels import without_gold
-from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
+from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.tables import (
     Table,
     column_notes,
@@ -84,7 +84,7 @@ class QuestionReader(RowReader):
     roles = tuple(USUAL_COLUMNS)
     header_names = frozenset(name for names in USUAL_COLUMNS.values() for name in names)
 
-    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
         given = table.columns(given, self.roles)
         question, context, answers = (
@@ -96,7 +96,7 @@ class QuestionReader(RowReader):
             raise missing_column(table, "context", "the context of a question", "context")
         if question == context:
             raise DataError(f"{table.name}: the column {question!r} is both question and context.")
-        table.choose(question=question, context=context, answers=answers)
+        table.read = {"question": question, "context": context, "answers": answers}
 
         def make(index: int, record: Record) -> Question:
             texts, own = (text_cell(record, question), text_cell(record, context)), None

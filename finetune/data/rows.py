@@ -29,8 +29,8 @@ Make = Callable[[int, Any], Any]
 """Makes an example, given its ``id`` and a row, or tells in a word why the row is left out."""
 
 
-Columns = Mapping[str, str]
-"""Names of columns by role."""
+NamedColumns = Mapping[str, str]
+"""Columns that the user names, by role."""
 Gold = Literal["unread", "read", "required"]
 Splits = Mapping[str, Examples]
 """Examples by split."""
@@ -45,7 +45,7 @@ class RowReader(ABC):
     """Usual names of columns, in lower case. They tell a header from data."""
 
     @abstractmethod
-    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of a table, and return the function that makes examples.
 
         Args:
@@ -110,7 +110,7 @@ class RowReader(ABC):
         )
 
     def _examples(
-        self, table: Table, columns: Columns, errors: list[str] | None, gold: Gold
+        self, table: Table, columns: NamedColumns, errors: list[str] | None, gold: Gold
     ) -> Examples:
         first = table.peek(holder.MOST_IN_MEMORY + 1)
         if not first:

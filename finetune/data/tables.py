@@ -36,6 +36,10 @@ _OWN_NAMES = frozenset(
 """Columns that have the name of their role."""
 
 
+Columns = Mapping[str, str | None]
+"""The column that is read in each role; None for a role that no column has."""
+
+
 @dataclass
 class Table:
     """The rows of one split; ``header`` is empty until a row is read where only rows have keys."""
@@ -52,9 +56,7 @@ class Table:
     """Whether the rows are words with their gold, since the format knows its columns."""
     usual_columns: Mapping[str, str] = field(default_factory=dict)
     """Columns to read by role if the table has them and the user names none."""
-    label_column: str | None = None
-    """The column of labels or tags, once a reader has chosen it."""
-    read: dict[str, str] = field(default_factory=dict)
+    read: Columns = field(default_factory=dict)
     """The columns that are read, by role, once a reader has chosen them."""
     corrected: list[str] = field(default_factory=list)
     """The places of values that the reader has corrected, as it makes examples."""
@@ -64,12 +66,7 @@ class Table:
     @property
     def label_order(self) -> tuple[str, ...]:
         """The class names of the labels in the order of their numbers; empty if they have none."""
-        return tuple(self.names.get(self.label_column or "", ()))
-
-    def choose(self, label_column: str | None = None, **columns: str | None) -> None:
-        """Keep which column is read in each role, and which one has class names."""
-        self.label_column = label_column
-        self.read = {role: name for role, name in columns.items() if name is not None}
+        return tuple(self.names.get(self.read.get("label") or self.read.get("tags") or "", ()))
 
     def columns(self, given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
         """Return the columns that the user names, and the usual ones of these roles it has."""
@@ -223,7 +220,8 @@ def column_notes(tables: Mapping[str, Table]) -> list[str]:
 
 
 def _columns_read(table: Table) -> str:
-    chosen = {name.lower() for names in table.read.values() for name in names.split("+")}
+    read = {role: name for role, name in table.read.items() if name is not None}
+    chosen = {name.lower() for names in read.values() for name in names.split("+")}
     unread = [
         name
         for name in table.header
@@ -233,7 +231,7 @@ def _columns_read(table: Table) -> str:
     ]
     if not unread and chosen <= _OWN_NAMES:
         return ""
-    line = "; ".join(f"{role}: {name}" for role, name in table.read.items())
+    line = "; ".join(f"{role}: {name}" for role, name in read.items())
     return f"{line} (not used: {abbreviated(unread)})" if unread else line
 
 

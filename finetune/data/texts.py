@@ -6,14 +6,13 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
+from finetune.data.files import UTF_8, DataFile, Record
 from finetune.data.labels import (
     RawLabel,
-    Votes,
     convert_labels,
     majority,
     object_of,
@@ -22,11 +21,11 @@ from finetune.data.labels import (
     votes_notes,
     without_gold,
 )
-from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
+from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.tables import (
+    Columns,
     Table,
     column_notes,
-    find_column,
     missing_column,
     text_cell,
     whole_number,
@@ -98,20 +97,6 @@ HEADER_NAMES = frozenset(
 )
 
 
-class TextColumns(NamedTuple):
-    """The columns by role; ``other_labels`` could hold the label too.
-
-    ``targets`` name the compared words, see ``target_columns``.
-    """
-
-    text: str
-    pair: str | None
-    label: str | None
-    other_labels: tuple[str, ...] = ()
-    negative: str | None = None
-    targets: tuple[str, ...] = ()
-
-
 class TextReader(RowReader):
     """Reads texts, or pairs of texts, with their labels.
 
@@ -126,24 +111,10 @@ class TextReader(RowReader):
     def __init__(self, pair: bool | None = None, *, mixed_labels: bool = False) -> None:
         self.pair, self.mixed_labels = pair, mixed_labels
 
-    def open(self, file: DataFile, options: ReadOptions) -> Table:
-        """Open a file as a table; the only column of a file to predict is the text."""
-        table = super().open(file, options)
-        if options.predicting and table.headless is not None and len(table.header) == 1:
-            table.usual_columns = {**table.usual_columns, "text": "0"}
-        return table
-
-    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of texts."""
-        chosen = guess_columns(table, given, self.pair)
-        read = {"text": chosen.text, "pair": chosen.pair, "label": chosen.label}
-        table.choose(chosen.label, **read, negative=chosen.negative)
-        if chosen.other_labels:
-            other = chosen.other_labels[0]
-            advice = f"for {other!r} write --columns label={other}"
-            table.notes.append(f"labels are from column {chosen.label!r}; {advice}")
-        chosen = chosen._replace(label=None) if gold == "unread" else chosen
-        return example_maker(chosen, table)
+        columns = text_columns(table, given, self.pair)
+        return example_maker({**columns, "label": None} if gold == "unread" else columns, table)
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Convert the labels of all splits to one kind, and count examples without a label."""
@@ -222,10 +193,10 @@ def read_text_file(
     return TextReader(pair).stream(source, gold=labels, **options)
 
 
-def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
-    """Return the columns that the user names, else columns with usual names."""
+def text_columns(table: Table, given: Mapping[str, str], pair: bool | None) -> Columns:
+    """Choose the columns that the user names, else columns with usual names."""
     by_name = table.by_name
-    given = table.columns(columns, ROLES)
+    given = table.columns(given, ROLES)
     text, second = table.find("text", given), table.find("pair", given)
     if text is None:
         usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]
@@ -237,49 +208,50 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
         second = table.find("pair", given, [b for a, b in PAIR_COLUMNS if a == text.lower()])
     if second is None and pair:
         raise missing_column(table, "pair", "the second text of a pair", "text_pair")
+    label = table.find("label", given)
+    if label is None:
+        found = [by_name[name] for name in LABEL_COLUMNS if name in by_name]
+        found = [name for name in found if name not in (text, second)]
+        label = next(iter(found), None)
+        for other in found[1:2]:
+            advice = f"for {other!r} write --columns label={other}"
+            table.notes.append(f"labels are from column {label!r}; {advice}")
     searched = text.lower() in ("anchor", "query")
     negative = table.find("negative", given, [NEGATIVE_COLUMN] if searched else [])
-    if "label" in given:
-        label = find_column(table, "label", given["label"])
-        return TextColumns(text, second, label, negative=negative)
-    found = [by_name[name] for name in LABEL_COLUMNS if name in by_name]
-    labels = [name for name in found if name not in (text, second)]
-    return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]), negative)
+    table.read = {"text": text, "pair": second, "label": label, "negative": negative}
+    return table.read
 
 
-def example_maker(columns: TextColumns, table: Table) -> Make:
+def example_maker(columns: Columns, table: Table) -> Make:
     """Return the function that makes an example of a row, its label as in the file."""
-    names = None if columns.label is None else table.names.get(columns.label)
+    text_column, pair_column, label_column, negative_column = map(columns.get, ROLES)
+    names = table.names.get(label_column or "")
+    targets = [columns[role] for role in TARGET_ROLES if role in columns]
     known: dict[str, RawLabel] = {}
 
-    def labeled(value: Any, where: str) -> tuple[RawLabel, Votes | None]:
-        if (counts := object_of(value)) is not None:
-            votes = read_votes(counts, where)
-            return majority(votes), votes
-        label = raw_label(value, names, where)
-        if isinstance(value, str) and len(known) < MOST_KNOWN:
-            known[value] = label
-        return label, None
-
     def make(index: int, record: Record) -> TextExample:
-        where, values = record.where, record.values
-        text = text_cell(record, columns.text)
-        pair = None if columns.pair is None else text_cell(record, columns.pair)
+        where = record.where
+        text = text_cell(record, text_column or "")
+        pair = None if pair_column is None else text_cell(record, pair_column)
+        value = None if label_column is None else record.values.get(label_column)
         label, votes = None, None
-        if columns.label is not None:
-            value = values.get(columns.label)
-            if isinstance(value, str) and value in known:
-                label = known[value]
-            else:
-                label, votes = labeled(value, where)
-        negative = None if columns.negative is None else text_cell(record, columns.negative)
-        targets = _targets(record, columns.targets, text, pair or "") if columns.targets else None
-        return TextExample(index, text, pair, label, where, record.key, negative, targets, votes)
+        if isinstance(value, str) and value in known:
+            label = known[value]
+        elif (counts := object_of(value)) is not None:
+            votes = read_votes(counts, where)
+            label = majority(votes)
+        elif value is not None:
+            label = raw_label(value, names, where)
+            if isinstance(value, str) and len(known) < MOST_KNOWN:
+                known[value] = label
+        negative = None if negative_column is None else text_cell(record, negative_column)
+        words = _targets(record, targets, text, pair or "") if targets else None
+        return TextExample(index, text, pair, label, where, record.key, negative, words, votes)
 
     return make
 
 
-def _targets(record: Record, columns: Sequence[str], *texts: str) -> tuple[Characters, Characters]:
+def _targets(record: Record, columns: Sequence[Any], *texts: str) -> tuple[Characters, Characters]:
     numbers = [_whole_number(record, name) for name in columns]
     size = len(numbers) // 2
     locate: Any = _characters_of_word if size == 1 else _characters

@@ -9,16 +9,13 @@ from typing import Any, NamedTuple
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.tables import (
-    Table,
-    is_missing,
-    missing_column,
-)
+from finetune.data.tables import Columns, Table, is_missing, missing_column
 from finetune.data.word_splitting import split_words
 from finetune.types import Relation, Span, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]
 
+ROLES = ("words", "text", "tags", "spans", "document", "relations")
 WORD_COLUMNS = ("tokens", "words")
 _TEXT_COLUMNS = ("text",)
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "upos", "pos_tags", "chunk_tags")
@@ -49,22 +46,12 @@ class TokenRecord(NamedTuple):
     relations: tuple[Relation, ...] | None = None
 
 
-class TokenColumns(NamedTuple):
-    """The columns of a table by role; either ``words`` or ``text`` is set."""
+def word_columns(table: Table, given: Mapping[str, str], rows: Sequence[Record]) -> Columns:
+    """Return the columns that the user names, else columns with usual names and fitting values.
 
-    words: str | None
-    text: str | None
-    tags: str | None
-    spans: str | None
-    document: str | None
-    relations: str | None = None
-
-
-def guess_word_columns(
-    table: Table, columns: Mapping[str, str], rows: Sequence[Record]
-) -> TokenColumns:
-    """Return the columns that the user names, else columns with usual names and fitting values."""
-    given = table.columns(columns, TokenColumns._fields)
+    Either ``words`` or ``text`` is set.
+    """
+    given = table.columns(given, ROLES)
     words = table.find("words", given, WORD_COLUMNS)
     if "text" in given and "words" not in given:
         words = None
@@ -77,9 +64,8 @@ def guess_word_columns(
     if spans is None and "tags" not in given:
         spans = _first_fitting(table, SPAN_COLUMNS, rows, (dict, list, tuple))
     document = table.find("document", given, DOCUMENT_COLUMNS)
-    return TokenColumns(
-        words, text, tags, spans, document, table.find("relations", given, [RELATION_COLUMN])
-    )
+    relations = table.find("relations", given, [RELATION_COLUMN])
+    return dict(zip(ROLES, (words, text, tags, spans, document, relations), strict=True))
 
 
 def _first_fitting(
@@ -97,31 +83,30 @@ def _first_fitting(
 
 
 def token_record(
-    row: Record, columns: TokenColumns, names: Mapping[str, Sequence[str]], relations: bool = False
+    row: Record, columns: Columns, names: Mapping[str, Sequence[str]], relations: bool = False
 ) -> TokenRecord:
     """Return the words and the gold of a row; a row of text alone is split into words.
 
     With ``relations``, also at the ends of its spans.
     """
-    words, text = columns.words, columns.text or ""
+    words, text, tag_column = columns["words"], columns["text"] or "", columns["tags"]
+    cells = {role: row.values.get(name) for role, name in columns.items() if name is not None}
     if words and row.values.get(words) is None and isinstance(row.values.get("text"), str):
         words, text = None, "text"
     record = _from_words(row, words) if words else _from_text(row, text)
-    if columns.document and row.values.get(columns.document) not in (None, ""):  # an empty cell
-        record = record._replace(document=str(row.values[columns.document]))
+    if cells.get("document") not in (None, ""):  # an empty cell
+        record = record._replace(document=str(cells["document"]))
     if row.key is not None:
         record = record._replace(key=row.key)
-    if columns.tags and row.values.get(columns.tags) is not None:
-        tags = _tags(row, columns.tags, len(record.words), names.get(columns.tags))
+    if tag_column and cells["tags"] is not None:
+        tags = _tags(row, tag_column, len(record.words), names.get(tag_column))
         record = record._replace(layers=(tags,))
-    value = row.values.get(columns.spans) if columns.spans else None
-    if value is None:
+    if (value := cells.get("spans")) is None:
         return record
-    record = with_spans(record, value, split=relations and columns.words is None)
-    given = row.values.get(columns.relations) if relations and columns.relations else None
-    if given is None:
+    record = with_spans(record, value, split=relations and columns["words"] is None)
+    if not relations or cells.get("relations") is None:
         return record
-    return record._replace(relations=read_relations(given, row.where, value, record))
+    return record._replace(relations=read_relations(cells["relations"], row.where, value, record))
 
 
 def with_spans(

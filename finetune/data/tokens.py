@@ -14,7 +14,7 @@ from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
-from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
+from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import Table, check_columns, column_notes, missing_column
@@ -28,13 +28,14 @@ from finetune.data.token_records import (
     HEADER_NAMES,
     WORD_COLUMNS,
     TokenRecord,
-    guess_word_columns,
     token_record,
+    word_columns,
 )
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
 
 ROLES = ("words", "tags", "spans", "text", "document", "relations")
+"""The roles in the order of messages."""
 
 
 class TokenReader(RowReader):
@@ -71,17 +72,16 @@ class TokenReader(RowReader):
         table.usual_columns = options.usual_columns
         return table
 
-    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of words and gold by their names, and by the values of first rows."""
         kept = gold == "unread"  # rows without words, to align with predictions
         if table.sentences:
             return lambda _, record: record if record.words or kept else ""
-        chosen = guess_word_columns(table, given, first)
-        read = chosen if self.relations else chosen._replace(relations=None)
-        if chosen.words and "text" in table.header:  # the characters of Prodigy's tokens
-            read = read._replace(text="text")
-        table.choose(chosen.tags, **read._asdict())
-        if gold == "required" and chosen.tags is None and chosen.spans is None:
+        chosen = word_columns(table, given, first)
+        table.read = chosen if self.relations else {**chosen, "relations": None}
+        if chosen["words"] and "text" in table.header:  # the characters of Prodigy's tokens
+            table.read = {**table.read, "text": "text"}
+        if gold == "required" and chosen["tags"] is None and chosen["spans"] is None:
             raise missing_column(table, "tags", "tags or spans", "tags")
 
         def make(_: int, row: Record) -> TokenRecord | str:

@@ -80,9 +80,8 @@ def read_similarity(
     if not records:
         raise DataError(f"{table.name}: there is no pair in it.")
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
-    read = texts.guess_columns(table, of_texts, True)
-    read = read._replace(targets=tuple(texts.target_columns(table, columns).values()))
-    make = texts.example_maker(read, table)
+    read = texts.text_columns(table, of_texts, True)
+    make = texts.example_maker({**read, **texts.target_columns(table, columns)}, table)
     rows = [make(index, record) for index, record in enumerate(records)]
     pairs, label_notes = _with_gold(rows)
     known = canonical_split(chosen) or chosen
