@@ -10,7 +10,7 @@ from finetune.annotation import brat, doccano, inclusive, label_studio, prodigy,
 from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, Annotations, counted
 from finetune.config.recipes import local_path
 from finetune.config.values import conforms
-from finetune.data import texts, token_records, tokens
+from finetune.data import texts, token_records
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
@@ -71,13 +71,15 @@ def read_annotations(
     if file.format in ("txt", "tsv", "unknown") and looks_like_conll(file):
         file.format = "conll"
     if file.format in ("conll", "conllu"):
-        options = ReadOptions(check_columns(columns, tokens.ROLES), token_records.HEADER_NAMES)
+        options = ReadOptions(
+            check_columns(columns, token_records.ROLES), token_records.HEADER_NAMES
+        )
         return _of_sentences(list(read_file(file, options).records), [])
     columns = columns or {}
     if {"words", "tags", "spans"} & columns.keys():
-        known = check_columns(columns, tokens.ROLES)
+        known = check_columns(columns, token_records.ROLES)
     else:
-        known = check_columns(columns, (*texts.ROLES, *tokens.ROLES))
+        known = check_columns(columns, (*texts.ROLES, *token_records.ROLES))
     options = ReadOptions(known, texts.HEADER_NAMES, convert_row=rows_of_tool)
     table = open_text_table(file, options)
     records = table.all()
@@ -155,7 +157,7 @@ def _without_skipped(records: list[Record]) -> tuple[list[Record], list[str]]:
 
 
 def _of_words(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
-    columns = {role: name for role, name in columns.items() if role in tokens.ROLES}
+    columns = {role: name for role, name in columns.items() if role in token_records.ROLES}
     kept, notes = _without_skipped(records)
     abstained = []
     for number, row in enumerate(kept):

@@ -30,8 +30,6 @@ from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
 
-_NO_TEXT = "there is no text in it: remove it."
-
 
 class _Document(NamedTuple):
     """The text of a document, without blank lines, and its ``file:line``."""
@@ -168,7 +166,16 @@ def read_running_text(
             )
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
-            found = ((splits[name] or split, _of_rows(rows)) for split, rows in data.splits.items())
+            found = (
+                (
+                    splits[name] or split,
+                    _documents(
+                        rows.columns("text", "where"),
+                        separated=not all(map(str.strip, rows.column("text"))),
+                    ),
+                )
+                for split, rows in data.splits.items()
+            )
         key = name if len(sources) > 1 and not splits[name] else None
         for split, documents in found:
             parts.setdefault(split, []).append(zip(repeat(key), documents))
@@ -216,65 +223,40 @@ def _of_files(
 def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
     """Yield the documents of a file. A file of lines is read twice, in bounded memory; a pipe
     once."""
-    name = str(path)
     if format_of(path) not in ("txt", None):
-        yield from _of_table(path, columns, encoding)
-        return
-    lines: Iterable[Line] = read_lines(name, path, encoding)
-    if not path.is_file():
-        lines = list(lines)
-    single = _is_single(name, read_lines(name, path, encoding) if path.is_file() else lines)
-    yield from _of_lines(name, single, lines)
-
-
-def _of_rows(rows: Examples) -> Iterator[_Document]:
-    separated = not all(map(str.strip, rows.column("text")))
-    texts = (
-        ("\n".join(filter(str.strip, text.split("\n"))), where)
-        for text, where in rows.columns("text", "where")
-    )
-    for filled, group in groupby(texts, lambda row: bool(row[0])):
-        if filled and separated:
-            lines = list(group)
-            yield _Document("\n".join(text for text, _ in lines), lines[0][1])
-        elif filled:
-            yield from map(_Document._make, group)
-
-
-def _of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
+        documents = _documents(_texts(path, columns, encoding))
+    else:
+        lines: Iterable[Line] = read_lines(str(path), path, encoding)
+        if not path.is_file():
+            lines = list(lines)
+        again = read_lines(str(path), path, encoding) if path.is_file() else lines
+        units = ((line.text, f"{path}:{line.number}") for line in lines)
+        documents = _documents(units, separated=_have_gaps(line.text for line in again))
     empty = True
-    for text, where in _texts(path, columns, encoding):
-        if kept := "\n".join(filter(str.strip, text.split("\n"))):
-            empty = False
-            yield _Document(kept, where)
+    for document in documents:
+        empty = False
+        yield document
     if empty:
-        raise DataError(f"{path}: {_NO_TEXT}")
+        raise DataError(f"{path}: there is no text in it: remove it.")
 
 
-def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Document]:
-    document: list[str] = []
-    first = 0
-    for number, text, _ in lines:
-        if not document:
-            first = number
-        if text.strip():
-            document.append(text)
-        if document and (single or not text.strip()):
-            yield _Document("\n".join(document), f"{name}:{first}")
-            document = []
-    if document:
-        yield _Document("\n".join(document), f"{name}:{first}")
-
-
-def _is_single(name: str, lines: Iterable[Line]) -> bool:
-    blank = filled = False
-    for _, text, _ in lines:
+def _have_gaps(texts: Iterable[str]) -> bool:
+    """Return whether there is text after a blank line."""
+    blank = False
+    for text in texts:
         if not text.strip():
             blank = True
         elif blank:
-            return False
-        else:
-            filled = True
-    if not filled:
-        raise DataError(f"{name}: {_NO_TEXT}")
-    return True
+            return True
+    return False
+
+
+def _documents(units: Iterable[tuple[str, str]], separated: bool = False) -> Iterator[_Document]:
+    """Yield each text with its place, or those between blank ones as one, without blank lines."""
+    for filled, group in groupby(units, lambda unit: bool(unit[0].strip())):
+        texts = (("\n".join(filter(str.strip, text.split("\n"))), at) for text, at in group)
+        if filled and separated:
+            parts = list(texts)
+            yield _Document("\n".join(text for text, _ in parts), parts[0][1])
+        elif filled:
+            yield from map(_Document._make, texts)

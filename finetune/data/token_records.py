@@ -15,7 +15,7 @@ from finetune.types import Relation, Span, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]
 
-ROLES = ("words", "text", "tags", "spans", "document", "relations")
+ROLES = ("words", "tags", "spans", "text", "document", "relations")
 WORD_COLUMNS = ("tokens", "words")
 _TEXT_COLUMNS = ("text",)
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "upos", "pos_tags", "chunk_tags")
@@ -65,7 +65,14 @@ def word_columns(table: Table, given: Mapping[str, str], rows: Sequence[Record])
         spans = _first_fitting(table, SPAN_COLUMNS, rows, (dict, list, tuple))
     document = table.find("document", given, DOCUMENT_COLUMNS)
     relations = table.find("relations", given, [RELATION_COLUMN])
-    return dict(zip(ROLES, (words, text, tags, spans, document, relations), strict=True))
+    return {
+        "words": words,
+        "text": text,
+        "tags": tags,
+        "spans": spans,
+        "document": document,
+        "relations": relations,
+    }
 
 
 def _first_fitting(

@@ -26,6 +26,7 @@ from finetune.data.tag_schemes import (
 )
 from finetune.data.token_records import (
     HEADER_NAMES,
+    ROLES,
     WORD_COLUMNS,
     TokenRecord,
     token_record,
@@ -33,9 +34,6 @@ from finetune.data.token_records import (
 )
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
-
-ROLES = ("words", "tags", "spans", "text", "document", "relations")
-"""The roles in the order of messages."""
 
 
 class TokenReader(RowReader):
