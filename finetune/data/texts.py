@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from finetune.data.dataset import DataError, Dataset, WordsNotTexts
+from finetune.data.dataset import Dataset, WordsNotTexts
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, Record
 from finetune.data.labels import (
@@ -28,16 +27,10 @@ from finetune.data.tables import (
     column_notes,
     missing_column,
     text_cell,
-    whole_number,
 )
-from finetune.types import TextExample, quantity
+from finetune.types import TextExample
 
 ROLES = ("text", "pair", "label", "negative")
-WORD_ROLES = ("index", "index_pair")
-CHARACTER_ROLES = ("start", "end", "start_pair", "end_pair")
-TARGET_ROLES = (*CHARACTER_ROLES, *WORD_ROLES)
-"""Columns that name the compared word in each text: by its characters, or by its number among the
-words between white space, from 0."""
 PAIR_COLUMNS = (
     ("text", "text_pair"),
     ("premise", "hypothesis"),
@@ -89,8 +82,6 @@ LABEL_COLUMNS = (
 """Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B, reviews."""
 MOST_KNOWN = 10_000
 """Most spellings of labels that are remembered while a file is read."""
-Characters = tuple[int, int]
-"""The characters ``start`` to ``end - 1`` of a text."""
 
 HEADER_NAMES = frozenset(
     {name for pair in PAIR_COLUMNS for name in pair} | {*TEXT_COLUMNS, *LABEL_COLUMNS}
@@ -226,7 +217,6 @@ def example_maker(columns: Columns, table: Table) -> Make:
     """Return the function that makes an example of a row, its label as in the file."""
     text_column, pair_column, label_column, negative_column = map(columns.get, ROLES)
     names = table.names.get(label_column or "")
-    targets = [columns[role] for role in TARGET_ROLES if role in columns]
     known: dict[str, RawLabel] = {}
 
     def make(index: int, record: Record) -> TextExample:
@@ -245,61 +235,6 @@ def example_maker(columns: Columns, table: Table) -> Make:
             if isinstance(value, str) and len(known) < MOST_KNOWN:
                 known[value] = label
         negative = None if negative_column is None else text_cell(record, negative_column)
-        words = _targets(record, targets, text, pair or "") if targets else None
-        return TextExample(index, text, pair, label, where, record.key, negative, words, votes)
+        return TextExample(index, text, pair, label, where, record.key, negative, votes=votes)
 
     return make
-
-
-def _targets(record: Record, columns: Sequence[Any], *texts: str) -> tuple[Characters, Characters]:
-    numbers = [_whole_number(record, name) for name in columns]
-    size = len(numbers) // 2
-    locate: Any = _characters_of_word if size == 1 else _characters
-    sides = zip(texts, (numbers[:size], numbers[size:]), strict=True)
-    first, second = (locate(text, record.where, *places) for text, places in sides)
-    return first, second
-
-
-def target_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that name the compared words: two or four by role, none without any."""
-    columns = table.columns(columns, TARGET_ROLES)
-    for roles in (CHARACTER_ROLES, WORD_ROLES):
-        found = {role: table.find(role, columns, [role]) for role in roles}
-        if not all(found.values()) and any(role in columns for role in roles):
-            missing = next(role for role, name in found.items() if name is None)
-            raise DataError(
-                f"{table.name}: words in context need the columns {', '.join(roles)}, and "
-                f"{missing!r} is missing: name it, --columns {missing}=NAME."
-            )
-        if all(found.values()):
-            return {role: name for role, name in found.items() if name is not None}
-    return {}
-
-
-def _whole_number(record: Record, column: str) -> int:
-    value = record.values.get(column)
-    found = whole_number(value)
-    if found is None or found < 0:
-        raise DataError(
-            f"{record.where}: {column} must be a whole number from 0, not {value!r:.40}."
-        )
-    return found
-
-
-def _characters(text: str, where: str, start: int, end: int) -> Characters:
-    if not start < end <= len(text) or not text[start:end].strip():
-        raise DataError(
-            f"{where}: characters {start} to {end} hold no word of a text of {len(text)} "
-            "characters: correct the offsets (from 0, the end excluded)."
-        )
-    return start, end
-
-
-def _characters_of_word(text: str, where: str, index: int) -> Characters:
-    words = list(re.finditer(r"\S+", text))
-    if index >= len(words):
-        raise DataError(
-            f"{where}: there is no word {index} among {quantity(len(words), 'word')} between "
-            "white space (the first is 0)."
-        )
-    return words[index].span()

@@ -23,6 +23,7 @@ from finetune.data.sources import canonical_split, open_splits, resolve
 from finetune.data.tables import check_columns
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
+from finetune.embeddings.compared_words import TARGET_ROLES, Characters, word_locator
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import to_row
@@ -34,7 +35,7 @@ from finetune.types import TextExample, TextPrediction, UserError, quantity
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Similarity
 
-_ROLES = (*texts.ROLES, *texts.TARGET_ROLES)
+_ROLES = (*texts.ROLES, *TARGET_ROLES)
 LEAST_PAIRS = 3
 """Pairs from which a correlation is computed."""
 NUM_LINES = 1000
@@ -80,9 +81,9 @@ def read_similarity(
     if not records:
         raise DataError(f"{table.name}: there is no pair in it.")
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
-    read = texts.text_columns(table, of_texts, True)
-    make = texts.example_maker({**read, **texts.target_columns(table, columns)}, table)
-    rows = [make(index, record) for index, record in enumerate(records)]
+    make = texts.example_maker(texts.text_columns(table, of_texts, True), table)
+    locate = word_locator(table, columns)
+    rows = [locate(record, make(index, record)) for index, record in enumerate(records)]
     pairs, label_notes = _with_gold(rows)
     known = canonical_split(chosen) or chosen
     split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
@@ -212,7 +213,7 @@ def _vectors(
 
 
 def _with_context(
-    where: str, text: str, target: texts.Characters | None, window: int | None
+    where: str, text: str, target: Characters | None, window: int | None
 ) -> tuple[tuple[str, ...], slice]:
     words, offsets = split_words(text)
     start, end = target or (0, len(text))

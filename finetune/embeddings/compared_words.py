@@ -1,0 +1,90 @@
+"""Words to compare in their contexts: the columns that name one in each text of a pair."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from finetune.data.dataset import DataError
+from finetune.data.files import Record
+from finetune.data.tables import Table, whole_number
+from finetune.types import TextExample, quantity
+
+WORD_ROLES = ("index", "index_pair")
+CHARACTER_ROLES = ("start", "end", "start_pair", "end_pair")
+TARGET_ROLES = (*CHARACTER_ROLES, *WORD_ROLES)
+"""Columns that name the compared word in each text: by its characters, or by its number among the
+words between white space, from 0."""
+Characters = tuple[int, int]
+"""The characters ``start`` to ``end - 1`` of a text."""
+
+
+def word_locator(
+    table: Table, columns: Mapping[str, str]
+) -> Callable[[Record, TextExample], TextExample]:
+    """Return the function that adds the compared words of a row to its pair, if columns name them.
+
+    Raises:
+        DataError: One of several columns is missing.
+    """
+    names = list(_target_columns(table, columns).values())
+    if not names:
+        return lambda _, pair: pair
+    return lambda record, pair: replace(
+        pair, targets=_targets(record, names, pair.text, pair.pair or "")
+    )
+
+
+def _targets(record: Record, columns: Sequence[Any], *texts: str) -> tuple[Characters, Characters]:
+    numbers = [_whole_number(record, name) for name in columns]
+    size = len(numbers) // 2
+    locate: Any = _characters_of_word if size == 1 else _characters
+    sides = zip(texts, (numbers[:size], numbers[size:]), strict=True)
+    first, second = (locate(text, record.where, *places) for text, places in sides)
+    return first, second
+
+
+def _target_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]:
+    columns = table.columns(columns, TARGET_ROLES)
+    for roles in (CHARACTER_ROLES, WORD_ROLES):
+        found = {role: table.find(role, columns, [role]) for role in roles}
+        if not all(found.values()) and any(role in columns for role in roles):
+            missing = next(role for role, name in found.items() if name is None)
+            raise DataError(
+                f"{table.name}: words in context need the columns {', '.join(roles)}, and "
+                f"{missing!r} is missing: name it, --columns {missing}=NAME."
+            )
+        if all(found.values()):
+            return {role: name for role, name in found.items() if name is not None}
+    return {}
+
+
+def _whole_number(record: Record, column: str) -> int:
+    value = record.values.get(column)
+    found = whole_number(value)
+    if found is None or found < 0:
+        raise DataError(
+            f"{record.where}: {column} must be a whole number from 0, not {value!r:.40}."
+        )
+    return found
+
+
+def _characters(text: str, where: str, start: int, end: int) -> Characters:
+    if not start < end <= len(text) or not text[start:end].strip():
+        raise DataError(
+            f"{where}: characters {start} to {end} hold no word of a text of {len(text)} "
+            "characters: correct the offsets (from 0, the end excluded)."
+        )
+    return start, end
+
+
+def _characters_of_word(text: str, where: str, index: int) -> Characters:
+    words = list(re.finditer(r"\S+", text))
+    if index >= len(words):
+        raise DataError(
+            f"{where}: there is no word {index} among {quantity(len(words), 'word')} between "
+            "white space (the first is 0)."
+        )
+    return words[index].span()
