@@ -84,7 +84,6 @@ class ChoiceReader(RowReader):
 
     def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
-        given = table.columns(given, self.roles)
         context = table.find("context", given, CONTEXT_COLUMNS)
         question = table.find("question", given, QUESTION_COLUMNS)
         choices, several = None, table.several("choices", given)

@@ -185,23 +185,20 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        done = 0
+        kind, more, done = self.kind, ("targets", "negative", "votes"), 0
+        contents = (f"{_encode(kind.content_of(*own))}\n" for own in self.columns(*kind.CONTENT))
+        if kind is TextExample and not any(set(self.column(name)) - {None} for name in more):
+            labels, codes = self.codes("label")
+            written = [_encode(label) for label in labels]
+            columns = self.column("text"), self.column("pair"), codes
+            contents = (
+                f'["text",{_encode(text)},{_encode(pair)},{written[code]}]\n'
+                for text, pair, code in zip(*columns, strict=True)
+            )
         with progress_task(title, len(self)) as show:
-            for contents in _batches(self._contents()):
-                yield "".join(contents).encode()
-                show(done := done + len(contents))
-
-    def _contents(self) -> Iterator[str]:
-        kind, more = self.kind, ("targets", "negative", "votes")
-        if kind is not TextExample or any(set(self.column(name)) - {None} for name in more):
-            for values in self.columns(*kind.CONTENT):
-                yield f"{_encode(kind.content_of(*values))}\n"
-            return
-        labels, codes = self.codes("label")
-        written = [_encode(label) for label in labels]
-        for text, pair, code in zip(self.column("text"), self.column("pair"), codes, strict=True):
-            second = "null" if pair is None else _encode(pair)
-            yield f'["text",{_encode(text)},{second},{written[code]}]\n'
+            for batch in _batches(contents):
+                yield "".join(batch).encode()
+                show(done := done + len(batch))
 
     def digest(self) -> str:
         """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
@@ -376,7 +373,8 @@ def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
 
 def _batches(values: Iterable[T]) -> Iterator[list[T]]:
     remaining = iter(values)
-    return iter(lambda: list(itertools.islice(remaining, CHUNK)), [])
+    while batch := list(itertools.islice(remaining, CHUNK)):
+        yield batch
 
 
 def _emptied(examples: list[Any]) -> Iterator[Any]:

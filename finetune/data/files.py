@@ -83,7 +83,6 @@ class DataFile:
     """An open file: its name for messages, its format, and its ``lines``, which can be peeked at.
 
     ``live`` input may arrive line by line from another program: peek no further than needed.
-    ``encoding`` is for readers that open files themselves.
     """
 
     def __init__(
@@ -92,9 +91,8 @@ class DataFile:
         format: str,
         lines: Iterable[Line] = (),
         live: bool = False,
-        encoding: str = UTF_8,
     ) -> None:
-        self.name, self.format, self.live, self.encoding = name, format, live, encoding
+        self.name, self.format, self.live = name, format, live
         self.lines = iter(lines)
 
     def peek(self, count: int) -> list[Line]:

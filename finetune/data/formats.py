@@ -91,28 +91,24 @@ def open_data(
     if isinstance(source, DataFile):
         source.format = format or source.format
         return source
-    if not isinstance(source, str | Path):
-        return _detected(
-            str(getattr(source, "name", "<input>")), source, format or "lines", encoding
-        )
-    if str(source) == "-":
-        return _detected("<stdin>", sys.stdin.buffer, format or "lines", encoding)
-    path = local_path(source)
-    format = format or format_of(path)
-    if path.is_dir() or not path.exists():
-        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise DataError(f"{path} {problem}: give the path of a data file.")
-    if format is not None and not _FORMATS[format].by_lines:
-        if encoding != UTF_8:
-            raise DataError(f"{path}: --encoding {encoding}: {format} has a fixed encoding.")
-        return DataFile(str(path), format)
-    return _detected(str(path), path, format or "unknown", encoding)
-
-
-def _detected(name: str, source: Path | IO[Any], format: str, encoding: str) -> DataFile:
-    most = MAX_JSON if format == "json" else MAX_LINE
-    lines = read_lines(name, source, encoding, most)
-    file = DataFile(name, format, lines, live=not isinstance(source, Path))
+    is_input = str(source) == "-"
+    stream: Any = sys.stdin.buffer if is_input else source
+    live = is_input or not isinstance(source, str | Path)
+    if live:
+        name = "<stdin>" if is_input else str(getattr(source, "name", "<input>"))
+        format = format or "lines"
+    else:
+        path = stream = local_path(str(source))
+        name, format = str(path), format or format_of(path) or "unknown"
+        if path.is_dir() or not path.exists():
+            problem = "is a folder, not a file" if path.is_dir() else "does not exist"
+            raise DataError(f"{path} {problem}: give the path of a data file.")
+        if format in _FORMATS and not _FORMATS[format].by_lines:
+            if encoding != UTF_8:
+                raise DataError(f"{path}: --encoding {encoding}: {format} has a fixed encoding.")
+            return DataFile(name, format)
+    lines = read_lines(name, stream, encoding, MAX_JSON if format == "json" else MAX_LINE)
+    file = DataFile(name, format, lines, live)
     if format in ("lines", "unknown"):
         first = file.first_line().lstrip()
         is_word = _BRACKET.match(first)

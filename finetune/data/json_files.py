@@ -49,14 +49,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)  # json.loads makes one at each call
 
 
-def _value(text: str) -> Any:
-    if text.startswith("{"):  # the usual row, without the search for blanks at its ends
-        value, end = _DECODER.raw_decode(text)
-        if end == len(text):
-            return value
-    return _DECODER.decode(text)
-
-
 def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = False) -> Any:
     """Return the value of a JSON text.
 
@@ -66,7 +58,11 @@ def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = Fa
             surrogate pair. ``where`` and ``advice`` begin and end the message.
     """
     try:
-        value = _value(text)
+        value, end = None, -1
+        if text.startswith("{"):  # the usual row, without the search for blanks at its ends
+            value, end = _DECODER.raw_decode(text)
+        if end != len(text):
+            value = _DECODER.decode(text)
         if not surrogates and ("\\ud" in text or "\\uD" in text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value

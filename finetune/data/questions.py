@@ -86,7 +86,6 @@ class QuestionReader(RowReader):
 
     def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
-        given = table.columns(given, self.roles)
         question, context, answers = (
             table.find(role, given, usual) for role, usual in USUAL_COLUMNS.items()
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal
 
@@ -87,7 +88,7 @@ class RowReader(ABC):
         """
         columns = check_columns(columns, self.roles)
         options = ReadOptions(columns, self.header_names, errors=errors)
-        source = open_splits(resolve(spec), splits, lambda file: self.open(file, options), encoding)
+        source = open_splits(resolve(spec), splits, partial(self.open, options=options), encoding)
         notes, found = list(source.notes), dict[str, Examples]()
         for split, table in source.splits.items():
             gold: Gold = "required" if split == "train" else "read"
@@ -157,7 +158,7 @@ class RowReader(ABC):
         else:
             names = self.header_names | {name.lower() for name in usual.values()}
             options = ReadOptions(columns, names, usual_columns=usual, predicting=True)
-            table = open_input(source, lambda file: self.open(file, options), format, encoding)
+            table = open_input(source, partial(self.open, options=options), format, encoding)
         if (first := table.first()) is None:
             return
         make = self.choose(table, [first], columns, "read" if gold else "unread")

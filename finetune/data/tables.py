@@ -68,31 +68,28 @@ class Table:
         """The class names of the labels in the order of their numbers; empty if they have none."""
         return tuple(self.names.get(self.read.get("label") or self.read.get("tags") or "", ()))
 
-    def columns(self, given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
-        """Return the columns that the user names, and the usual ones of these roles it has."""
-        known = {name.lower() for name in self.header}
-        return {
-            role: name
-            for role, name in self.usual_columns.items()
-            if role in roles
-            and (name.lower() in known or known.issuperset(name.lower().split("+")))
-        } | {**given}
-
     @property
     def by_name(self) -> dict[str, str]:
         """The columns by their names in lower case; of two that differ only in case, the first."""
         return {name.lower(): name for name in reversed(self.header)}
 
+    def named(self, role: str, given: Mapping[str, str]) -> str | None:
+        """Return the column that the user names for a role, else the usual one if it is there."""
+        name, known = self.usual_columns.get(role), {name.lower() for name in self.header}
+        if name and name.lower() not in known and not known.issuperset(name.lower().split("+")):
+            name = None
+        return given.get(role, name)
+
     def find(self, role: str, given: Mapping[str, str], usual: Sequence[str] = ()) -> str | None:
-        """Return the column of a role: the given one, else the first with a usual name, or None."""
-        if role in given:
-            return find_column(self, role, given[role])
+        """Return the named column of a role, else the first with a usual name, or None."""
+        if (name := self.named(role, given)) is not None:
+            return find_column(self, role, name)
         by_name = self.by_name
         return next((by_name[name] for name in usual if name in by_name), None)
 
     def several(self, role: str, given: Mapping[str, str]) -> tuple[str, ...]:
         """Return the columns that the user joins by ``+`` for a role; none without several."""
-        name = given.get(role, "")
+        name = self.named(role, given) or ""
         if "+" not in name or name in self.header:
             return ()
         return tuple(find_column(self, role, each) for each in name.split("+"))

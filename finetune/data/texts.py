@@ -187,7 +187,6 @@ def read_text_file(
 def text_columns(table: Table, given: Mapping[str, str], pair: bool | None) -> Columns:
     """Choose the columns that the user names, else columns with usual names."""
     by_name = table.by_name
-    given = table.columns(given, ROLES)
     text, second = table.find("text", given), table.find("pair", given)
     if text is None:
         usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]

@@ -51,9 +51,8 @@ def word_columns(table: Table, given: Mapping[str, str], rows: Sequence[Record])
 
     Either ``words`` or ``text`` is set.
     """
-    given = table.columns(given, ROLES)
     words = table.find("words", given, WORD_COLUMNS)
-    if "text" in given and "words" not in given:
+    if table.named("text", given) and not table.named("words", given):
         words = None
     text = None if words else table.find("text", given, _TEXT_COLUMNS)
     if words is None and text is None:
@@ -61,7 +60,7 @@ def word_columns(table: Table, given: Mapping[str, str], rows: Sequence[Record])
     tags, spans = table.find("tags", given), table.find("spans", given)
     if tags is None and words:
         tags = _first_fitting(table, TAG_COLUMNS, rows, (str, int))
-    if spans is None and "tags" not in given:
+    if spans is None and not table.named("tags", given):
         spans = _first_fitting(table, SPAN_COLUMNS, rows, (dict, list, tuple))
     document = table.find("document", given, DOCUMENT_COLUMNS)
     relations = table.find("relations", given, [RELATION_COLUMN])

@@ -47,10 +47,9 @@ def _targets(record: Record, columns: Sequence[Any], *texts: str) -> tuple[Chara
 
 
 def _target_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]:
-    columns = table.columns(columns, TARGET_ROLES)
     for roles in (CHARACTER_ROLES, WORD_ROLES):
         found = {role: table.find(role, columns, [role]) for role in roles}
-        if not all(found.values()) and any(role in columns for role in roles):
+        if not all(found.values()) and any(table.named(role, columns) for role in roles):
             missing = next(role for role, name in found.items() if name is None)
             raise DataError(
                 f"{table.name}: words in context need the columns {', '.join(roles)}, and "
