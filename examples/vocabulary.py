@@ -8,7 +8,7 @@ from pathlib import Path
 
 from finetune.data.running_text import text_sources
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.vocabulary import SpecialTokenTemplate, kind_of, train_tokenizer
+from finetune.pretraining.vocabulary import kind_of, train_tokenizer
 from finetune.pretraining.vocabulary_transfer import embedding_map, with_vocabulary
 
 model = os.environ.get("MODEL", "minilm")
@@ -17,14 +17,13 @@ folder = Path(os.environ.get("OUT", "runs/example-vocabulary"))
 
 # The new tokenizer has the special tokens, and their places, of the old one.
 old = SubwordTokenizer.from_pretrained(model)
-tokenizer = train_tokenizer(
-    source.lines, kind_of(old), 1000, template=SpecialTokenTemplate.of(old), lowercase=True
-)
+tokenizer = train_tokenizer(source.lines, kind_of(old), 1000, like=old, lowercase=True)
 new = SubwordTokenizer(tokenizer)
 
 # Shared subwords keep their embeddings; the others get means of similar ones.
 embeddings = embedding_map(old, new, "similarity", source.lines())
-print(f"{embeddings.copied} embeddings copied, {embeddings.averaged} averaged")
+counts = embeddings.num_weights
+print(f"{(counts == 1).sum()} embeddings copied, {(counts > 1).sum()} averaged")
 with_vocabulary(model, old, new, embeddings).save_pretrained(folder)
 tokenizer.save_pretrained(folder)
 print("any command takes it: --model", folder)

@@ -38,7 +38,7 @@ PREDICT_OPTIONS = ("folder", "file", "out", "encoding", "max_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedderOptions(ModelArgument):
-    """The options of the commands that read vectors."""
+    """Options of the commands that compute vectors."""
 
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Settings of the encoder."""
@@ -46,7 +46,7 @@ class EmbedderOptions(ModelArgument):
 
 @dataclass(frozen=True, kw_only=True)
 class LayersOption:
-    """The option of the commands that choose layers."""
+    """Option of the commands that choose layers."""
 
     layers: Annotated[str, COMMON] = "last"
     """Layers to read: `last`, `last4`, `all`, or numbers separated by commas. 0 is the output of
@@ -55,7 +55,7 @@ class LayersOption:
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions(LayersOption, EmbedderOptions):
-    """Options of the commands that make one vector of texts or words."""
+    """Options of the commands that compute one vector of a text or word."""
 
     combine: Annotated[Literal["mean", "sum", "none"], COMMON] = "mean"
     """Combination of layers: their mean or sum, or none, which keeps all of them."""
@@ -66,7 +66,7 @@ class VectorOptions(LayersOption, EmbedderOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions(EmbedderOptions):
-    """Options of the commands that read vectors of words and write a page."""
+    """Options of the commands that compute vectors of words and write a page."""
 
     pooling: Literal["mean", "first", "max"] = "mean"
     """Pooling over the subwords of a word."""
@@ -225,7 +225,7 @@ class Map(LayersOption, PageOptions, SeedOption, DataOptions, Command):
     method: Literal["tsne", "pca"] = "tsne"
     """Projection to two dimensions."""
     most: int = 300
-    """Largest number of occurrences of a word; of more, a random sample is shown."""
+    """Most occurrences of a word to plot; if there are more, a random sample is drawn."""
     seed: int = 1
     match_case: bool = False
     """Distinguish upper case and lower case."""
@@ -268,7 +268,7 @@ class Wsd(LayersOption, EncodingOption, Command):
     """Weight of the log frequency of a sense among the training uses of its lemma. Default: chosen
     on the validation split, or 0 without one."""
     glosses: float = 0.0
-    """Weight of a sense's gloss in its vector; each use has weight 1. 0 means no glosses."""
+    """Weight of a sense's gloss in its vector, in which its uses have weight 1; 0: no glosses."""
     out: str
     """Run folder to write: sense vectors, scores and predictions."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)

@@ -96,8 +96,8 @@ class GeometryMeasure:
 
         ``expected_cosine`` is the anisotropy. ``shares`` are the shares of the largest dimensions
         in it by their number (None if it is not positive), and ``dimensions`` the largest ones with
-        their contributions. From ``self_similarity`` (None if no word is used often enough) and
-        ``intra_sentence``, the cosine with the mean of the text, it is subtracted.
+        their contributions. ``self_similarity`` (None if no word is used often enough) and
+        ``intra_sentence``, the cosine with the mean of the text, are minus the expected cosine.
         """
         similarities = [
             mean.contributions.sum(axis=-1) for mean in self.by_word.values() if mean.count > 1
@@ -257,9 +257,9 @@ def _page(figures: dict[str, Any], model: str, data: str) -> str:
         },
     }
     charts = [
-        chart(caption, "layer", lines=known)
+        chart(caption, "layer", lines=shown)
         for caption, series in lines.items()
-        if (known := [(name, points) for name, points in series.items() if points])
+        if (shown := [(name, points) for name, points in series.items() if points])
     ]
     note = ATTENTION_NOTE
     if attention["reason"]:

@@ -52,8 +52,8 @@ class Occurrence:
 
 @dataclass
 class Occurrences:
-    """A sample of occurrences, the number of texts it was drawn from, of distinct occurrences of
-    each word, and of those left out because their context occurred before."""
+    """A sample of occurrences, and the numbers of texts read, of distinct occurrences of each word,
+    and of occurrences left out because the same context occurred before."""
 
     sample: list[Occurrence] = field(default_factory=list)
     num_texts: int = 0
@@ -62,7 +62,7 @@ class Occurrences:
 
 
 def parse_words(value: str) -> dict[str, tuple[str, ...]]:
-    """Parse words with commas between them and slashes between their forms.
+    """Parse a list of words: commas separate words, slashes separate the forms of a word.
 
     >>> parse_words("bank/banks,die")
     {'bank': ('bank', 'banks'), 'die': ('die',)}
@@ -86,7 +86,7 @@ def read_examples(
 ) -> Iterator[Example]:
     """Stream the texts or sentences of a file of any format, with their labels, tags or spans.
 
-    `-`, standard input, and pipes hold texts.
+    Standard input (`-`) and pipes are read as texts.
     """
     if file != "-" and not Path(file).exists():
         raise UserError(f"--file {file}: no such file.")
@@ -119,10 +119,19 @@ def find_occurrences(
     """Sample at most ``limit`` occurrences of each word, in the order of the data.
 
     Memory does not grow with the number of texts. A text or sentence that occurs again counts once.
-    The label of an occurrence is the label of its text, or its sense (targets match by their lemma,
-    so that they are found in all forms), or the type of the innermost span around it, or the tag
-    of its first word, without the prefix of a tag scheme. ``words`` are the forms of each word by
-    its name. Raise UserError if a word does not occur.
+    The label of an occurrence is the label of its text, the sense of a target (which matches by its
+    lemma, in all forms), the type of the innermost span around it, or the tag of its first word
+    without the prefix of the tag scheme.
+
+    Args:
+        examples: Texts or sentences.
+        words: The forms of each word, by its name.
+        match_case: Distinguish upper case and lower case.
+        limit: The largest number of occurrences of each word.
+        seed: Seed of the sample.
+
+    Raises:
+        UserError: A word does not occur.
     """
     if limit < 1:
         raise UserError(f"--most must be 1 or more, not {limit}.")

@@ -80,8 +80,11 @@ def marked_sentence(
 ) -> TokenExample:
     """Parse a sentence whose targets stand between asterisks.
 
-    Each lemma and part of speech that ``has_senses`` gives one ``SenseTarget``. ``*went=go*`` gives
-    the lemma. Raise UserError if no word is marked, or a marked word has no senses.
+    A marked word gives a ``SenseTarget`` for each lemma and part of speech that ``has_senses``
+    accepts; ``*went=go*`` names the lemma.
+
+    Raises:
+        UserError: No word is marked, or a marked word has no senses.
     """
     marked, num_marks = [], 0
     for match in _MARKED.finditer(text):
@@ -185,9 +188,10 @@ def _keys(senses: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
-    """Read sentences with targets from ``NAME.data.xml``, gold from ``NAME.gold.key.txt`` beside.
+    """Read sentences with targets from ``NAME.data.xml``, and their gold senses from
+    ``NAME.gold.key.txt`` in the same folder.
 
-    Rows have the columns id, document, tokens and targets of JSON Lines.
+    The rows have the columns of JSON Lines: id, document, tokens and targets.
     """
     base = file.name.removesuffix(".gz").removesuffix(".xml").removesuffix(".data")
     paths = (Path(f"{base}.gold.key.txt{suffix}") for suffix in ("", ".gz"))

@@ -30,7 +30,6 @@ from finetune.cli.output import (
     show,
     write_run,
 )
-from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
 
 SENSES_FILE = "senses.json"
 VECTORS_FILE = "senses.safetensors"
-FORMAT = 1
-"""Version of these files."""
 PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 """The weights of the prior to try on the validation split."""
 
@@ -60,7 +57,7 @@ Lemma = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class SenseSettings(WordSettings):
-    """The settings of sense vectors and decisions."""
+    """Settings of sense vectors, and of the choice between senses."""
 
     prior: float | None = None
     """λ: the score of a sense is ``cos(t, v_s) + λ log p(s | lemma)``, with p from the training
@@ -76,8 +73,8 @@ class SenseSettings(WordSettings):
 class SensePrediction(NamedTuple):
     """The sense of a target; None if its lemma has no known sense.
 
-    ``scores`` has all candidates with a vector, the best first; without scores, ``sense`` is the
-    first sense.
+    ``scores`` has all candidates with a vector, the best first. If it is empty, ``sense`` is the
+    first sense of the lemma.
     """
 
     target: SenseTarget
@@ -98,9 +95,9 @@ class SensePrediction(NamedTuple):
 
 
 def sense_scores(predictions: Iterable[SensePrediction]) -> dict[str, float]:
-    """Compute precision, recall and F1 of the targets with gold; empty without gold.
+    """Compute precision, recall and F1 of the targets that have gold senses, if there are any.
 
-    They are defined as in the scorer of Raganato, Camacho-Collados & Navigli 2017.
+    The scorer of Raganato, Camacho-Collados & Navigli 2017 defines them.
     """
     scored = [prediction for prediction in predictions if prediction.target.senses]
     predicted = [() if prediction.sense is None else (prediction.sense,) for prediction in scored]
@@ -139,7 +136,8 @@ class WordSenses:
         reporter: Reporter | None = None,
         **options: Any,
     ) -> WordSenses:
-        """Fit sense vectors to annotated sentences (equation 11.8), and the prior to others.
+        """Compute sense vectors from annotated sentences (equation 11.8), and choose the prior on
+        the sentences of ``validation``.
 
         ``options`` are more arguments of ``Embedder``.
 
@@ -197,7 +195,7 @@ class WordSenses:
     ) -> dict[str, float]:
         """Compute the cosine of a target's vector [H] with each candidate that has a vector.
 
-        Glosses alone do not decide: without annotated uses of a candidate, there are no cosines.
+        There are no cosines if no candidate has annotated uses: glosses alone do not decide.
         """
         candidates = self.candidates(target)
         if vector is None or not any(sense in self.vectors for sense in candidates):
@@ -214,7 +212,7 @@ class WordSenses:
     def decide(
         self, target: SenseTarget, cosines: Mapping[str, float], prior: float | None = None
     ) -> SensePrediction:
-        """Choose the sense with the highest score (11.9), of equal ones the most frequent."""
+        """Choose the sense with the highest score (11.9); the most frequent one if scores tie."""
         candidates = self.candidates(target)
         if not cosines:
             return SensePrediction(target, next(iter(candidates), None), {})
@@ -261,7 +259,6 @@ class WordSenses:
         rows = np.array(list(self.vectors.values()), dtype=np.float32)
         (folder / VECTORS_FILE).write_bytes(save({"vectors": rows}))
         content = {
-            "format": FORMAT,
             "settings": asdict(self.settings),
             "weights": self.embedder.settings["weights"],
             "senses": list(self.vectors),
@@ -284,15 +281,12 @@ class WordSenses:
         path = folder / SENSES_FILE
         if not path.is_file():
             raise UserError(f"{folder}: no {SENSES_FILE} in it: name a run of finetune wsd.")
-        types = {"settings": dict, "weights": str, "senses": list[str], "counts": list}
-        content = read_object(path, {"format": int} | types)
-        if content["format"] != FORMAT:
-            raise UserError(f"{path}: of another version of finetune: fit the senses again.")
+        counts_type = list[list[str | dict[str, int]]]
+        types = {"settings": dict, "weights": str, "senses": list[str], "counts": counts_type}
+        content = read_object(path, types)
         try:
             settings = SenseSettings.restored(content["settings"])
             counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
-            if not all(conforms(by_sense, dict[str, int]) for by_sense in counts.values()):
-                raise TypeError("counts are no numbers")
             rows = load_file(folder / VECTORS_FILE)["vectors"]
             vectors = dict(zip(content["senses"], rows, strict=True))
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
@@ -307,7 +301,7 @@ class WordSenses:
 
 
 def fit_senses(command: Wsd) -> None:
-    """Fit sense vectors, score them on all splits but train, and write the run folder."""
+    """Compute sense vectors, score them on all splits but train, and write the run folder."""
     out = require_free(command.out)
     data = read_senses(command.data, encoding=command.encoding)
     if "train" not in data.splits:

@@ -58,7 +58,7 @@ _ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceState(TaskState):
-    """The record of a sentence encoder."""
+    """The saved state of a sentence encoder."""
 
     config: SentenceConfig
     pooling: str
@@ -291,12 +291,12 @@ def ranking_scores(
 ) -> dict[str, float]:
     """Score the rank of the answer to each text among the answers to all texts.
 
-    ``queries`` and ``candidates`` are the vectors [N, H] of texts and their answers. Other answers
-    to the same text are no competitors of an answer, and equal answers count once.
+    ``queries`` and ``candidates`` are the vectors [N, H] of texts and their answers. An answer does
+    not compete with other answers to the same text, and equal answers count once.
 
     Returns:
         ``ranking_accuracy``, the fraction of texts whose answer has the highest cosine, and
-        ``ranking_mrr``, the mean of 1 / rank. Of equal cosines the answer has the last rank.
+        ``ranking_mrr``, the mean of 1 / rank. If cosines tie, the answer has the last rank.
     """
     queries, candidates = unit_vectors(queries), unit_vectors(candidates)
     text_ids = np.unique(np.array(texts, dtype=object), return_inverse=True)[1]

@@ -34,7 +34,7 @@ def scored_rows(rows: Sequence[TextExample], gold: type | None) -> Iterator[Text
 
 
 def distinct_texts(rows: Sequence[TextExample]) -> Iterator[TextExample]:
-    """Yield each text once that is not blank."""
+    """Yield each distinct text that is not blank."""
     seen = set()
     for row in rows:
         for text in (row.text, row.pair):
@@ -44,7 +44,7 @@ def distinct_texts(rows: Sequence[TextExample]) -> Iterator[TextExample]:
 
 
 def adjacent_texts(rows: Sequence[TextExample]) -> Iterator[TextExample]:
-    """Yield the pairs as they are, or each line with the next one of its text.
+    """Yield the pairs of the data, or pair each line with the next line of its text.
 
     Texts end at blank lines; a row of several lines is a text.
     """
@@ -93,14 +93,14 @@ def positive_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
 
 
 def labeled_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
-    """Yield the pairs with a name as their label; none if all have the same."""
+    """Yield the pairs whose label is a name, unless all have the same label."""
     pairs = [row for row in rows if row.pair is not None and isinstance(row.label, str)]
     if len({row.label for row in pairs}) > 1:
         yield from pairs
 
 
 def scaled_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
-    """Yield the pairs with numbers, scaled to 0..1, which the cosines learn."""
+    """Yield the pairs whose label is a number, scaled to 0..1, which the cosines learn."""
     pairs = [row for row in rows if row.pair is not None and isinstance(row.label, float)]
     numbers = [row.label for row in pairs if isinstance(row.label, float)]
     if numbers:
@@ -112,7 +112,7 @@ def scaled_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
 def with_half(example: TextExample) -> TextExample:
     """Pair a text with half of its words, in order (or of its characters, if it is one word).
 
-    The words follow from the text alone, so that the score of all runs is on the same pairs.
+    The choice of words depends on the text alone, so that all runs are scored on the same pairs.
     """
     if example.pair is not None:
         return example

@@ -85,28 +85,28 @@ def read_similarity(
     locate = word_locator(table, columns)
     rows = [locate(record, make(index, record)) for index, record in enumerate(records)]
     pairs, label_notes = _with_gold(rows)
-    known = canonical_split(chosen) or chosen
-    split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
+    name = canonical_split(chosen) or chosen
+    split_name = name if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
     return SimilarityData(split_name, pairs, (*opened.notes, *table.notes, *label_notes))
 
 
 def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[str]]:
-    known = [pair for pair in pairs if pair.label is not None]
-    numbers = [_number(pair.label) for pair in known]
+    labeled = [pair for pair in pairs if pair.label is not None]
+    numbers = [_number(pair.label) for pair in labeled]
     if all(number is None for number in numbers):
         notes = [
-            f"labels are names such as {p.label!r}: cosines have no correlation" for p in known
+            f"labels are names such as {p.label!r}: cosines have no correlation" for p in labeled
         ]
         return list(pairs), notes[:1]
-    for pair, number in zip(known, numbers, strict=True):
+    for pair, number in zip(labeled, numbers, strict=True):
         if number is None:
             raise DataError(
                 f"{pair.where}: the similarity {pair.label!r} is not a finite "
                 "number: correct the row, or name the column: --columns label=NAME."
             )
-    dropped = len(pairs) - len(known)
+    dropped = len(pairs) - len(labeled)
     notes = [f"{quantity(dropped, 'pair')} without gold left out"] if dropped else []
-    return [replace(p, label=number) for p, number in zip(known, numbers, strict=True)], notes
+    return [replace(p, label=number) for p, number in zip(labeled, numbers, strict=True)], notes
 
 
 def _number(label: Any) -> float | None:
@@ -157,7 +157,6 @@ def compare_pairs(
     """
     scales: list[Callable[[Array], Array]] = [np.asarray]
     if standardizer is not None:
-        standardizer.check(embedder.settings)
         scales.append(standardizer)
     layers = embedder.layers if embedder.combine == "none" else [None]
     expected = [ExpectedCosine() for _ in scales]
@@ -188,7 +187,7 @@ def fit_standardizer(
 ) -> Standardizer:
     """Fit to the vectors of a sample of at most ``most`` lines of a corpus."""
     lines = sample_lines(corpus, most, seed)
-    return Standardizer.fit((e.vectors for e in embedder.encode(lines)), embedder.settings)
+    return Standardizer.fit(embedding.vectors for embedding in embedder.encode(lines))
 
 
 def _vectors(

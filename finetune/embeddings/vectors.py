@@ -9,8 +9,8 @@ Shapes: N vectors; the shape of one is [H], or [L, H] for several layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class ExpectedCosine:
 class Standardizer:
     """The mean and the standard deviation of each dimension of vectors over a corpus.
 
-    ``settings`` describe the vectors that it was fitted on, such as the model and its layers.
+    It applies to vectors of the same model, layers and unit alone.
 
     Examples:
         >>> standardizer = Standardizer.fit([np.array([[0.0, 5.0], [2.0, 5.0]])])
@@ -72,12 +72,9 @@ class Standardizer:
     mean: Array
     deviation: Array
     count: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def fit(
-        cls, vectors: Iterable[npt.ArrayLike], settings: Mapping[str, Any] | None = None
-    ) -> Standardizer:
+    def fit(cls, vectors: Iterable[npt.ArrayLike]) -> Standardizer:
         """Fit to groups of vectors, each [N, *shape], as a stream (equations 11.10 and 11.11).
 
         This is the population deviation, with N in the denominator.
@@ -97,7 +94,7 @@ class Standardizer:
             raise UserError(f"standardizing needs a corpus of two or more vectors, not {count}.")
         mean, deviation = scaler.mean_.reshape(shape), np.sqrt(scaler.var_).reshape(shape)
         deviation = np.where(deviation <= CONSTANT * np.abs(mean), 0.0, deviation)
-        return cls(mean, deviation, count, dict(settings or {}))
+        return cls(mean, deviation, count)
 
     def __call__(self, vectors: npt.ArrayLike) -> Array:
         """Compute z = (x - mean) / deviation (equation 11.12) of vectors [..., *shape].
@@ -120,16 +117,3 @@ class Standardizer:
     def num_constant(self) -> int:
         """The number of dimensions that are constant in the corpus."""
         return int((self.deviation == 0).sum())
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise UserError if vectors with other settings would be standardized.
-
-        Cosines of other models, layers or units do not compare.
-        """
-        for name, value in settings.items():
-            fitted = self.settings.get(name, value)
-            if fitted != value:
-                raise UserError(
-                    f"the standardizer is fitted with {name} {fitted!r}, and this run has "
-                    f"{value!r}: use equal settings, or fit it again."
-                )

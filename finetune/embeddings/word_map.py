@@ -244,5 +244,5 @@ def _page(figures: dict[str, Any], points: Array, baseline: float | None) -> str
 
 
 def _table(scores: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    known = [name for name in _COLUMNS if scores[0][name] is not None]
-    return [_COLUMNS[name] for name in known], [[row[name] for name in known] for row in scores]
+    names = [name for name in _COLUMNS if scores[0][name] is not None]
+    return [_COLUMNS[name] for name in names], [[row[name] for name in names] for row in scores]

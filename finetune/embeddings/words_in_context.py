@@ -69,8 +69,11 @@ class Threshold(NamedTuple):
 def best_threshold(cosines: np.ndarray, labels: Sequence[str]) -> Threshold:
     """Choose the threshold with the highest accuracy on pairs with two labels.
 
-    ``above`` is the label with the higher mean cosine. Of equally good thresholds it is the lowest,
-    in the middle between two cosines. Raise UserError if there are not exactly two labels.
+    ``above`` is the label with the higher mean cosine. Thresholds lie midway between two cosines;
+    if several are equally good, the lowest one is chosen.
+
+    Raises:
+        UserError: There are not exactly two labels.
     """
     names = sorted({*labels})
     if len(names) != 2:
@@ -119,15 +122,18 @@ def fit_threshold(command: Similarity) -> None:
         for split in _SPLITS
         if split in files
     }
-    labeled = [pair for pair in splits["train"] if pair.label is not None]
+    train = splits["train"]
+    labeled = [index for index, pair in enumerate(train) if pair.label is not None]
     if not labeled:
         raise UserError("no training pair has a label.")
     reporter, embedder, standardizer = Reporter(), settings.embedder(**options), None
     if settings.standardize:
-        embeddings = embedder.encode(text for pair in labeled for text in pair.texts())
-        standardizer = Standardizer.fit((e.vectors for e in embeddings), embedder.settings)
-    cosines = _cosines(embedder, labeled, standardizer, reporter)
-    threshold = best_threshold(cosines, [_label(pair) for pair in labeled])
+        embeddings = embedder.encode(text for index in labeled for text in train[index].texts())
+        standardizer = Standardizer.fit(embedding.vectors for embedding in embeddings)
+    cosines = {
+        split: _cosines(embedder, pairs, standardizer, reporter) for split, pairs in splits.items()
+    }
+    threshold = best_threshold(cosines["train"][labeled], [_label(train[n]) for n in labeled])
     content: dict[str, Any] = {
         "threshold": threshold._asdict(),
         "settings": asdict(settings),
@@ -139,8 +145,7 @@ def fit_threshold(command: Similarity) -> None:
     metrics = {}
     with replace_folder(out) as folder:
         for split, pairs in splits.items():
-            cosines = _cosines(embedder, pairs, standardizer, reporter)
-            rows, metrics[split] = _rows_and_scores(pairs, cosines, threshold)
+            rows, metrics[split] = _rows_and_scores(pairs, cosines[split], threshold)
             write_records(folder / f"predictions.{split}.jsonl", rows)
         write_text(folder / THRESHOLD_FILE, json.dumps(content) + "\n")
         write_run(folder, {"task": "similarity", "data": command.data, **asdict(settings)}, metrics)
@@ -154,7 +159,7 @@ def fit_threshold(command: Similarity) -> None:
 
 
 def predict_pairs(command: Predict) -> None:
-    """Write whether the words of each pair of --file have the same sense, by a run's threshold."""
+    """Label each pair of --file by the threshold of a run, and write the predictions."""
     refuse_options(command, (*PREDICT_OPTIONS, "columns"), "a run of similarity --threshold")
     quiet_libraries()
     run, file = Path(command.folder), command.file or ""
@@ -172,7 +177,7 @@ def predict_pairs(command: Predict) -> None:
     embedder = settings.embedder(max_tokens=command.max_tokens)
     if embedder.settings["weights"] != content["weights"]:
         raise UserError(f"{run}: {settings.model} has other weights than the threshold's.")
-    standardizer = Standardizer(fitted[0], fitted[1], 0, embedder.settings) if fitted else None
+    standardizer = Standardizer(fitted[0], fitted[1], 0) if fitted else None
     cosines = _cosines(embedder, pairs, standardizer, Reporter())
     rows, scores = _rows_and_scores(pairs, cosines, threshold)
     with open_records(command.out, [Path(file), *run.glob("*")]) as write:
@@ -207,9 +212,9 @@ def _rows_and_scores(
             zip(pairs, labels, cosines.tolist(), strict=True)
         )
     ]
-    known = [index for index, pair in enumerate(pairs) if pair.label is not None]
-    gold = [_label(pairs[index]) for index in known]
-    return rows, scores_of("label", gold, [labels[index] for index in known]) if gold else {}
+    labeled = [index for index, pair in enumerate(pairs) if pair.label is not None]
+    gold = [_label(pairs[index]) for index in labeled]
+    return rows, scores_of("label", gold, [labels[index] for index in labeled]) if gold else {}
 
 
 def _label(pair: TextExample) -> str:

@@ -97,8 +97,8 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
     model: Annotated[str, argument("MODEL")]
     """Masked language model: a short name, hub id, model folder, or run folder of `pretrain`."""
     pairs: bool = False
-    """Compare the two texts of each row, of which the first should be more likely. Default: compare
-    them if the file has the usual columns of pairs."""
+    """Compare the two texts of each row: the first one should be more likely. Default: compare them
+    if the file has the usual columns of pairs."""
     method: Literal["token", "word"] = "token"
     """Mask one subword at a time, or also the later subwords of its word."""
     out: str | None = None
@@ -108,7 +108,7 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
     """Settings of the encoder."""
 
     def run(self) -> None:
-        """Score all texts, write their lines and print the measures of the whole."""
+        """Score all texts, write a line for each, and print the measures of the corpus."""
         self.require_input("perplexity")
         if self.text and self.pairs and len(self.text) != 2:
             raise UserError(f"--pairs compares two texts, not {len(self.text)}.")

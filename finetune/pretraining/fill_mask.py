@@ -36,14 +36,14 @@ from finetune.types import (
 )
 
 MASKS = re.compile(r"\[MASK\]|<mask>")
-"""Masks in texts to predict, whatever the mask of the model."""
+"""Spellings of the mask in texts to predict; each stands for the mask of the model."""
 NUM_BEST = 5
 """Number of subwords to predict for a mask."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingState(TaskState):
-    """The record of masked language modeling."""
+    """The saved state of masked language modeling."""
 
     config: PretrainConfig
 
@@ -72,7 +72,7 @@ class MaskedTask(Task):
 
     @classmethod
     def derive(cls, config: PretrainConfig, data: Dataset) -> dict[str, Any]:
-        """Derive no labels: there are none."""
+        """Derive the empty set of labels."""
         return {"labels": LabelSet(()), "pairs": False}
 
     def __post_init__(self) -> None:

@@ -80,7 +80,7 @@ class PackingCounts:
 def pack_documents(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, packing: Packing
 ) -> tuple[Examples, PackingCounts]:
-    """Pack lines into sequences, numbered by their ids, and count them. Many sequences are on disk.
+    """Pack lines into numbered sequences, and count them. Many sequences are kept on disk.
 
     Args:
         documents: Documents, one line of ``text`` for each unit that stays whole.
@@ -255,9 +255,9 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
 
 
 def read_running_documents(config: Any, source: Any) -> Dataset:
-    """Read documents of running text; of data in memory each text is one.
+    """Read the documents of running text. Each text of data in memory is a document.
 
-    All are read: ``--limit`` counts sequences.
+    All documents are read, because ``--limit`` counts sequences.
     """
     part = source if isinstance(source, PartOf) else PartOf(source)
     spec, without_test = part.spec, part.without_test

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import expit
 
 from finetune.cli.output import open_records, print_tables, show
 from finetune.config.tasks import column_map
@@ -36,14 +36,14 @@ from finetune.preprocessing.windows import windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.tasks import find_saved_model
-from finetune.types import Batch, TextExample, TokenSequence, UserError, quantity
+from finetune.types import Batch, TextExample, TokenSequence, UserError
 
 if TYPE_CHECKING:
     from finetune.pretraining.commands import Perplexity
 
 ScoringMethod = Literal["token", "word"]
-COPIES = 8192
-"""Number of masked copies to sort by length together."""
+TEXTS, CHARACTERS = 128, 32_768
+"""Most texts, and about the most characters, whose copies are sorted by length together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +51,8 @@ class TextScore:
     """The log-probabilities (natural logarithm) of the subwords of a text [n]."""
 
     text: str
-    ids: Sequence[int]
     subwords: tuple[str, ...]
     log_probabilities: np.ndarray[Any, np.dtype[Any]]
-    """NaN until they are computed."""
     num_unknown: int
 
     @property
@@ -73,7 +71,7 @@ class _Copy(NamedTuple):
     """A copy of the subwords ``start .. end-1`` of a text, to predict the subword ``target``; the
     subwords ``target .. masked_end-1`` are masked."""
 
-    text: TextScore
+    text: Sequence[int]
     start: int
     end: int
     target: int
@@ -140,35 +138,31 @@ class TextScorer:
 
     def score(self, texts: Iterable[str]) -> Iterator[TextScore]:
         """Yield the score of each text, in order and in bounded memory."""
-        waiting: deque[TextScore] = deque()
-        for copies in chunks(self._copies(texts, waiting), COPIES):
-            self._predict(copies)
-            while waiting and not np.isnan(waiting[0].log_probabilities).any():
-                yield waiting.popleft()
-        yield from waiting  # blank ones
+        names, unknown = self.tokenizer.tokenizer.convert_ids_to_tokens, self.tokenizer.unknown
+        for chunk in chunks(texts, TEXTS, len, CHARACTERS):
+            subwords = self.tokenizer.subwords_with_words(chunk)
+            copies = [copy for text in subwords for copy in self._copies(*text)]
+            ends = np.cumsum([len(ids) for ids, _ in subwords])
+            values = np.split(self._log_probabilities(copies), ends[:-1])
+            for text, (ids, _), of_text in zip(chunk, subwords, values, strict=True):
+                yield TextScore(text, tuple(names(ids)), of_text, ids.count(unknown))
 
-    def _copies(self, texts: Iterable[str], waiting: deque[TextScore]) -> Iterator[_Copy]:
+    def _copies(self, ids: list[int], starts: list[int]) -> Iterator[_Copy]:
         room = self.max_length - self.tokenizer.single.num_special
-        for text in texts:
-            ((ids, starts),) = self.tokenizer.subwords_with_words([text])
-            subwords = tuple(self.tokenizer.tokenizer.convert_ids_to_tokens(ids))
-            unknown = -1 if self.tokenizer.unknown is None else self.tokenizer.unknown
-            score = TextScore(text, ids, subwords, np.full(len(ids), np.nan), ids.count(unknown))
-            waiting.append(score)
-            bounds = [*starts, len(ids)]
-            # of words, and of parts of words longer than a window
-            edges = [edge for a, b in pairwise(bounds) for edge in range(a, b, room)] + [len(ids)]
-            text_windows = windows(np.diff(edges).tolist(), room, room // 4) if ids else []
-            self.num_windowed += len(text_windows) > 1
-            word_end = np.repeat(bounds[1:], np.diff(bounds)).tolist()
-            for window in text_windows:
-                start, end, first, last = (edges[index] for index in window)
-                for index in range(first, last):
-                    stop = min(word_end[index], end) if self.method == "word" else index + 1
-                    yield _Copy(score, start, end, index, stop)
+        bounds = [*starts, len(ids)]
+        # of words, and of parts of words longer than a window
+        edges = [edge for a, b in pairwise(bounds) for edge in range(a, b, room)] + [len(ids)]
+        text_windows = windows(np.diff(edges).tolist(), room, room // 4) if ids else []
+        self.num_windowed += len(text_windows) > 1
+        word_end = np.repeat(bounds[1:], np.diff(bounds)).tolist()
+        for window in text_windows:
+            start, end, first, last = (edges[index] for index in window)
+            for index in range(first, last):
+                masked_end = min(word_end[index], end) if self.method == "word" else index + 1
+                yield _Copy(ids, start, end, index, masked_end)
 
-    def _predict(self, copies: Sequence[_Copy]) -> None:
-        special = self.tokenizer.single.num_special
+    def _log_probabilities(self, copies: Sequence[_Copy]) -> np.ndarray[Any, np.dtype[Any]]:
+        special, values = self.tokenizer.single.num_special, np.empty(len(copies))
         passes = forward_passes(
             self.model,
             np.array([copy.end - copy.start + special for copy in copies], dtype=np.int64),
@@ -179,20 +173,20 @@ class TextScorer:
         )
         with contextlib.closing(passes):
             for rows, losses in passes:
-                for row, loss in zip(rows, losses, strict=True):
-                    copies[row].text.log_probabilities[copies[row].target] = -loss
+                values[rows] = -losses
+        return values
 
     def _batch(self, copies: Sequence[_Copy]) -> Batch:
         sequences, positions = [], []
         for number, (text, start, end, target, masked_end) in enumerate(copies):
             masks = [self.mask] * (masked_end - target)
-            ids = [*text.ids[start:target], *masks, *text.ids[masked_end:end]]
+            ids = [*text[start:target], *masks, *text[masked_end:end]]
             sequences.append(TokenSequence(number, *self.tokenizer.build(ids)))
             positions.append(len(self.tokenizer.single.prefix) + target - start)
         batch = pack(sequences)
         targets = {
             "position": batch.cu_seqlens[:-1] + torch.tensor(positions),
-            "token": torch.tensor([copy.text.ids[copy.target] for copy in copies]),
+            "token": torch.tensor([copy.text[copy.target] for copy in copies]),
         }
         return replace(batch, targets=targets)
 
@@ -220,7 +214,7 @@ def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:
 
 
 def score_texts(command: Perplexity) -> None:
-    """Score all texts, write their lines and print the measures of all together."""
+    """Score all texts, write a line for each, and print the measures of the corpus."""
     rows: list[TextExample]
     if command.text and command.pairs:
         rows = [TextExample(0, command.text[0], command.text[1], where="--text")]
@@ -263,11 +257,6 @@ def score_texts(command: Perplexity) -> None:
     values = [(name.replace("_", " "), value) for name, value in measures.items()]
     title = "measures" if tables else ""
     print_tables(command.format, *tables, (title, ("measure", "value"), values))
-    if measures["unknown"]:
-        command.note(
-            f"{quantity(int(measures['unknown']), 'subword')} unknown to the model: they get the "
-            "probability of the unknown token, which is too high"
-        )
 
 
 def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:
@@ -278,8 +267,7 @@ def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:
         line |= {"text": row.text, "log_likelihood": likelihoods[0], "num_subwords": numbers[0]}
         return line | {"num_words": len(split_words(row.text)[0]), "num_characters": len(row.text)}
     difference = scores[0].log_likelihood - scores[1].log_likelihood
-    probability = 1 / (1 + math.exp(-min(700.0, abs(difference))))
     label = "first" if difference > 0 else "second" if difference < 0 else "tie"
     line |= {"label": label, "gold": "first", "text": row.text, "text_pair": row.pair}
-    line["score"] = round(probability, 6)
+    line["score"] = round(float(expit(abs(difference))), 6)
     return line | {"log_likelihood": likelihoods, "num_subwords": numbers}

@@ -75,17 +75,17 @@ class PretrainConfig(TrainConfig):
 
     @property
     def new_encoder(self) -> str | None:
-        """The setting ``config``."""
+        """The configuration of a new encoder; None for a pretrained one."""
         return self.config
 
     @property
     def trains_language_model(self) -> bool:
-        """True: training starts from the head of the checkpoint."""
+        """Always true: training starts from the masked-LM head of the checkpoint."""
         return True
 
     @property
     def lr_factor(self) -> float:
-        """The factor of the head."""
+        """Factor of the learning rate of the head."""
         from finetune.models.heads.masked_lm import MaskedLanguageModel
 
         return MaskedLanguageModel.lr_factor

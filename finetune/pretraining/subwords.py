@@ -54,8 +54,8 @@ def _boundary_losses(tables: Tables) -> np.ndarray:
 
 
 def _next_sentence_counts(tables: Tables) -> np.ndarray:
-    known = [(p.follows, p.follows_score) for p in tables.predictions]
-    rows = [(s is not None and f == (s >= 0.5), s is not None) for f, s in known]
+    pairs = [(p.follows, p.follows_score) for p in tables.predictions]
+    rows = [(s is not None and f == (s >= 0.5), s is not None) for f, s in pairs]
     return np.array(rows, dtype=np.int64)
 
 

@@ -48,7 +48,7 @@ from finetune.types import (
 
 @dataclass(eq=False)
 class PretrainingTask(MaskedTask):
-    """Prediction of subwords that a rule chooses: for each epoch, and always the same for scores.
+    """Prediction of subwords that a rule chooses anew in each epoch, and once for all scores.
 
     Examples are packed sequences that know their subwords (``packing``). The span boundary
     objective (Joshi et al., 2020, SpanBERT) also predicts the subwords of a span from the two
@@ -146,7 +146,7 @@ class PretrainingTask(MaskedTask):
     def loss(self, scores: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute the summed cross entropy of the chosen positions, and their number.
 
-        With further objectives, return the sum and the number of each.
+        With further objectives, these are the sum and the number of each.
         """
         config, losses = self.state.config, [scores.loss]
         if config.boundary:
@@ -177,7 +177,7 @@ class PretrainingTask(MaskedTask):
     def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> MaskedPrediction:
         """Name the subwords of all targets in order."""
         values, names = joined_values(outputs), self.tokenizer.tokenizer.convert_ids_to_tokens
-        best, token, kind = values[:, 1:4].T.astype(np.int64)
+        best, token, replacement = values[:, 1:4].T.astype(np.int64)
         further: dict[str, Any] = {}
         if self.state.config.boundary:
             losses = values[:, 4]
@@ -189,7 +189,7 @@ class PretrainingTask(MaskedTask):
             tuple(names(best.tolist())),
             gold=tuple(names(token.tolist())),
             losses=tuple(values[:, 0].tolist()),
-            read_as=tuple(MASK_KINDS[number] for number in kind),
+            read_as=tuple(MASK_KINDS[number] for number in replacement),
             counts=tuple(self._frequency[token].tolist()),
             **further,
         )

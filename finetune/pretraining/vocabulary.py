@@ -11,8 +11,8 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -28,13 +28,14 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import PreTrainedTokenizerFast
+from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
 from finetune.cli.output import print_table, show
 from finetune.config.values import text_encoding
 from finetune.data.mixing import sampling_probabilities
 from finetune.data.running_text import TextSource, text_sources
 from finetune.data.word_splitting import split_words
+from finetune.preprocessing.subwords import Template
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.vocabulary_transfer import is_byte_level, transfer
 from finetune.runtime.files import replace_folder, write_text
@@ -45,78 +46,8 @@ if TYPE_CHECKING:
     from finetune.pretraining.commands import VocabularyCommand
 
 VocabularyType = Literal["wordpiece", "bpe", "unigram"]
-_ROLES = ("pad", "unk", "cls", "sep", "mask")
 MEASURED_CHARACTERS = 2_000_000
 """Characters of each source, from lines spread evenly over it, that ``coverage`` measures."""
-
-
-@dataclass(frozen=True)
-class SpecialTokenTemplate:
-    """The special tokens of a tokenizer in the order of their ids, and where they stand.
-
-    ``single`` and ``pair`` are templates of ``tokenizers``, with segment ids; ``options`` are
-    arguments of ``PreTrainedTokenizerFast``.
-    """
-
-    tokens: Sequence[str]
-    roles: Mapping[str, str]
-    single: str
-    pair: str
-    options: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, tokenizer: SubwordTokenizer) -> SpecialTokenTemplate:
-        """Read the template of a tokenizer, for a new vocabulary of the same model.
-
-        The padding token keeps its id, which positions of RoBERTa's family are counted from.
-        """
-        backend, single, pair = tokenizer.tokenizer, tokenizer.single, tokenizer.pair
-        names, id_of = backend.convert_ids_to_tokens, backend.convert_tokens_to_ids
-        roles = {role: getattr(backend, f"{role}_token") for role in (*_ROLES, "bos", "eos")}
-        roles = {role: token for role, token in roles.items() if token is not None}
-        ids = {*single.prefix, *pair.middle, *single.suffix, *map(id_of, roles.values())}
-        tokens = names(sorted(ids))
-        if (pad := roles.get("pad")) is not None:
-            tokens.remove(pad)
-            tokens.insert(id_of(pad), pad)
-
-        def template(*parts: tuple[Sequence[str], int]) -> str:
-            return " ".join(f"{piece}:{segment}" for pieces, segment in parts for piece in pieces)
-
-        before, first, between, second, after = pair.segments
-        begin = (names(single.prefix), before), (["$A"], first)
-        middle, end = (names(pair.middle), between), names(single.suffix)
-        return cls(
-            tokens,
-            roles,
-            template(*begin, (end, first)),
-            template(*begin, middle, (["$B"], second), (end, after)),
-            {key: getattr(backend, key) for key in ("model_input_names", "model_max_length")},
-        )
-
-
-_ROBERTA = SpecialTokenTemplate(
-    ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
-    dict(zip(_ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
-    | {"bos": "<s>", "eos": "</s>"},
-    "<s> $A </s>",
-    "<s> $A </s> </s> $B </s>",
-    {"model_input_names": ["input_ids", "attention_mask"]},
-)
-_BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_BERT = SpecialTokenTemplate(
-    _BERT_TOKENS,
-    dict(zip(_ROLES, _BERT_TOKENS, strict=True)),
-    "[CLS] $A [SEP]",
-    "[CLS] $A [SEP] $B:1 [SEP]:1",
-    {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
-)
-SPECIAL_TOKEN_TEMPLATES: dict[VocabularyType, SpecialTokenTemplate] = {
-    "wordpiece": _BERT,
-    "bpe": _ROBERTA,
-    "unigram": _ROBERTA,
-}
-"""The templates of BERT, RoBERTa and XLM-R."""
 
 
 class Sample(NamedTuple):
@@ -164,13 +95,22 @@ def sampled_lines(samples: Sequence[Sample], seed: int) -> Iterator[str]:
                 yield line
 
 
+def plain_tokenizer(kind: VocabularyType) -> SubwordTokenizer:
+    """Make the tokenizer of BERT or RoBERTa with its special tokens and the letter a alone."""
+    tokenizer_class, tokens = RobertaTokenizer, "<s> <pad> </s> <unk> <mask> a"
+    if kind == "wordpiece":
+        tokenizer_class, tokens = BertTokenizer, "[PAD] [UNK] [CLS] [SEP] [MASK] a"
+    vocabulary = {token: id for id, token in enumerate(tokens.split())}
+    return SubwordTokenizer(tokenizer_class(vocab=vocabulary))
+
+
 def train_tokenizer(
     lines: Callable[[], Iterable[str]],
     kind: VocabularyType,
     size: int,
     *,
     lowercase: bool = False,
-    template: SpecialTokenTemplate | None = None,
+    like: SubwordTokenizer | None = None,
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer.
 
@@ -182,61 +122,106 @@ def train_tokenizer(
         kind: ``wordpiece`` as in BERT, byte-level ``bpe`` as in RoBERTa, ``unigram`` as in XLM-R.
         size: Number of subwords, with the special tokens. A small text may give fewer.
         lowercase: Lower-case the text. Accents are kept.
-        template: The special tokens; by default of the model named under ``kind``.
+        like: The tokenizer whose special tokens to take; by default of the model named under
+            ``kind``. The padding token keeps its id, from which RoBERTa's family counts positions.
 
     Raises:
         UserError: ``size`` has no room for single characters or bytes, or there is no text.
     """
-    template = template or SPECIAL_TOKEN_TEMPLATES[kind]
-    special = list(template.tokens)
+    like = like or plain_tokenizer(kind)
+    special, unknown = _special_tokens(like.tokenizer, like.pair), like.tokenizer.unk_token
+    trainer: Any = {
+        "wordpiece": partial(
+            trainers.WordPieceTrainer,
+            limit_alphabet=max(1, (size - len(special)) // 2),  # most are there as x and ##x
+            min_frequency=2,
+        ),
+        "bpe": partial(
+            trainers.BpeTrainer,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            min_frequency=2,
+        ),
+        "unigram": partial(trainers.UnigramTrainer, unk_token=unknown),
+    }[kind]
+    backend = _pipeline(kind, lowercase, unknown)
+
+    def train(vocab_size: int, first: list[str]) -> None:
+        options = {"vocab_size": vocab_size, "special_tokens": first, "show_progress": False}
+        backend.train_from_iterator(lines(), trainer(**options))
+
+    no_room = UserError(
+        f"--size {size} has no room for the special tokens and the characters of the text, or all "
+        "bytes: write a larger one."
+    )
     try:
         if kind == "wordpiece":
-            backend = _train_wordpiece(lines, size, lowercase, template)
+            # The ids of the alphabet vary and decide between equal counts: fix them first.
+            train(0, [])
+            train(size, list(dict.fromkeys([*special, *sorted(backend.get_vocab())])))
+            backend = _pipeline(kind, lowercase, unknown, backend.get_vocab())
+            backend.add_special_tokens(special)
         else:
-            backend = _pipeline(kind, lowercase)
-            trainer: trainers.Trainer
-            if kind == "bpe":
-                alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-                if size < len(special) + len(alphabet):
-                    raise _no_room(size, f"{len(special)} special tokens and {len(alphabet)} bytes")
-                trainer = trainers.BpeTrainer(
-                    vocab_size=size,
-                    special_tokens=special,
-                    initial_alphabet=alphabet,
-                    min_frequency=2,
-                    show_progress=False,
-                )
-            else:
-                trainer = trainers.UnigramTrainer(
-                    vocab_size=size,
-                    special_tokens=special,
-                    unk_token=template.roles["unk"],
-                    show_progress=False,
-                )
-            backend.train_from_iterator(lines(), trainer)
+            train(size, special)
     except Exception as error:
         if type(error) is not Exception:  # the library's own errors have no class
             raise
-        raise _no_room(size, "the characters of the text") from error
+        raise no_room from error
+    if backend.get_vocab_size() > size:
+        raise no_room
     if backend.get_vocab_size() <= len(special):
         raise UserError("the text has no words to train a vocabulary on.")
-    around = {piece.removesuffix(":0").removesuffix(":1") for piece in template.pair.split()}
-    around -= {"$A", "$B"}
-    backend.post_processor = processors.TemplateProcessing(
-        single=template.single,
-        pair=template.pair,
-        special_tokens=[
-            (name, backend.token_to_id(name)) for name in sorted(around - {"$A", "$B"})
-        ],
+    backend.post_processor = _post_processor(like, backend)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_input_names=like.tokenizer.model_input_names,
+        model_max_length=like.tokenizer.model_max_length,
+        **_roles(like.tokenizer),
     )
-    roles = {f"{role}_token": token for role, token in template.roles.items()}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **template.options)
 
 
-def _pipeline(kind: VocabularyType, lowercase: bool, model: Any = None) -> Tokenizer:
+def _roles(tokenizer: Any) -> dict[str, str]:
+    return {role: name for role, name in tokenizer.special_tokens_map.items() if type(name) is str}
+
+
+def _special_tokens(tokenizer: Any, template: Template) -> list[str]:
+    ids = {*template.prefix, *template.middle, *template.suffix}
+    ids.update(map(tokenizer.convert_tokens_to_ids, _roles(tokenizer).values()))
+    tokens: list[str] = tokenizer.convert_ids_to_tokens(sorted(ids))
+    if (pad := tokenizer.pad_token) is not None:
+        tokens.remove(pad)
+        tokens.insert(tokenizer.pad_token_id, pad)
+    return tokens
+
+
+def _post_processor(like: SubwordTokenizer, backend: Tokenizer) -> processors.PostProcessor:
+    names = like.tokenizer.convert_ids_to_tokens
+
+    def pieces(template: Template, second: list[str]) -> list[str]:
+        parts = (
+            names(template.prefix),
+            ["$A"],
+            names(template.middle),
+            second,
+            names(template.suffix),
+        )
+        return [
+            f"{piece}:{segment}"
+            for part, segment in zip(parts, template.segments, strict=True)
+            for piece in part
+        ]
+
+    single, pair = pieces(like.single, []), pieces(like.pair, ["$B"])
+    around = {piece.rpartition(":")[0] for piece in pair} - {"$A", "$B"}
+    special = [(token, backend.token_to_id(token)) for token in sorted(around)]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+
+
+def _pipeline(
+    kind: VocabularyType, lowercase: bool, unknown: str, vocabulary: dict[str, int] | None = None
+) -> Tokenizer:
     lower = [normalizers.Lowercase()] * lowercase
     if kind == "wordpiece":
-        backend = Tokenizer(model)
+        backend = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
         backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece()
@@ -254,40 +239,9 @@ def _pipeline(kind: VocabularyType, lowercase: bool, model: Any = None) -> Token
     return backend
 
 
-def _train_wordpiece(
-    lines: Callable[[], Iterable[str]], size: int, lowercase: bool, template: SpecialTokenTemplate
-) -> Tokenizer:
-    special, unknown = list(template.tokens), template.roles["unk"]
-
-    def vocabulary(vocab_size: int, first: list[str]) -> dict[str, int]:
-        backend = _pipeline("wordpiece", lowercase, models.WordPiece(unk_token=unknown))
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=vocab_size,
-            special_tokens=first,
-            limit_alphabet=max(1, (size - len(special)) // 2),  # most are there as x and ##x
-            min_frequency=2,
-            show_progress=False,
-        )
-        backend.train_from_iterator(lines(), trainer)
-        return backend.get_vocab()
-
-    # The ids of the alphabet vary and decide between equal counts: fix them before the merges.
-    first = list(dict.fromkeys((*special, *sorted(vocabulary(0, [])))))
-    if size < len(first):
-        raise _no_room(size, f"{len(special)} special tokens and the characters of the text")
-    model = models.WordPiece(vocabulary(size, first), unk_token=unknown)
-    backend = _pipeline("wordpiece", lowercase, model)
-    backend.add_special_tokens(special)
-    return backend
-
-
-def _no_room(size: int, content: str) -> UserError:
-    return UserError(f"--size {size} has no room for {content}: write a larger one.")
-
-
 def kind_of(tokenizer: SubwordTokenizer) -> VocabularyType:
     """Find the vocabulary type that is most similar to a tokenizer."""
-    if json.loads(tokenizer.backend.to_str())["model"]["type"] == "WordPiece":
+    if isinstance(tokenizer.backend.model, models.WordPiece):
         return "wordpiece"
     return "bpe" if is_byte_level(tokenizer) else "unigram"
 
@@ -303,55 +257,45 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
-def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> dict[str, Any]:
+def coverage(tokenizer: SubwordTokenizer, source: TextSource, characters: int) -> dict[str, Any]:
     """Measure how a tokenizer covers the words (``split_words``) of a source.
 
     Returns:
         ``num_words``; ``fertility``, the number of subwords per word; ``continued``, the fraction
         of words that it splits (Rust et al. 2021); ``unknown``, the fraction of unknown subwords.
     """
-    step = max(1, sample.characters // MEASURED_CHARACTERS)
-    lines = islice(sample.source.lines(), 0, None, step)
+    step = max(1, characters // MEASURED_CHARACTERS)
+    lines = islice(source.lines(), 0, None, step)
     words = Counter(word for line in lines for word in split_words(line)[0])
-    subwords = tokenizer.raw_word_subwords([list(words)])[0]
-    count = np.fromiter(words.values(), np.int64)
-    size = np.array([len(ids) for ids in subwords], np.int64)
-    unknown = -1 if tokenizer.unknown is None else tokenizer.unknown
-    num_unknown = np.array([ids.count(unknown) for ids in subwords], np.int64)
-    num_words, num_subwords = int(count.sum()), int(count @ size)
-    per_word = 1 / max(1, num_words)
+    (subwords,) = tokenizer.raw_word_subwords([list(words)])
+    count = np.array(list(words.values()), np.int64)
+    size = np.array(list(map(len, subwords)), np.int64)
+    unknown = np.array([ids.count(tokenizer.unknown) for ids in subwords], np.int64)
+    num_words, num_subwords = max(1, words.total()), int(count @ size)
     return {
-        "num_words": num_words,
-        "fertility": num_subwords * per_word,
-        "continued": int(count @ (size > 1)) * per_word,
-        "unknown": int(count @ num_unknown) / max(1, num_subwords),
+        "num_words": words.total(),
+        "fertility": num_subwords / num_words,
+        "continued": int(count @ (size > 1)) / num_words,
+        "unknown": int(count @ unknown) / max(1, num_subwords),
     }
 
 
 def write_vocabulary(command: VocabularyCommand) -> None:
     """Train a vocabulary, write the folder and print how it covers the text."""
     sources = text_sources(command.texts, text_encoding(command.encoding))
-    old = None
+    old, kind, lowercase = None, command.kind or "bpe", bool(command.lowercase)
     if command.for_ is not None:
         old = SubwordTokenizer.from_pretrained(
             command.for_, words=True, trust_remote_code=command.trust_remote_code
         )
-    kind = command.kind or (kind_of(old) if old else "bpe")
-    lowercase = command.lowercase
-    if lowercase is None:
-        lowercase = old is not None and lowercases(old)
+        kind = command.kind or kind_of(old)
+        lowercase = lowercases(old) if command.lowercase is None else lowercase
     rows = []
     with Reporter() as reporter, replace_folder(Path(command.out)) as folder:
         samples = measure_sources(sources, command.alpha, reporter)
-
-        def lines() -> Iterator[str]:
-            return sampled_lines(samples, command.seed)
-
+        lines = partial(sampled_lines, samples, command.seed)
         reporter.log(f"training a vocabulary: {kind}, {command.size:,} subwords")
-        template = SpecialTokenTemplate.of(old) if old else None
-        tokenizer = train_tokenizer(
-            lines, kind, command.size, lowercase=lowercase, template=template
-        )
+        tokenizer = train_tokenizer(lines, kind, command.size, lowercase=lowercase, like=old)
         tokenizer.save_pretrained(folder)
         new = SubwordTokenizer.saved(folder, words=True)
         saved: dict[str, Any] = {
@@ -363,13 +307,16 @@ def write_vocabulary(command: VocabularyCommand) -> None:
             "seed": command.seed,
             "sources": {},
         }
-        for sample in samples:
-            measured, facts = coverage(new, sample), sample._asdict()
-            del facts["source"]
-            saved["sources"][sample.source.name] = facts | measured
-            rows.append(_row(sample, "new" if old else "", measured))
-            if old is not None:
-                rows.append(_row(sample, "old", coverage(old, sample)))
+        for source, characters, *fractions in samples:
+            sizes = dict(zip(("fraction", "sampled"), fractions, strict=True))
+            for name, subwords in {"new": new, "old": old}.items():
+                if subwords is not None:
+                    measures = coverage(subwords, source, characters)
+                    saved["sources"].setdefault(  # of the new vocabulary
+                        source.name, {"characters": characters, **sizes, **measures}
+                    )
+                    words, *rates = measures.values()
+                    rows.append((source.name, name, words, *fractions, *rates))
         if old is not None:
             saved["embeddings"] = transfer(command, old, new, lines(), folder, reporter)
         write_text(folder / "vocabulary.json", json.dumps(saved, indent=2) + "\n")
@@ -384,9 +331,3 @@ def write_vocabulary(command: VocabularyCommand) -> None:
             + ("the mean of all" if command.init == "mean" else "drawn at random")
         )
     show(f"wrote {command.out}")
-
-
-def _row(sample: Sample, vocabulary: str, measured: Mapping[str, Any]) -> tuple[str, ...]:
-    rates = (sample.fraction, sample.sampled, *list(measured.values())[1:])
-    words = f"{measured['num_words']:,}"
-    return (sample.source.name, vocabulary, words, *map("{:.3f}".format, rates))

@@ -9,10 +9,8 @@ vectors: FOCUS (Dobler & de Melo 2023) with vectors from the text, or WECHSEL (M
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 from scipy import sparse
+from scipy.special import softmax
+from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
 from tokenizers import decoders
 from torch import Tensor
@@ -85,10 +86,8 @@ def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> A
     occurrences = np.asarray(counts.sum(axis=0)).ravel()
     smoothed = occurrences**SMOOTHING
     row, column = counts.coords
-    expected = occurrences[row] * (smoothed / smoothed.sum())[column]
-    information = np.log(counts.data / expected)
-    kept = information > 0
-    matrix = sparse.coo_array((information[kept], (row[kept], column[kept])), (size, size)).tocsr()
+    counts.data = np.log(counts.data * smoothed.sum() / (occurrences[row] * smoothed[column]))
+    matrix = counts.tocsr().maximum(0)
     left, values, _ = randomized_svd(matrix, min(_WIDTH, size - 1), random_state=0)
     vectors: Array = (left * np.sqrt(values)).astype(np.float32)
     vectors[occurrences == 0] = 0  # where the algorithm leaves rounding errors
@@ -120,16 +119,13 @@ class WordVectors(NamedTuple):
             if number == 1 and numbers.isdecimal():
                 continue
             try:
-                with np.errstate(over="ignore"):  # becomes infinite
-                    row = np.array(numbers.split()).astype(np.float32)
-            except ValueError as error:
-                raise DataError(
-                    f"{file}:{number}: {error}; write a word and its numbers."
-                ) from error
+                row = np.array([np.float32(value) for value in numbers.split()])
+            except ValueError:
+                row = np.empty(0)
             if not len(row) or not np.isfinite(row).all() or len(row) != len((rows or [row])[0]):
                 raise DataError(
-                    f"{file}:{number}: the vector of {word!r} has {len(row)} numbers, NaN or "
-                    "infinite ones: all words need equally many finite numbers in float32."
+                    f"{file}:{number}: {text!r:.60}: write a word and its vector, with as many "
+                    "finite numbers as in the first line."
                 )
             words.append(word)
             rows.append(row)
@@ -150,13 +146,11 @@ class WordVectors(NamedTuple):
         row = np.fromiter((id for of_word in ids for id in of_word), np.int64)
         shape = len(tokenizer.tokenizer), len(ids)
         weights = sparse.coo_array((1 / (1 + column), (row, column)), shape).tocsr()
-        totals = np.asarray(weights.sum(axis=1)).ravel()
-        vectors: Array = (weights @ self.vectors) / np.maximum(totals, 1e-12)[:, None]
+        vectors: Array = normalize(weights, "l1") @ self.vectors
         return vectors.astype(np.float32)
 
 
-@dataclass(frozen=True, eq=False)
-class EmbeddingMap:
+class EmbeddingMap(NamedTuple):
     """New embeddings as weighted means of old ones.
 
     ``weights`` is [new vocabulary, old vocabulary]; its rows sum to 1, or are empty for unknown
@@ -168,24 +162,18 @@ class EmbeddingMap:
     noise: float
 
     @property
-    def copied(self) -> int:
-        """The number of rows of one weight."""
-        return int((np.diff(self.weights.indptr) == 1).sum())
-
-    @property
-    def averaged(self) -> int:
-        """The number of rows of several weights."""
-        return int((np.diff(self.weights.indptr) > 1).sum())
+    def num_weights(self) -> Array:
+        """Number of weights of each new subword [V]: 1 if its embedding is copied, 0 if unknown."""
+        return np.diff(self.weights.indptr)
 
     def apply(self, old: Tensor, ordinary: Array, seed: int) -> Tensor:
         """Compute a new matrix [V, H] or bias [V] from the old one.
 
         ``ordinary`` are the old ids whose rows have the mean and deviation.
         """
-        rows = old.detach().double().numpy()
+        rows = old.double().numpy()
         new_rows: Array = self.weights @ rows
-        unknown = np.diff(self.weights.indptr) == 0
-        known = rows[ordinary]
+        unknown, known = self.num_weights == 0, rows[ordinary]
         new_rows[unknown] = known.mean(axis=0)
         if old.ndim == 2:
             drawn = np.random.default_rng(seed).standard_normal(new_rows[unknown].shape)
@@ -199,21 +187,16 @@ def is_byte_level(tokenizer: SubwordTokenizer) -> bool:
     return '"ByteLevel"' in json.dumps([settings["pre_tokenizer"], settings["decoder"]])
 
 
-def subword_texts(tokenizer: SubwordTokenizer) -> list[tuple[bool, str] | None]:
-    """List for each subword id whether it begins a word, and its text without the marks of its
-    tokenizer; None for special tokens.
+def subword_texts(tokenizer: SubwordTokenizer) -> dict[int, tuple[bool, str]]:
+    """Map the id of each subword to whether it begins a word, and to its text without the marks of
+    its tokenizer; without special tokens.
 
     A byte-level subword that is no whole character has ``PARTIAL`` and its bytes as characters.
     """
-    settings = json.loads(tokenizer.backend.to_str())
-    prefix = settings["model"].get("continuing_subword_prefix") or ""
-    special = {entry["id"] for entry in settings["added_tokens"]}
+    prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", "")
     is_bytes, decoder = is_byte_level(tokenizer), decoders.ByteLevel()
-    vocabulary = tokenizer.backend.get_vocab()
-    texts: list[tuple[bool, str] | None] = [None] * (max(vocabulary.values()) + 1)
-    for name, id in vocabulary.items():
-        if id in special:
-            continue
+    texts = {}
+    for name, id in tokenizer.backend.get_vocab(with_added_tokens=False).items():
         if prefix:
             texts[id] = not name.startswith(prefix), name.removeprefix(prefix)
         elif is_bytes:
@@ -222,7 +205,9 @@ def subword_texts(tokenizer: SubwordTokenizer) -> list[tuple[bool, str] | None]:
             texts[id] = text.startswith(" "), text.removeprefix(" ")
         else:
             texts[id] = name.startswith("▁"), name.removeprefix("▁")
-    return texts
+    return {
+        id: texts[id] for id in sorted(texts.keys() - tokenizer.backend.get_added_tokens_decoder())
+    }
 
 
 def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
@@ -237,22 +222,16 @@ def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
         if isinstance(token, str) and before is not None:
             id = new.tokenizer.convert_tokens_to_ids(token)
             pairs[id] = old.tokenizer.convert_tokens_to_ids(before)
-    old_ids: dict[tuple[bool, str], int] = {}
-    for id, subword in enumerate(subword_texts(old)):
-        if subword is not None:
-            old_ids.setdefault(subword, id)
+    # of equal texts the first
+    old_ids = {subword: id for id, subword in reversed(subword_texts(old).items())}
     normalizer = old.backend.normalizer
-    for id, subword in enumerate(subword_texts(new)):
-        if subword is None:
-            continue
-        begins, text = subword
+    for id, (begins, text) in subword_texts(new).items():
         texts = [text]
         if normalizer is not None and not text.startswith(PARTIAL):
             texts.append(normalizer.normalize_str(text).strip(" ▁"))
-        candidates = ((b, text) for b in (begins, not begins) for text in texts if text)
-        old_id = next((old_ids[pair] for pair in candidates if pair in old_ids), None)
-        if old_id is not None:
-            pairs[id] = old_id
+        candidates = [(flag, text) for flag in (begins, not begins) for text in texts if text]
+        if matches := [old_ids[subword] for subword in candidates if subword in old_ids]:
+            pairs[id] = matches[0]
     return pairs
 
 
@@ -280,11 +259,11 @@ def embedding_map(
     if init == "mean":
         return EmbeddingMap(special_copies, 0.0)
     layers = [copies]
-    if init == "similarity" and vectors is None:
-        layers += [focus_weights(cooccurrence_vectors(new, lines), pairs, shape[1])]
-    elif vectors is not None:
+    if vectors is not None:
         similar = wechsel_weights(vectors[1].of_subwords(new), vectors[0].of_subwords(old))
         layers = [special_copies, similar, copies]
+    elif init == "similarity":
+        layers = [copies, focus_weights(cooccurrence_vectors(new, lines), copies)]
     weights = layers[0]
     for layer in layers[1:]:  # each fills the rows that are still empty
         empty = np.diff(weights.indptr) == 0
@@ -298,22 +277,17 @@ def _copies(pairs: dict[int, int], shape: tuple[int, int]) -> Any:
     return sparse.coo_array((np.ones(len(new)), (new, old)), shape).tocsr()
 
 
-def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
-    """Compute the weights of old subwords for each new one, as FOCUS does: [V, num_old].
+def focus_weights(vectors: Array, copies: Any) -> Any:
+    """Compute the weights of old subwords for each new one, as FOCUS does: [V, V_old].
 
     They are the sparsemax of the cosines of its vector with the vectors of overlapping subwords.
 
     Args:
         vectors: Static vectors of the new vocabulary [V, width]; zeros where unknown.
-        pairs: The overlap, new ids to old ids.
-        num_old: Size of the old vocabulary.
+        copies: 1 for each new and old subword that are the same [V, V_old].
     """
-    known = {*np.flatnonzero(vectors.any(axis=1)).tolist()}
-    anchors = np.array(sorted(known & pairs.keys()), dtype=np.int64)
-    rows = np.array(sorted(known - pairs.keys()), dtype=np.int64)
-    columns = np.array([pairs[id] for id in anchors], dtype=np.int64)
-    shape = len(vectors), num_old
-    return _similarity_weights(vectors[rows], vectors[anchors], rows, columns, shape, sparsemax)
+    overlaps = np.diff(copies.indptr)[:, None] > 0
+    return _similarity_weights(vectors * ~overlaps, vectors * overlaps, sparsemax) @ copies
 
 
 def wechsel_weights(new: Array, old: Array) -> Any:
@@ -330,30 +304,22 @@ def wechsel_weights(new: Array, old: Array) -> Any:
     def softmax_of_nearest(cosines: Array) -> Array:
         count = min(NEIGHBORS, cosines.shape[1])
         nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
-        weights = np.exp((np.take_along_axis(cosines, nearest, axis=1) - 1) / TEMPERATURE)
+        weights = softmax(np.take_along_axis(cosines, nearest, axis=1) / TEMPERATURE, axis=1)
         spread = np.zeros_like(cosines)
-        np.put_along_axis(spread, nearest, weights / weights.sum(axis=1, keepdims=True), axis=1)
+        np.put_along_axis(spread, nearest, weights, axis=1)
         return spread
 
+    return _similarity_weights(new, old, softmax_of_nearest)
+
+
+def _similarity_weights(new: Array, old: Array, weigh: Callable[[Array], Array]) -> Any:
     rows, columns = (np.flatnonzero(vectors.any(axis=1)) for vectors in (new, old))
-    shape = len(new), len(old)
-    return _similarity_weights(new[rows], old[columns], rows, columns, shape, softmax_of_nearest)
-
-
-def _similarity_weights(
-    new: Array,
-    old: Array,
-    rows: Array,
-    columns: Array,
-    shape: tuple[int, int],
-    weigh: Callable[[Array], Array],
-) -> Any:
-    weights = sparse.csr_array(shape)
-    new, old = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (new, old))
-    for start in range(0, len(new) if len(old) else 0, _ROWS):
-        part = sparse.coo_array(weigh(new[start : start + _ROWS] @ old.T))
+    weights = sparse.csr_array((len(new), len(old)))
+    for start in range(0, len(rows) if len(columns) else 0, _ROWS):
+        chunk = rows[start : start + _ROWS]
+        part = sparse.coo_array(weigh(cosine_similarity(new[chunk], old[columns])))
         row, column = part.coords
-        weights += sparse.coo_array((part.data, (rows[start + row], columns[column])), shape)
+        weights += sparse.coo_array((part.data, (chunk[row], columns[column])), weights.shape)
     return weights
 
 
@@ -386,9 +352,8 @@ def with_vocabulary(
         UserError: The model does not exist, or it counts positions from a padding id that the new
             vocabulary does not have.
     """
-    config = load_config(name, **options)
+    config, pad = load_config(name, **options), new.tokenizer.pad_token_id
     family = FAMILIES.get(config.model_type)
-    pad = new.tokenizer.pad_token_id
     if family and family.positions == "after padding" and pad != config.pad_token_id:
         raise UserError(
             f"model {name!r} counts positions from its padding id {config.pad_token_id}, but the "
@@ -399,28 +364,24 @@ def with_vocabulary(
         with contextlib.suppress(MissingHead):
             model = load_weights(AutoModelForMaskedLM, name, config, new_head=False, **options)
     model = load_weights(AutoModel, name, config, **options) if model is None else model
-    # The weights of the vocabulary are those whose shape depends on its size.
-    config = copy.deepcopy(model.config)
-    config.vocab_size += 1
-    with torch.device("meta"):
-        larger = type(model)(config).state_dict()
-    state = model.state_dict()
     special = {*old.tokenizer.all_special_ids}
     num_new, num_old = embeddings.weights.shape
     ordinary = np.array([id for id in range(num_old) if id not in special])
-    for weight_name, value in state.items():
-        if value.shape != larger[weight_name].shape:
-            rows = value[:num_old]  # without rows of padded vocabularies
-            state[weight_name] = embeddings.apply(rows, ordinary, seed)
-    config = copy.deepcopy(model.config)
-    config.vocab_size = num_new
+    weights = [weight.detach().clone() for weight in _vocabulary_weights(model)]
+    model.resize_token_embeddings(num_new, mean_resizing=False)
+    with torch.no_grad():
+        for weight, before in zip(_vocabulary_weights(model), weights, strict=True):
+            rows = before[:num_old]  # without rows of padded vocabularies
+            weight.copy_(embeddings.apply(rows, ordinary, seed))
     for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk"):
-        if getattr(config, f"{role}_token_id", None) is not None:
-            setattr(config, f"{role}_token_id", getattr(new.tokenizer, f"{role}_token_id"))
-    resized = type(model)(config)
-    resized.load_state_dict(state)
-    resized.tie_weights()
-    return resized.eval()
+        if getattr(model.config, f"{role}_token_id", None) is not None:
+            setattr(model.config, f"{role}_token_id", getattr(new.tokenizer, f"{role}_token_id"))
+    return model.eval()
+
+
+def _vocabulary_weights(model: Any) -> list[Tensor]:
+    layers = model.get_input_embeddings(), model.get_output_embeddings()
+    return [weight for layer in layers if layer is not None for weight in layer.parameters()]
 
 
 def transfer(
@@ -444,15 +405,10 @@ def transfer(
             )
         vectors = source, target
     embeddings = embedding_map(old, new, command.init, lines, vectors)
-    if command.init == "similarity" and not embeddings.averaged:
-        reporter.log(
-            "note: the vocabularies share no subword of the text, so that nothing is similar: "
-            "all embeddings are drawn at random. Word vectors (--vectors) would help."
-        )
     options = {"trust_remote_code": command.trust_remote_code}
     model = with_vocabulary(name, old, new, embeddings, seed=command.seed, **options)
     with quiet():
         model.save_pretrained(folder)
-    known = {"copied": embeddings.copied, "averaged": embeddings.averaged}
-    other = embeddings.weights.shape[0] - sum(known.values())
-    return {"model": name, "init": command.init, **known, "other": other}
+    other, copied, averaged = np.bincount(embeddings.num_weights.clip(max=2), minlength=3).tolist()
+    counts = {"copied": copied, "averaged": averaged, "other": other}
+    return {"model": name, "init": command.init, **counts}

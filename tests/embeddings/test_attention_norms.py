@@ -28,23 +28,23 @@ def encoder(family: str, **changes: Any) -> Encoder:
 
 @pytest.mark.parametrize("family", [name for name in BLOCKS if name in CONFIG_MAPPING])
 def test_contributions_add_up_to_the_output_of_the_block(family: str) -> None:
-    made = encoder(family)
+    analyzed = encoder(family)
     batch = pack([TokenSequence(0, IDS)])
-    blocks = analyze_attention(made, batch)
-    assert len(blocks) == made.num_layers
+    blocks = analyze_attention(analyzed, batch)
+    assert len(blocks) == analyzed.num_layers
     for block in blocks:
         assert block.error < 1e-10
         torch.testing.assert_close(block.weights.sum(1), torch.ones(len(IDS)).double())
         assert ((block.mixing > 0) & (block.mixing < 1)).all()
-    again = Encoder(made.model)(batch)
+    again = Encoder(analyzed.model)(batch)
     torch.testing.assert_close(again, encoder(family)(batch))  # nothing is left behind
 
 
 def test_equal_to_a_direct_computation_in_bert() -> None:
     """Equation by equation, with transformers' own attention weights, token by token."""
-    made = encoder("bert", num_hidden_layers=2)
-    model: Any = made.model
-    block = analyze_attention(made, pack([TokenSequence(0, IDS)]))[1]
+    bert = encoder("bert", num_hidden_layers=2)
+    model: Any = bert.model
+    block = analyze_attention(bert, pack([TokenSequence(0, IDS)]))[1]
     model.set_attn_implementation("eager")
     with torch.no_grad():
         output = model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
@@ -62,21 +62,21 @@ def test_equal_to_a_direct_computation_in_bert() -> None:
             f = dense.weight @ read + (x[j] if i == j else 0)
             contributions.append((f - f.mean()) / deviation[i] * norm.weight)
             torch.testing.assert_close(block.norms[i, j], contributions[-1].norm())
-        own = contributions.pop(i).norm()
+        itself = contributions.pop(i).norm()
         mixed = torch.stack(contributions).sum(0).norm()
-        torch.testing.assert_close(block.mixing[i], mixed / (mixed + own))
+        torch.testing.assert_close(block.mixing[i], mixed / (mixed + itself))
 
 
 def test_float32_and_padded_batching() -> None:
-    made = Encoder(tiny.model("modernbert"), batching="padded")
+    modernbert = Encoder(tiny.model("modernbert"), batching="padded")
     assert all(
-        block.error < 1e-5 for block in analyze_attention(made, pack([TokenSequence(0, IDS)]))
+        block.error < 1e-5 for block in analyze_attention(modernbert, pack([TokenSequence(0, IDS)]))
     )
 
 
 def test_sliding_windows_of_modernbert() -> None:
-    made = encoder("modernbert", local_attention=4, global_attn_every_n_layers=3)
-    blocks = analyze_attention(made, pack([TokenSequence(0, IDS)]))
+    modernbert = encoder("modernbert", local_attention=4, global_attn_every_n_layers=3)
+    blocks = analyze_attention(modernbert, pack([TokenSequence(0, IDS)]))
     seen = [int((block.weights[0] > 0).sum()) for block in blocks]
     assert seen[0] == len(IDS) and seen[1] == 3  # the token and two on its right
     assert all(block.error < 1e-10 for block in blocks)

@@ -29,8 +29,8 @@ PAIRS = [(LINES[0], LINES[1]), (LINES[1], LINES[2]), (LINES[4], LINES[5]), (LINE
 def prepared(folder: Path, family: str, **changes: Any) -> tuple[Any, Any]:
     """The task, and its training sequences in epoch 2."""
     (folder / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
-    given = {"data": f"train={folder / 'text.txt'}", "model": lab.checkpoint(family), **changes}
-    task, data = lab.load(lab.config("cmlm", validation="none", **{"max_length": None, **given}))
+    settings = {"data": f"train={folder / 'text.txt'}", "model": lab.checkpoint(family), **changes}
+    task, data = lab.load(lab.config("cmlm", validation="none", **{"max_length": None, **settings}))
     assert [(row.text, row.pair) for row in data.splits["train"]] == PAIRS
     return task, task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 2)
 
@@ -45,34 +45,34 @@ def gradients(task: Any, head: ConditionalMaskedLM, groups: Any, seed: int | Non
         loss, count = task.loss(head(batch), batch)
         loss.backward()  # type: ignore[no-untyped-call]
         total, number = total + loss.item(), number + count.item()
-    found = {n: w.grad.clone() for n, w in head.named_parameters() if w.grad is not None}
-    return total, number, found
+    grads = {n: w.grad.clone() for n, w in head.named_parameters() if w.grad is not None}
+    return total, number, grads
 
 
 def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
     """The summed loss by the classes of transformers on padded rows, and the number of targets."""
     model: Any = head.model
     firsts, seconds, tokens = [], [], []
-    for each in sequences:
-        _, middle, end = each.word_starts
-        firsts.append(torch.tensor(each.input_ids[:middle]))
-        seconds.append(torch.tensor(each.input_ids[middle : end - NUM_CONDITIONS]))
-        tokens.append((torch.tensor(each.target["position"]), torch.tensor(each.target["token"])))
+    for pair in sequences:
+        _, middle, end = pair.word_starts
+        firsts.append(torch.tensor(pair.input_ids[:middle]))
+        seconds.append(torch.tensor(pair.input_ids[middle : end - NUM_CONDITIONS]))
+        tokens.append((torch.tensor(pair.target["position"]), torch.tensor(pair.target["token"])))
     ids = torch.nn.utils.rnn.pad_sequence(firsts, True, head.encoder.pad_id)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(own)) for own in firsts], True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(text)) for text in firsts], True)
     hidden = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
     vectors = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     conditions = head.projection(vectors).view(len(firsts), NUM_CONDITIONS, -1)
     embeddings = model.get_input_embeddings()
     rows = [
-        torch.cat([embeddings(own), more]) for own, more in zip(seconds, conditions, strict=True)
+        torch.cat([embeddings(row), more]) for row, more in zip(seconds, conditions, strict=True)
     ]
     inputs = torch.nn.utils.rnn.pad_sequence(rows, True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(own)) for own in rows], True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in rows], True)
     logits = model(inputs_embeds=inputs, attention_mask=mask).logits
     losses = [
-        cross_entropy(own[position], token, reduction="sum")
-        for own, (position, token) in zip(logits, tokens, strict=True)
+        cross_entropy(row[position], token, reduction="sum")
+        for row, (position, token) in zip(logits, tokens, strict=True)
     ]
     return torch.stack(losses).sum(), sum(len(token) for _, token in tokens)
 
@@ -90,24 +90,24 @@ def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
 def test_gradient_of_plain_transformers(tmp_path: Path, family: str, batching: str) -> None:
     task, sequences = prepared(tmp_path, family, batching=batching)
     head = task.model().double().eval()
-    loss, number, found = gradients(task, head, [sequences], None)
+    loss, number, grads = gradients(task, head, [sequences], None)
     head.zero_grad()
     expected, count = plain(head, sequences)
     expected.backward()  # type: ignore[no-untyped-call]
     assert number == count and loss == pytest.approx(expected.item(), rel=1e-12)
     for name, weight in head.named_parameters():
-        own = found.pop(name, torch.zeros_like(weight))
-        torch.testing.assert_close(own, weight.grad, rtol=1e-8, atol=1e-10, msg=name)
-    assert not found
+        gradient = grads.pop(name, torch.zeros_like(weight))
+        torch.testing.assert_close(gradient, weight.grad, rtol=1e-8, atol=1e-10, msg=name)
+    assert not grads
 
 
 def test_micro_batches_change_nothing(tmp_path: Path) -> None:
     task, sequences = prepared(tmp_path, "bert")
     head = task.model().double()
-    whole = gradients(task, head, [sequences], 5)
+    one_pass = gradients(task, head, [sequences], 5)
     parts = gradients(task, head, micro_batches(sequences, 20), 5)
-    assert whole[:2] == pytest.approx(parts[:2], rel=1e-12)
-    for name, gradient in whole[2].items():
+    assert one_pass[:2] == pytest.approx(parts[:2], rel=1e-12)
+    for name, gradient in one_pass[2].items():
         torch.testing.assert_close(parts[2][name], gradient, rtol=1e-8, atol=1e-10, msg=name)
 
 
@@ -122,6 +122,6 @@ def test_masks_and_lengths(tmp_path: Path) -> None:
         for position, token in zip(pair.target["position"], pair.target["token"], strict=True):
             ids[position] = token
         assert end - middle <= 7 and ids[-1] == tokenizer.sep_token_id
-        whole = tokenizer(second)["input_ids"]
-        assert ids[:-1] == whole[: len(ids) - 1]
+        tokens = tokenizer(second)["input_ids"]
+        assert ids[:-1] == tokens[: len(ids) - 1]
         assert len(pair.target["token"]) == max(1, round(0.3 * (len(ids) - 2)))

@@ -25,8 +25,8 @@ def texts(*rows: str | tuple[str, str]) -> list[TextExample]:
 
 
 def forms(rows: list, word: str, **options: bool) -> list[tuple[str, str]]:
-    found = find_occurrences(rows, parse_words(word), **options)
-    return [(each.word, form_of(each)) for each in found.sample]
+    occurrences = find_occurrences(rows, parse_words(word), **options)
+    return [(occurrence.word, form_of(occurrence)) for occurrence in occurrences.sample]
 
 
 def form_of(occurrence: Occurrence) -> str:
@@ -54,15 +54,15 @@ def test_words_and_forms():
     ],
 )
 def test_words_of_any_kind(text: str, word: str, form: str):
-    (each,) = find_occurrences(texts(text), parse_words(word)).sample
-    assert form_of(each) == " ".join(form.split())
-    assert each.shown.replace("[", "").replace("]", "") == " ".join(text.split())
+    (occurrence,) = find_occurrences(texts(text), parse_words(word)).sample
+    assert form_of(occurrence) == " ".join(form.split())
+    assert occurrence.shown.replace("[", "").replace("]", "") == " ".join(text.split())
 
 
 def test_given_words_match_as_they_are():
     rows = [TokenExample(0, ("the", "U.S.", "army"), tags=("DT", "NNP", "NN"))]
-    (each,) = find_occurrences(rows, parse_words("u.s.")).sample
-    assert (each.shown, each.label) == ("the [U.S.] army", "NNP")
+    (occurrence,) = find_occurrences(rows, parse_words("u.s.")).sample
+    assert (occurrence.shown, occurrence.label) == ("the [U.S.] army", "NNP")
 
 
 def test_labels():
@@ -85,38 +85,38 @@ def test_senses_match_by_lemma(tmp_path: Path):
         {"tokens": ["a", "die"], "targets": []},
     ]
     write_jsonl(file, rows)
-    found = find_occurrences(read_examples(str(file)), parse_words("die,as well"))
-    labels = [(form_of(each), each.label) for each in found.sample]
+    occurrences = find_occurrences(read_examples(str(file)), parse_words("die,as well"))
+    labels = [(form_of(occurrence), occurrence.label) for occurrence in occurrences.sample]
     assert labels == [("died", "die%2:30:00::"), ("die", None), ("as well", None)]
 
 
 def test_context_is_cut():
     words = [f"w{number}" for number in range(500)]
     words[300] = "die"
-    (each,) = find_occurrences(texts(" ".join(words)), parse_words("die")).sample
-    assert each.words[each.start : each.end] == ("die",)
-    assert len(each.words) == 2 * CONTEXT + 1 and each.start == CONTEXT
-    shown = each.shown.split()
+    (occurrence,) = find_occurrences(texts(" ".join(words)), parse_words("die")).sample
+    assert occurrence.words[occurrence.start : occurrence.end] == ("die",)
+    assert len(occurrence.words) == 2 * CONTEXT + 1 and occurrence.start == CONTEXT
+    shown = occurrence.shown.split()
     assert (shown[0], shown[-1]) == (f"w{300 - SHOWN}", f"w{300 + SHOWN}")
 
 
 def test_samples_are_drawn_evenly_and_the_same_for_a_seed():
     rows = texts(*(f"text {number} on a die" for number in range(100)))
-    found = find_occurrences(rows, parse_words("die"), limit=10)
-    assert len(found.sample) == 10 and found.counts == {"die": 100}
-    assert [o.id for o in found.sample] == sorted(o.id for o in found.sample)
-    assert found == find_occurrences(rows, parse_words("die"), limit=10)
+    occurrences = find_occurrences(rows, parse_words("die"), limit=10)
+    assert len(occurrences.sample) == 10 and occurrences.counts == {"die": 100}
+    assert [o.id for o in occurrences.sample] == sorted(o.id for o in occurrences.sample)
+    assert occurrences == find_occurrences(rows, parse_words("die"), limit=10)
     drawn = []
     for seed in range(100):
-        found = find_occurrences(rows, parse_words("die"), limit=10, seed=seed)
-        drawn += [occurrence.id for occurrence in found.sample]
+        occurrences = find_occurrences(rows, parse_words("die"), limit=10, seed=seed)
+        drawn += [occurrence.id for occurrence in occurrences.sample]
     counts = [sum(id // 10 == decile for id in drawn) for decile in range(10)]
-    assert 60 < min(counts) and max(counts) < 140  # 100 each, standard deviation 9
+    assert 60 < min(counts) and max(counts) < 140  # 100 occurrence, standard deviation 9
 
 
 def test_repeated_contexts_count_once():
-    found = find_occurrences(texts("a die", "a die", "die, die"), parse_words("die"))
-    assert (len(found.sample), found.num_repeated, found.num_texts) == (3, 1, 3)
+    occurrences = find_occurrences(texts("a die", "a die", "die, die"), parse_words("die"))
+    assert (len(occurrences.sample), occurrences.num_repeated, occurrences.num_texts) == (3, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,9 @@ def test_files(tmp_path: Path):
     file.write_text(json.dumps({"sentence": "a die", "sense": "x", "label": "y"}) + "\n")
     (row,) = read_examples(str(file), columns={"label": "sense"})
     assert row.label == "x"
-    found = find_occurrences(read_examples("examples/data/ner/test.conll"), parse_words("Jordan"))
-    assert {each.label for each in found.sample} >= {"PER", "LOC"}
+    occurrences = find_occurrences(
+        read_examples("examples/data/ner/test.conll"), parse_words("Jordan")
+    )
+    assert {occurrence.label for occurrence in occurrences.sample} >= {"PER", "LOC"}
     with pytest.raises(UserError, match="no such file"):
         list(read_examples(str(tmp_path / "none.txt")))

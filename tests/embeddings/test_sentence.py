@@ -203,11 +203,11 @@ def test_a_frozen_encoder_and_a_tokenizer_without_mask(place: Path, tmp_path: Pa
 def test_masked_views(place: Path, family: str) -> None:
     task, data = loaded(place, "mirror", "texts.txt", model=lab.checkpoint(family), mask_span=3)
     mask = task.tokenizer.tokenizer.mask_token_id
-    whole = task.encode(data.splits["train"]).sequences
+    sequences = task.encode(data.splits["train"]).sequences
     seen: set[tuple[int, ...]] = set()
     for seed in range(20):
-        views = task.sequences_of_epoch(whole, 1, seed)
-        assert [view.window for view in views] == [0, 1] * len(whole)
+        views = task.sequences_of_epoch(sequences, 1, seed)
+        assert [view.window for view in views] == [0, 1] * len(sequences)
         for one, other in zip(views[::2], views[1::2], strict=True):
             at = other.input_ids.index(mask)
             after = len(other.input_ids) - at - 1
@@ -217,9 +217,9 @@ def test_masked_views(place: Path, family: str) -> None:
             assert width == min(3, len(ids) - 3) and 1 <= at < len(other.input_ids) - 1
             assert other.target == one.target
             seen.add((one.example, at))
-    assert len(seen) > 2 * len(whole)  # the place of the span varies
+    assert len(seen) > 2 * len(sequences)  # the place of the span varies
     first, last = (
-        task.sequences_of_epoch(whole.take(np.array(rows)), 1, 5) for rows in ([0, 1], [1])
+        task.sequences_of_epoch(sequences.take(np.array(rows)), 1, 5) for rows in ([0, 1], [1])
     )
     assert first[2:][1].input_ids == last[1].input_ids  # whatever else is in the batch
     one = task.encode([TextExample(0, "a")]).sequences
@@ -238,8 +238,8 @@ def test_templates(place: Path) -> None:
     mask = task.tokenizer.tokenizer.mask_token_id
     for view in views:
         assert [view.input_ids[at] for at in view.word_starts[:1]] == [mask]
-    added, known = set(task.added_ids()), set(views.ids.values.tolist())
-    assert added <= known
+    added, read = set(task.added_ids()), set(views.ids.values.tolist())
+    assert added <= read
     long = task.encode([TextExample(0, "guitar " * 99), TextExample(1, "a [MASK] b")])
     assert long.num_cut == 1 and len(long[0][0].input_ids) == 40
     literal = long[1][0]
@@ -306,8 +306,8 @@ def test_sentence_transformers_has_the_same_vectors(trained: dict[str, Path], na
     assert model.max_seq_length == 40
     expected = model.encode(texts)
     embedder = Embedder(trained[name])
-    found = np.concatenate([each.vectors for each in embedder.encode(texts)])
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    vectors = np.concatenate([embedding.vectors for embedding in embedder.encode(texts)])
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
     assert embedder.num_cut == 1
 
 
@@ -319,23 +319,23 @@ def test_transformers_has_the_same_vectors(trained: dict[str, Path]) -> None:
         hidden = model(**padded).last_hidden_state
     mask = padded["attention_mask"][..., None]
     expected = (hidden * mask).sum(1) / mask.sum(1)
-    found = np.concatenate([each.vectors for each in Embedder(folder).encode(TEXTS)])
-    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
+    vectors = np.concatenate([embedding.vectors for embedding in Embedder(folder).encode(TEXTS)])
+    np.testing.assert_allclose(vectors, expected.numpy(), rtol=0, atol=1e-5)
 
 
 def test_embedder_with_another_pooling_layer_or_unit(trained: dict[str, Path]) -> None:
     folder = trained["cls"]
-    own, mean, layer = (
+    pooled, mean, layer = (
         next(Embedder(folder, **options).encode(TEXTS[:1])).vectors
         for options in ({}, {"pooling": "mean"}, {"layers": [0]})
     )
-    assert np.linalg.norm(own) == pytest.approx(1.0, abs=1e-5)
-    assert not np.allclose(own, mean) and not np.allclose(mean, layer)
+    assert np.linalg.norm(pooled) == pytest.approx(1.0, abs=1e-5)
+    assert not np.allclose(pooled, mean) and not np.allclose(mean, layer)
     (words,) = Embedder(folder, unit="word").encode(TEXTS[:1])
     assert len(words.vectors) == len(TEXTS[0].split())
-    given = next(Embedder(trained["prompt"]).encode([TEXTS[0].split()]))  # words of a text
+    words = next(Embedder(trained["prompt"]).encode([TEXTS[0].split()]))  # words of a text
     text = next(Embedder(trained["prompt"]).encode([TEXTS[0]]))
-    np.testing.assert_allclose(given.vectors, text.vectors, atol=1e-5)
+    np.testing.assert_allclose(words.vectors, text.vectors, atol=1e-5)
 
 
 def test_predictions(trained: dict[str, Path]) -> None:

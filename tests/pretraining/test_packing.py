@@ -49,10 +49,10 @@ def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None
     every_line = [line for text in DOCUMENTS for line in text.split("\n")]
     number = sum(map(len, subwords.text_subwords(every_line)))
     assert counts.subwords == number == counts.frequency.sum()
-    whole = {line for block in blocks for line in block.text.split("\n")}
+    kept = {line for block in blocks for line in block.text.split("\n")}
     long = [line for line in LINES if len(subwords.text_subwords([line])[0]) > room]
     assert counts.cut == len(long)
-    assert whole >= set(LINES) - set(long), "lines that fit are not cut"
+    assert kept >= set(LINES) - set(long), "lines that fit are not cut"
 
 
 @pytest.mark.parametrize(
@@ -71,38 +71,38 @@ def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_pa
         "a  b\r",
     ]
     (tmp_path / "train.txt").write_text("\n\n".join(texts), encoding="utf-8", newline="")
-    given = {"model": lab.checkpoint(family), "data": tmp_path / "train.txt", "validation": "none"}
+    paths = {"model": lab.checkpoint(family), "data": tmp_path / "train.txt", "validation": "none"}
     settings = {"packing": packing, "nsp": nsp, "max_length": 64 if nsp else 24}
-    task, loaded = lab.load(lab.config("pretrain", **given, **settings))
+    task, loaded = lab.load(lab.config("pretrain", **paths, **settings))
     blocks = loaded.splits["train"]
     assert all(block.subwords is not None for block in blocks)
     filling = MaskFilling(task.state, task.tokenizer)
-    found, expected = (each._sequences(blocks)[0] for each in (task, filling))
-    assert [[replace(own, target=None) for own in each] for each in found] == expected
+    packed, expected = (reader._sequences(blocks)[0] for reader in (task, filling))
+    assert [[replace(row, target=None) for row in rows] for rows in packed] == expected
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subwords = tokenizer(family)
-    given = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
-    expected, counts = pack_documents(given, subwords, 20, "doc-sentences")
+    texts = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
+    expected, counts = pack_documents(texts, subwords, 20, "doc-sentences")
     keep_on_disk(monkeypatch)
-    stored = collected(given)
+    stored = collected(texts)
     assert stored.is_large
-    blocks, others = pack_documents(stored, subwords, 20, "doc-sentences")
+    blocks, counted = pack_documents(stored, subwords, 20, "doc-sentences")
     assert list(blocks) == expected
     assert [block.subwords for block in blocks] == [block.subwords for block in expected]
-    assert (others.frequency == counts.frequency).all()
+    assert (counted.frequency == counts.frequency).all()
     names = [field.name for field in fields(counts) if field.name != "frequency"]
-    assert [getattr(others, name) for name in names] == [getattr(counts, name) for name in names]
+    assert [getattr(counted, name) for name in names] == [getattr(counts, name) for name in names]
 
 
 def test_documents_end_blocks_or_are_separated() -> None:
     subwords = tokenizer("bert")
-    own, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "doc-sentences")
+    by_document, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "doc-sentences")
     full, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "full-sentences")
-    assert len(full) < len(own)
-    assert not any("" in block.text.split("\n") for block in own)
+    assert len(full) < len(by_document)
+    assert not any("" in block.text.split("\n") for block in by_document)
     assert any("" in block.text.split("\n") for block in full)
     sources = [TextExample(0, LINES[0], key="en"), TextExample(1, LINES[1], key="de")]
     blocks, _ = pack_documents(sources, subwords, 64, "full-sentences")
@@ -117,7 +117,7 @@ def test_long_lines(family: str, text: str) -> None:
     """Also a line that is one word, without spaces, or far over the limit."""
     subwords = tokenizer(family)
     blocks, counts = pack_documents(documents([text]), subwords, 20, "doc-sentences")
-    sizes = [len(each) for each in subwords.text_subwords([block.text for block in blocks])]
+    sizes = [len(ids) for ids in subwords.text_subwords([block.text for block in blocks])]
     assert max(sizes) <= 18
     assert "".join(block.text for block in blocks).rstrip() == text.rstrip()
     assert counts.cut == (max(sizes) > 0 and len(blocks) > 1)

@@ -59,16 +59,16 @@ def test_learns_and_scores(run: Path) -> None:
 
 
 def test_analysis_comparison_and_report(run: Path) -> None:
-    found = analyze(str(run))
+    analysis = analyze(str(run))
     metrics = json.loads((run / "metrics.json").read_text())
-    assert found.scores == pytest.approx(metrics["test"], abs=1e-4)
+    assert analysis.scores == pytest.approx(metrics["test"], abs=1e-4)
     for table in ("read as", "in training text"):
-        rows = found.tables[table]
+        rows = analysis.tables[table]
         assert sum(row["subwords"] for row in rows) == sum(
             len(json.loads(line)["gold"]) for line in (run / "predictions.test.jsonl").open()
         )
-    by_kind = {row["read as"]: row["accuracy"] for row in found.tables["read as"]}
-    assert by_kind["kept"] > by_kind["random"], "a kept subword can be read off"
+    by_replacement = {row["read as"]: row["accuracy"] for row in analysis.tables["read as"]}
+    assert by_replacement["kept"] > by_replacement["random"], "a kept subword can be read off"
     compared = compare_systems(str(run), str(run), options=ComparisonOptions(metric="mlm_loss"))
     assert compared.result.difference.value == 0
     (run / "environment.json").write_text("{}")
@@ -82,16 +82,18 @@ def test_analysis_comparison_and_report(run: Path) -> None:
 def test_fills_masks(run: Path) -> None:
     model = Predictor(run)
     text = "Ana saw the [MASK] river near [MASK] and the old house ."
-    (found,) = model.predict([text])
-    masks = found.to_dict()["masks"]
+    (prediction,) = model.predict([text])
+    masks = prediction.to_dict()["masks"]
     assert len(masks) == 2 and all(len(best) == 5 for best in masks)
     scores = [best["score"] for best in masks[0]]
     assert scores == sorted(scores, reverse=True) and sum(scores) <= 1
     plain = pipeline("fill-mask", str(run / "best"), top_k=5)(text)
-    for own, other in zip(masks, plain, strict=True):
-        assert [each["subword"] for each in own] == [each["token_str"] for each in other]
-        assert [each["score"] for each in own] == pytest.approx(
-            [each["score"] for each in other], abs=1e-5
+    for best, other in zip(masks, plain, strict=True):
+        assert [candidate["subword"] for candidate in best] == [
+            candidate["token_str"] for candidate in other
+        ]
+        assert [candidate["score"] for candidate in best] == pytest.approx(
+            [candidate["score"] for candidate in other], abs=1e-5
         )
     long = f"{'Ana saw the river . ' * 30}[MASK] {'Ana saw the river . ' * 30}[MASK]"
     assert len(model.predict([long])[0].to_dict()["masks"]) == 2, "in several windows"
@@ -138,13 +140,15 @@ def test_sources_are_sampled_by_the_exponent(tmp_path: Path) -> None:
     data = f"en={tmp_path}/en,de={tmp_path}/de"
     sizes = {}
     for alpha in (0.0, 0.3, 1.0):
-        _, found = lab.load(config_of(data=data, alpha=alpha))
-        sizes[alpha] = len(found.splits["train"])
-        assert [example.id for example in found.splits["train"]] == list(range(sizes[alpha]))
-        assert {example.key for example in found.splits["train"]} == {None}
+        _, data_of_alpha = lab.load(config_of(data=data, alpha=alpha))
+        sizes[alpha] = len(data_of_alpha.splits["train"])
+        assert [example.id for example in data_of_alpha.splits["train"]] == list(
+            range(sizes[alpha])
+        )
+        assert {example.key for example in data_of_alpha.splits["train"]} == {None}
     assert sizes[0.0] > sizes[0.3] > sizes[1.0], "1 repeats nothing"
-    _, found = lab.load(config_of(data=data, alpha=0.0))
-    texts = [example.text for example in found.splits["train"]]
+    _, data_of_alpha = lab.load(config_of(data=data, alpha=0.0))
+    texts = [example.text for example in data_of_alpha.splits["train"]]
     half = len(texts) // 2
     assert len(set(texts[:half])) > 2 * len(set(texts[half:])), "both have the same share"
 
@@ -177,9 +181,9 @@ def test_a_new_encoder(tmp_path: Path) -> None:
 def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Path) -> None:
     task, _ = lab.load(lab.config("classify", model=None, init_from=run))
     saved = MaskedLanguageModel.from_pretrained(str(run / "best"), new_head=False)
-    own = task.model().encoder.model.state_dict()
+    weights = task.model().encoder.model.state_dict()
     for name, value in saved.encoder.model.state_dict().items():
-        torch.testing.assert_close(own[name], value, rtol=0, atol=0)
+        torch.testing.assert_close(weights[name], value, rtol=0, atol=0)
     further, again = lab.load(config_of(model=None, init_from=str(run)))
     assert f"encoder and masked language model from {run}" in again.notes
     for name, value in further.model().state_dict().items():
@@ -236,14 +240,16 @@ def test_further_objectives(tmp_path: Path) -> None:
         assert any(note.startswith(start) for note in result.notes), start
     assert analyze(str(result.folder)).scores == pytest.approx(result.metrics["test"], abs=1e-4)
     best = str(result.folder / "best")
-    plain, found = BertForPreTraining.from_pretrained(best, output_loading_info=True)
-    assert not found["missing_keys"] and not found["unexpected_keys"]
-    _, found = AutoModelForMaskedLM.from_pretrained(best, output_loading_info=True)
-    assert not found["missing_keys"]
+    plain, report = BertForPreTraining.from_pretrained(best, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    _, report = AutoModelForMaskedLM.from_pretrained(best, output_loading_info=True)
+    assert not report["missing_keys"]
     text = "Ana saw the [MASK] river ."
-    own = Predictor(result.folder).predict([text])[0].to_dict()["masks"][0]
+    best_subwords = Predictor(result.folder).predict([text])[0].to_dict()["masks"][0]
     other = pipeline("fill-mask", best, top_k=5)(text)
-    assert [each["subword"] for each in own] == [each["token_str"] for each in other]
+    assert [candidate["subword"] for candidate in best_subwords] == [
+        candidate["token_str"] for candidate in other
+    ]
     rows = read_jsonl(result.folder / "predictions.test.jsonl")
     for sequence, row in zip(encoded["test"], rows, strict=True):
         inputs = {

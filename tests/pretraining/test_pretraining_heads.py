@@ -90,11 +90,11 @@ def test_the_boundary_loss_by_hand(family: str, most_logits: int, monkeypatch) -
     plain = masked_lm.MaskedLanguageModel(model)(batch)
     torch.testing.assert_close(scores.loss, plain.loss, rtol=0, atol=1e-12)
     weights = list(head.parameters())
-    own, by_loops = (
+    gradients, by_loops = (
         torch.autograd.grad(loss.sum(), weights, allow_unused=True)
         for loss in (scores.boundary, expected)
     )
-    for one, other in zip(own, by_loops, strict=True):
+    for one, other in zip(gradients, by_loops, strict=True):
         if other is not None:
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
     assert head.boundary.position.weight.shape == (MOST_TARGETS, POSITION_WIDTH)
@@ -129,8 +129,8 @@ def test_next_sentence_prediction_equals_that_of_transformers(family: str) -> No
     ]
     chosen = {"position": torch.tensor([1, 7]), "token": torch.tensor([6, 9])}
     ids = [row.tolist() for row in batch_of().input_ids.split(batch_of().lengths)]
-    made = [TokenSequence(n, *each) for n, each in enumerate(zip(ids, segments, strict=True))]
-    batch = pack(made, chosen)
+    sequences = [TokenSequence(n, *row) for n, row in enumerate(zip(ids, segments, strict=True))]
+    batch = pack(sequences, chosen)
     scores = head(batch)
     rows = zip(ids, segments, strict=True)
     outputs = [

@@ -13,7 +13,7 @@ from tests.tiny import model, tokenizer
 VOCABULARY = {
     "a.txt --size 0": "--size must be from 1 to 10,000,000, not 0",
     f"a.txt --size {10**30}": "--size must be from 1 to 10,000,000",
-    "a.txt --size 5": "--size 5 has no room for 5 special tokens and 256 bytes",
+    "a.txt --size 5": "--size 5 has no room for the special tokens",
     "a.txt --alpha 2": "--alpha must be from 0 to 1",
     "a.txt --out bert": "--out bert exists: name another folder",
     "a.txt --vectors a.vec a.vec": "--vectors need --for MODEL and --init simil",
@@ -37,10 +37,10 @@ PERPLEXITY = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("refused")
-    (made / "bert").symlink_to(checkpoint())
-    model("bert").save_pretrained(made / "encoder")
-    tokenizer("bert").save_pretrained(made / "encoder")
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / "bert").symlink_to(checkpoint())
+    model("bert").save_pretrained(folder / "encoder")
+    tokenizer("bert").save_pretrained(folder / "encoder")
     texts = {
         "a.txt": "the old house\n",
         "empty.txt": "",
@@ -48,15 +48,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "b.vec": "the 1 0 1\n",
     }
     for name, text in texts.items():
-        (made / name).write_text(text, "utf-8")
-    return made
+        (folder / name).write_text(text, "utf-8")
+    return folder
 
 
 @pytest.mark.parametrize(
     ("command", "typed", "said"),
     [
-        *(("vocabulary", *each) for each in VOCABULARY.items()),
-        *(("perplexity", *each) for each in PERPLEXITY.items()),
+        *(("vocabulary", *row) for row in VOCABULARY.items()),
+        *(("perplexity", *row) for row in PERPLEXITY.items()),
     ],
 )
 def test_refused(

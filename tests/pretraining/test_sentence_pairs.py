@@ -19,9 +19,9 @@ def blocks(documents: list[list[list[int]]], seed: int = 0) -> FlatSequences:
     """Blocks of documents, given by the numbers of subwords of the lines of each block. The
     subword ids of a line are those of no other line: 100 * line + place."""
     rng = np.random.default_rng(seed)
-    made, line = [], 0
-    for document, own in enumerate(documents):
-        for sizes in own:
+    sequences, line = [], 0
+    for document, sizes_of_blocks in enumerate(documents):
+        for sizes in sizes_of_blocks:
             text, starts, lines = [], [0], [0]
             for size in sizes:
                 line += 1
@@ -30,8 +30,8 @@ def blocks(documents: list[list[list[int]]], seed: int = 0) -> FlatSequences:
                     starts.append(min(len(text), starts[-1] + int(rng.choice([1, 1, 2]))))
                 lines.append(len(starts) - 1)
             target = {"text": text, "starts": starts, "lines": lines, "document": [document]}
-            made.append(TokenSequence(len(made), [CLS, *text, SEP], None, [], 0, target))
-    return FlatSequences.of(made)
+            sequences.append(TokenSequence(len(sequences), [CLS, *text, SEP], None, [], 0, target))
+    return FlatSequences.of(sequences)
 
 
 def parts(pair: TokenSequence) -> tuple[list[int], list[int]]:
@@ -49,26 +49,26 @@ def parts(pair: TokenSequence) -> tuple[list[int], list[int]]:
 def test_half_of_the_pairs_are_adjacent_the_others_from_another_document() -> None:
     rng = np.random.default_rng(1)
     documents = [[rng.integers(3, 9, 6).tolist() for _ in range(4)] for _ in range(20)]
-    given = blocks(documents)
+    packed = blocks(documents)
     document_of_line = [0]
-    for number, own in enumerate(documents):
-        document_of_line += [number] * sum(map(len, own))
+    for number, sizes_of_blocks in enumerate(documents):
+        document_of_line += [number] * sum(map(len, sizes_of_blocks))
     shares, lengths = [], {0: [], 1: []}
     for epoch in range(25):
-        pairs = RULE.apply(given, np.arange(len(given)), seed=3, epoch=epoch)
+        pairs = RULE.apply(packed, np.arange(len(packed)), seed=3, epoch=epoch)
         for row, pair in enumerate(pairs):
             first, second = parts(pair)
-            text = list(given[row].target["text"])
+            text = list(packed[row].target["text"])
             assert first == text[: len(first)]
-            whole = len(first) == len(text) or text[len(first)] % 100 == 0
-            assert whole and second[0] % 100 == 0, "parts begin and end with lines"
-            own = document_of_line[first[0] // 100]
-            others = {document_of_line[id // 100] for id in second}
+            complete = len(first) == len(text) or text[len(first)] % 100 == 0
+            assert complete and second[0] % 100 == 0, "parts begin and end with lines"
+            first_document = document_of_line[first[0] // 100]
+            other_documents = {document_of_line[id // 100] for id in second}
             (label,) = pair.target["next"]
             if label == 0:
                 assert first + second == text
             else:
-                assert len(others) == 1 and others != {own}
+                assert len(other_documents) == 1 and other_documents != {first_document}
                 numbers = sorted({id // 100 for id in second})
                 assert numbers == list(range(numbers[0], numbers[-1] + 1)), "lines in order"
             shares.append(label == 0)
@@ -78,40 +78,42 @@ def test_half_of_the_pairs_are_adjacent_the_others_from_another_document() -> No
 
 
 def test_pairs_depend_on_seed_epoch_and_sequence_alone() -> None:
-    given = blocks([[[4, 5, 6], [5, 5]], [[3, 8, 3, 3]], [[7, 7]], [[5], [6, 2]]])
-    whole = RULE.apply(given, np.arange(6), 1, 2)
-    some = RULE.apply(given, np.array([4, 1]), 1, 2)
-    assert [some[0], some[1]] == [whole[4], whole[1]]
-    scoring = RULE.apply(given, np.arange(6))
-    again = RULE.apply(RULE.apply(whole, np.arange(6), 7, 0), np.arange(6))
+    packed = blocks([[[4, 5, 6], [5, 5]], [[3, 8, 3, 3]], [[7, 7]], [[5], [6, 2]]])
+    pairs = RULE.apply(packed, np.arange(6), 1, 2)
+    selected = RULE.apply(packed, np.array([4, 1]), 1, 2)
+    assert [selected[0], selected[1]] == [pairs[4], pairs[1]]
+    scoring = RULE.apply(packed, np.arange(6))
+    again = RULE.apply(RULE.apply(pairs, np.arange(6), 7, 0), np.arange(6))
     assert list(again) == list(scoring), "pairs of pairs are pairs of the blocks"
-    others = [list(RULE.apply(given, np.arange(6), *key)) for key in ((1, 3), (2, 2))]
-    assert all(other != list(whole) for other in others)
+    other_epochs = [list(RULE.apply(packed, np.arange(6), *key)) for key in ((1, 3), (2, 2))]
+    assert all(other != list(pairs) for other in other_epochs)
 
 
 @pytest.mark.parametrize("size", [1, 5, 30, 40])
 def test_documents_of_one_line(size: int) -> None:
     """The second text is always random; where both do not fit, both are cut between words."""
-    given = blocks([[[size]] for _ in range(6)])
+    packed = blocks([[[size]] for _ in range(6)])
     for epoch in range(5):
-        pairs = RULE.apply(given, np.arange(6), 1, epoch)
+        pairs = RULE.apply(packed, np.arange(6), 1, epoch)
         for row, pair in enumerate(pairs):
             first, second = parts(pair)
             assert pair.target["next"] == [1] and first[0] // 100 == row + 1 != second[0] // 100
             assert min(len(first), len(second)) >= min(size, 18)
-            starts = given[row].target["starts"]
+            starts = packed[row].target["starts"]
             assert len(first) in starts
 
 
 def test_a_word_longer_than_the_room_is_cut() -> None:
     target = {"text": list(range(100, 140)), "starts": [0, 40], "lines": [0, 1]}
-    made = [TokenSequence(n, [CLS, SEP], None, [], 0, {**target, "document": [n]}) for n in (0, 1)]
-    for pair in RULE.apply(FlatSequences.of(made), np.arange(2), 1, 0):
+    sequences = [
+        TokenSequence(n, [CLS, SEP], None, [], 0, {**target, "document": [n]}) for n in (0, 1)
+    ]
+    for pair in RULE.apply(FlatSequences.of(sequences), np.arange(2), 1, 0):
         assert [len(part) for part in parts(pair)] == [20, 20]
 
 
 def test_one_document_has_nearly_all_of_the_text() -> None:
-    given = blocks([[[9, 9, 9]] * 1000, [[4, 4]]])
-    found = RULE.apply(given, np.arange(40), 1, 0)
-    random = [parts(pair)[1] for pair in found if pair.target["next"] == [1]]
+    packed = blocks([[[9, 9, 9]] * 1000, [[4, 4]]])
+    pairs = RULE.apply(packed, np.arange(40), 1, 0)
+    random = [parts(pair)[1] for pair in pairs if pair.target["next"] == [1]]
     assert len(random) > 5 and all(second[0] // 100 > 3000 for second in random)
