@@ -171,7 +171,6 @@ def _target(item: Any, num_words: int, id: str, document: str | None, where: str
             f"{where}: pos {pos!r} of {lemma!r} must be one of {', '.join(DATA_FILES)}."
         )
     senses = values.get("senses") or []
-    senses = [senses] if isinstance(senses, str) else senses
     if not conforms(senses, list[str]) or not all(senses):
         raise DataError(f"{where}: senses must be a list of sense keys, not {senses!r:.60}.")
     key = str(values.get("id") or id)
@@ -277,25 +276,21 @@ def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> tuple[st
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+    def row(sums: np.ndarray) -> dict[str, Any]:
+        rates = {rate: float(RATES[rate](sums)) for rate in ("precision", "recall", "f1")}
+        return {"targets": int(sums[2]), **rates}
+
     names = [target.pos for target in tables.examples]
-    order, counts = sorted({*names} - {""}), item_counts(tables)
-    if not names:
-        return {}
     grouping = Grouping(
         example=tables.items.example,
         names=names,
-        counts=counts,
-        order=order,
-        row=_rates,
+        counts=item_counts(tables),
+        order=sorted({*names} - {""}),
+        row=row,
         score="f1",
         value=f1,
     )
     return {"pos": grouping}
-
-
-def _rates(sums: np.ndarray) -> dict[str, Any]:
-    rates = {rate: float(RATES[rate](sums)) for rate in ("precision", "recall", "f1")}
-    return {"targets": int(sums[2]), **rates}
 
 
 SENSES = PredictionType(

@@ -253,9 +253,12 @@ def embedding_map(
             (WECHSEL): then only special tokens, and subwords without vectors, are copied.
     """
     shape = len(new.tokenizer), len(old.tokenizer)
-    pairs, special = overlap(old, new), {*new.tokenizer.all_special_ids}
-    copies = _copies(pairs, shape)
-    special_copies = _copies({id: pairs[id] for id in pairs if id in special}, shape)
+    pairs = overlap(old, new)
+    new_ids, old_ids = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2).T
+    copies = sparse.coo_array((np.ones(len(new_ids)), (new_ids, old_ids)), shape).tocsr()
+    is_special = np.isin(np.arange(shape[0]), new.tokenizer.all_special_ids)
+    special_copies = sparse.diags_array(is_special.astype(float)) @ copies
+    special_copies.eliminate_zeros()
     if init == "mean":
         return EmbeddingMap(special_copies, 0.0)
     layers = [copies]
@@ -270,11 +273,6 @@ def embedding_map(
         weights = (weights + sparse.diags_array(empty.astype(float)) @ layer).tocsr()
         weights.eliminate_zeros()
     return EmbeddingMap(weights, 1.0)
-
-
-def _copies(pairs: dict[int, int], shape: tuple[int, int]) -> Any:
-    new, old = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2).T
-    return sparse.coo_array((np.ones(len(new)), (new, old)), shape).tocsr()
 
 
 def focus_weights(vectors: Array, copies: Any) -> Any:
@@ -360,7 +358,10 @@ def with_vocabulary(
             f"new vocabulary pads with {pad}."
         )
     model: Any = None
-    if type(config) in AutoModelForMaskedLM._model_mapping or getattr(config, "auto_map", None):
+    has_head = type(config) in AutoModelForMaskedLM._model_mapping
+    if config.model_type == "mobilebert":  # a part of its output matrix is not in its output layer
+        has_head = False
+    if has_head or getattr(config, "auto_map", None):
         with contextlib.suppress(MissingHead):
             model = load_weights(AutoModelForMaskedLM, name, config, new_head=False, **options)
     model = load_weights(AutoModel, name, config, **options) if model is None else model

@@ -1,4 +1,4 @@
-"""What the commands of the extension refuse, in one line each, before they write anything."""
+"""What the commands of the extensions refuse, in one line each, before they write anything."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import laboratory as lab
+from tests import tiny
 from tests.command import run
 
 EXAMPLES = Path("examples/data").absolute()
@@ -21,6 +22,13 @@ FILES = {
     "SENSES": EXAMPLES / "senses",
     "NLI": EXAMPLES / "nli",
     "SINGLE": EXAMPLES / "sentiment",
+    "TEST": f"test={EXAMPLES / 'senses' / 'test.jsonl'}",
+}
+SMALL = {
+    "a.txt": "the old house\n",
+    "empty.txt": "",
+    "a.vec": "the 1 0\n",
+    "b.vec": "the 1 0 1\n",
 }
 REFUSED = {
     "embed MODEL": {
@@ -68,7 +76,42 @@ REFUSED = {
         "--data TEXTS": "tokens must be a list of words",
         "--data TEST": "no train split (found: test)",
     },
+    "vocabulary": {
+        "a.txt --out new --size 0": "--size must be from 1 to 10,000,000, not 0",
+        f"a.txt --out new --size {10**30}": "--size must be from 1 to 10,000,000",
+        "a.txt --out new --size 5": "--size 5 has no room for the special tokens",
+        "a.txt --out new --alpha 2": "--alpha must be from 0 to 1",
+        "a.txt --out MODEL": "exists: name another folder",
+        "a.txt --out new --vectors a.vec a.vec": "--vectors need --for MODEL and --init simil",
+        "empty.txt --out new": "there is no text in it",
+        "none.txt --out new": "no such file or folder",
+    },
+    "vocabulary a.txt --out new --size 420 --for MODEL": {
+        "--vectors a.vec": "--vectors needs two files",
+        "--vectors a.vec b.vec": "--vectors have 2 and 3 dimensions",
+        "--vectors a.vec no.vec": "--vectors no.vec: no such file",
+    },
+    "perplexity MODEL": {
+        "": "--text or --file",
+        "--text a --method words": "--method must be one of token, word, not 'words'",
+        "--text a --pairs": "--pairs compares two texts, not 1",
+        "--text a --resamples 0": "--resamples must be",
+        "--file a.txt --seed -1": "--seed -1: must be from 0 to 4294967295",
+        "--text a --out a.txt": "a.txt",
+        "--file empty.txt": "there is no text in it",
+    },
+    "perplexity ENCODER": {
+        "--text a": "has no trained masked-LM head, so its probabilities mean nothing",
+    },
 }
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder")
+    tiny.model("bert").save_pretrained(folder)
+    tiny.tokenizer("bert").save_pretrained(folder)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -76,12 +119,11 @@ REFUSED = {
     [(f"{name} {more}", said) for name, rows in REFUSED.items() for more, said in rows.items()],
 )
 def test_refusals(
-    command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, message: str, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    known = {name: str(path) for name, path in FILES.items()} | {
-        "MODEL": str(lab.checkpoint()),
-        "TEST": f"test={FILES['SENSES'] / 'test.jsonl'}",
-    }
-    run(*(known.get(word, word) for word in shlex.split(command))).refused(message)
-    assert not list(tmp_path.iterdir())
+    for name, text in SMALL.items():
+        Path(name).write_text(text, "utf-8")
+    paths = FILES | {"MODEL": lab.checkpoint(), "ENCODER": encoder}
+    run(*(paths.get(word, word) for word in shlex.split(command))).refused(message)
+    assert {path.name for path in tmp_path.iterdir()} == {*SMALL}
