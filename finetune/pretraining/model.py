@@ -104,7 +104,6 @@ class PretrainingModel(MaskedLanguageModel):
         cls,
         name: str,
         *,
-        batching: Batching = "auto",
         new_head: bool = True,
         boundary: bool = False,
         nsp: bool = False,
@@ -114,7 +113,7 @@ class PretrainingModel(MaskedLanguageModel):
         config = load_config(name, **options)
         auto_class = _class(name, config, nsp)
         model = load_weights(auto_class, name, config, new_head=new_head, **options)
-        head = cls(model, batching, boundary=boundary)
+        head = cls(model, boundary=boundary)
         if head.boundary is not None:
             path = local_model(name, options.get("revision")) / BOUNDARY_FILE
             load_module(head.boundary, path, new=new_head)
@@ -122,11 +121,11 @@ class PretrainingModel(MaskedLanguageModel):
 
     @classmethod
     def from_config(
-        cls, config: Any, *, batching: Batching = "auto", boundary: bool = False, nsp: bool = False
+        cls, config: Any, *, boundary: bool = False, nsp: bool = False
     ) -> PretrainingModel:
         """Make a model with random weights."""
         model = _class(config.model_type, config, nsp).from_config(config)
-        return cls(model, batching, boundary=boundary)
+        return cls(model, boundary=boundary)
 
     def forward(self, batch: Batch) -> PretrainingScores | Tensor:  # type: ignore[override]
         """Compute the scores of the targets of a batch, or logits if the targets have no tokens."""

@@ -27,7 +27,6 @@ from finetune.data.word_splitting import split_words
 from finetune.evaluation.metrics import mean
 from finetune.evaluation.significance import Counts, estimate
 from finetune.inference.loop import chunks, forward_passes
-from finetune.models.encoder import Batching
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import MissingHead
 from finetune.preprocessing.batching import pack
@@ -88,7 +87,6 @@ class TextScorer:
         model: Hub id, short name or folder of a masked language model, or of a run of ``pretrain``.
         method: ``token`` or ``word``.
         max_length: Tokens of the longest sequence; by default the model's limit, at most 512.
-        batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
         max_tokens: Tokens of a forward pass; changes memory and speed only.
         options: ``revision`` and ``trust_remote_code`` of the model.
 
@@ -108,7 +106,6 @@ class TextScorer:
         *,
         method: ScoringMethod = "token",
         max_length: int | None = None,
-        batching: Batching = "auto",
         max_tokens: int | None = None,
         **options: Any,
     ) -> None:
@@ -118,9 +115,7 @@ class TextScorer:
         name = str(find_saved_model(str(model), options.get("revision")) or model)
         self.device = make_accelerator().device
         try:
-            self.model = MaskedLanguageModel.from_pretrained(
-                name, batching=batching, new_head=False, **options
-            )
+            self.model = MaskedLanguageModel.from_pretrained(name, new_head=False, **options)
         except MissingHead as error:
             raise UserError(
                 f"model {str(model)!r} has no trained masked-LM head, so its probabilities mean "
@@ -215,11 +210,9 @@ def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:
 
 def score_texts(command: Perplexity) -> None:
     """Score all texts, write a line for each, and print the measures of the corpus."""
-    rows: list[TextExample]
-    if command.text and command.pairs:
-        rows = [TextExample(0, command.text[0], command.text[1], where="--text")]
-    elif command.text:
-        rows = [TextExample(index, text) for index, text in enumerate(command.text)]
+    if command.text:
+        texts = [command.text] if command.pairs else [(text,) for text in command.text]
+        rows = [TextExample(index, *of_row) for index, of_row in enumerate(texts)]
     else:
         columns, pair = column_map(command.columns), command.pairs or None
         options: dict[str, Any] = {"columns": columns, "pair": pair, "encoding": command.encoding}
@@ -227,10 +220,10 @@ def score_texts(command: Perplexity) -> None:
     if not rows:
         raise UserError(f"--file {command.file}: there is no text in it.")
     scorer = TextScorer(command.model, method=command.method, **command.encoder.keywords())
-    texts, scores = [text for row in rows for text in row.texts()], list[TextScore]()
+    scores = list[TextScore]()
     with Reporter(quiet=command.format != "table") as reporter:
-        reporter.start("scoring", len(texts), unit="text")
-        for score in scorer.score(texts):
+        reporter.start("scoring", sum(len(row.texts()) for row in rows), unit="text")
+        for score in scorer.score(text for row in rows for text in row.texts()):
             scores.append(score)
             reporter.update(len(scores))
     by_row = iter(scores)

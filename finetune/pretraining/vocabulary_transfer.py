@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,6 +20,7 @@ import torch
 from scipy import sparse
 from scipy.special import softmax
 from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
 from tokenizers import decoders
@@ -119,7 +120,8 @@ class WordVectors(NamedTuple):
             if number == 1 and numbers.isdecimal():
                 continue
             try:
-                row = np.array([np.float32(value) for value in numbers.split()])
+                with np.errstate(over="ignore"):  # becomes infinite
+                    row = np.array(numbers.split()).astype(np.float32)
             except ValueError:
                 row = np.empty(0)
             if not len(row) or not np.isfinite(row).all() or len(row) != len((rows or [row])[0]):
@@ -284,8 +286,15 @@ def focus_weights(vectors: Array, copies: Any) -> Any:
         vectors: Static vectors of the new vocabulary [V, width]; zeros where unknown.
         copies: 1 for each new and old subword that are the same [V, V_old].
     """
-    overlaps = np.diff(copies.indptr)[:, None] > 0
-    return _similarity_weights(vectors * ~overlaps, vectors * overlaps, sparsemax) @ copies
+    overlaps, known = np.diff(copies.indptr) > 0, vectors.any(axis=1)
+    rows, anchors = np.flatnonzero(known & ~overlaps), np.flatnonzero(known & overlaps)
+    weights = sparse.csr_array((len(vectors), len(vectors)))
+    for start in range(0, len(rows) if len(anchors) else 0, _ROWS):
+        chunk = rows[start : start + _ROWS]
+        part = sparse.coo_array(sparsemax(cosine_similarity(vectors[chunk], vectors[anchors])))
+        row, column = part.coords
+        weights += sparse.coo_array((part.data, (chunk[row], anchors[column])), weights.shape)
+    return weights @ copies
 
 
 def wechsel_weights(new: Array, old: Array) -> Any:
@@ -298,27 +307,14 @@ def wechsel_weights(new: Array, old: Array) -> Any:
         new: Static vectors of the new subwords [V, width]; zeros where unknown.
         old: Those of the old subwords, in the same space [V_old, width].
     """
-
-    def softmax_of_nearest(cosines: Array) -> Array:
-        count = min(NEIGHBORS, cosines.shape[1])
-        nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
-        weights = softmax(np.take_along_axis(cosines, nearest, axis=1) / TEMPERATURE, axis=1)
-        spread = np.zeros_like(cosines)
-        np.put_along_axis(spread, nearest, weights, axis=1)
-        return spread
-
-    return _similarity_weights(new, old, softmax_of_nearest)
-
-
-def _similarity_weights(new: Array, old: Array, weigh: Callable[[Array], Array]) -> Any:
     rows, columns = (np.flatnonzero(vectors.any(axis=1)) for vectors in (new, old))
-    weights = sparse.csr_array((len(new), len(old)))
-    for start in range(0, len(rows) if len(columns) else 0, _ROWS):
-        chunk = rows[start : start + _ROWS]
-        part = sparse.coo_array(weigh(cosine_similarity(new[chunk], old[columns])))
-        row, column = part.coords
-        weights += sparse.coo_array((part.data, (chunk[row], columns[column])), weights.shape)
-    return weights
+    if not (len(rows) and len(columns)):
+        return sparse.csr_array((len(new), len(old)))
+    search = NearestNeighbors(n_neighbors=min(NEIGHBORS, len(columns)), metric="cosine")
+    distances, nearest = search.fit(old[columns]).kneighbors(new[rows])
+    weights = softmax(-distances / TEMPERATURE, axis=1)
+    pairs = np.repeat(rows, nearest.shape[1]), columns[nearest.ravel()]
+    return sparse.coo_array((weights.ravel(), pairs), (len(new), len(old))).tocsr()
 
 
 def sparsemax(scores: Array) -> Array:

@@ -88,8 +88,8 @@ def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
     ],
 )
 def test_gradient_of_plain_transformers(tmp_path: Path, family: str, batching: str) -> None:
-    task, sequences = prepared(tmp_path, family, batching=batching)
-    head = task.model().double().eval()
+    task, sequences = prepared(tmp_path, family)
+    head = ConditionalMaskedLM(task.model().model, batching).double().eval()
     loss, number, grads = gradients(task, head, [sequences], None)
     head.zero_grad()
     expected, count = plain(head, sequences)
