@@ -120,7 +120,7 @@ class PretrainingModel(MaskedLanguageModel):
         return head
 
     @classmethod
-    def from_config(
+    def from_config(  # type: ignore[override]
         cls, config: Any, *, boundary: bool = False, nsp: bool = False
     ) -> PretrainingModel:
         """Make a model with random weights."""

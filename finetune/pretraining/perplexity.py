@@ -133,7 +133,8 @@ class TextScorer:
 
     def score(self, texts: Iterable[str]) -> Iterator[TextScore]:
         """Yield the score of each text, in order and in bounded memory."""
-        names, unknown = self.tokenizer.tokenizer.convert_ids_to_tokens, self.tokenizer.unknown
+        names = self.tokenizer.tokenizer.convert_ids_to_tokens
+        unknown: Any = self.tokenizer.unknown
         for chunk in chunks(texts, TEXTS, len, CHARACTERS):
             subwords = self.tokenizer.subwords_with_words(chunk)
             copies = [copy for text in subwords for copy in self._copies(*text)]
@@ -210,9 +211,10 @@ def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:
 
 def score_texts(command: Perplexity) -> None:
     """Score all texts, write a line for each, and print the measures of the corpus."""
-    if command.text:
-        texts = [command.text] if command.pairs else [(text,) for text in command.text]
-        rows = [TextExample(index, *of_row) for index, of_row in enumerate(texts)]
+    if command.text and command.pairs:
+        rows = [TextExample(0, command.text[0], command.text[1])]
+    elif command.text:
+        rows = [TextExample(index, text) for index, text in enumerate(command.text)]
     else:
         columns, pair = column_map(command.columns), command.pairs or None
         options: dict[str, Any] = {"columns": columns, "pair": pair, "encoding": command.encoding}

@@ -97,11 +97,10 @@ def sampled_lines(samples: Sequence[Sample], seed: int) -> Iterator[str]:
 
 def plain_tokenizer(kind: VocabularyType) -> SubwordTokenizer:
     """Make the tokenizer of BERT or RoBERTa with its special tokens and the letter a alone."""
-    tokenizer_class, tokens = RobertaTokenizer, "<s> <pad> </s> <unk> <mask> a"
-    if kind == "wordpiece":
-        tokenizer_class, tokens = BertTokenizer, "[PAD] [UNK] [CLS] [SEP] [MASK] a"
+    is_bert = kind == "wordpiece"
+    tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] a" if is_bert else "<s> <pad> </s> <unk> <mask> a"
     vocabulary = {token: id for id, token in enumerate(tokens.split())}
-    return SubwordTokenizer(tokenizer_class(vocab=vocabulary))
+    return SubwordTokenizer((BertTokenizer if is_bert else RobertaTokenizer)(vocab=vocabulary))
 
 
 def train_tokenizer(
@@ -270,7 +269,8 @@ def coverage(tokenizer: SubwordTokenizer, source: TextSource, characters: int) -
     (subwords,) = tokenizer.raw_word_subwords([list(words)])
     count = np.array(list(words.values()), np.int64)
     size = np.array(list(map(len, subwords)), np.int64)
-    unknown = np.array([ids.count(tokenizer.unknown) for ids in subwords], np.int64)
+    unknown_id: Any = tokenizer.unknown
+    unknown = np.array([ids.count(unknown_id) for ids in subwords], np.int64)
     num_words, num_subwords = max(1, words.total()), int(count @ size)
     return {
         "num_words": words.total(),

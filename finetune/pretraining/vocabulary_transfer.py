@@ -123,7 +123,7 @@ class WordVectors(NamedTuple):
                 with np.errstate(over="ignore"):  # becomes infinite
                     row = np.array(numbers.split()).astype(np.float32)
             except ValueError:
-                row = np.empty(0)
+                row = np.empty(0, np.float32)
             if not len(row) or not np.isfinite(row).all() or len(row) != len((rows or [row])[0]):
                 raise DataError(
                     f"{file}:{number}: {text!r:.60}: write a word and its vector, with as many "

@@ -220,7 +220,8 @@ def test_wechsel_finds_the_translation(tmp_path: Path):
 
 def test_damaged_word_vectors(tmp_path: Path):
     path = tmp_path / "a.vec"
-    for text, place in (("a 1 2\nb 1\n", ":2"), ("a 1 x\n", ":1"), ("a 1e60\n", ":1"), ("", "no word")):
+    damaged = {"a 1 2\nb 1\n": ":2", "a 1 x\n": ":1", "a 1e60\n": ":1", "": "no word"}
+    for text, place in damaged.items():
         path.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=place):
             WordVectors.read(path)
