@@ -396,6 +396,10 @@ class PredictionType:
     pairs_of_labels: bool = False
     """Whether the category of an error is a pair of labels, which says all of it."""
 
+    def is_asked(self, example: Any) -> bool:
+        """Return whether an example has words and gold, and so needs a prediction."""
+        return bool(self.asked(example)) and self.gold(example) is not None
+
     def tables_of(
         self, examples: Sequence[Any], predictions: Sequence[Any], **facts: Any
     ) -> Tables:

@@ -51,13 +51,6 @@ _Row = tuple[str, dict[str, Any]]
 """The ``file:line`` of a line of predictions, and its JSON object."""
 
 
-class GoldLabels(NamedTuple):
-    """Examples with gold, and the name of the file they are from."""
-
-    name: str
-    examples: Sequence[Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class GoldSource:
     """The place of the gold of predictions, and the settings to read it.
@@ -114,90 +107,94 @@ class PredictionFile:
         """The ids of the rows; None without ids."""
         return _ids([(row.get("id"), where) for where, row in self.rows])
 
-    def tables(self, gold: GoldLabels, type: PredictionType) -> tuple[Tables, str]:
-        """Return the tables of the predictions with gold, and what aligned them: id or position."""
-        if type.without_gold and all(type.gold(each) is None for each in gold.examples):
-            raise DataError(f"{gold.name}: {type.without_gold}")
-        pairs, by = self._pairs(gold, type)
-        if type.without_gold:
-            pairs = [pair for pair in pairs if type.gold(pair[1]) is not None]
-        predictions = [type.parse(row, where, example) for (where, row), example in pairs]
-        examples = [example for _, example in pairs]
-        if type.tables_of_file is None:
-            return type.tables_of(examples, predictions), by
-        return type.tables_of_file(examples, predictions, (str(self), gold.name)), by
+    def gold(self, type: PredictionType) -> GoldLabels:
+        """Return the examples with the gold that the file holds, to align predictions of a type."""
+        examples = [type.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
+        return GoldLabels.of(str(self), examples)
 
-    def _pairs(self, gold: GoldLabels, type: PredictionType) -> tuple[list[tuple[_Row, Any]], str]:
-        # by id if both sides have ids, else by position; systems may leave out examples without
-        # words or gold
-        words = [bool(type.asked(each)) for each in gold.examples]
-        golds = [type.gold(each) is not None for each in gold.examples]
-        needed = [asked and known for asked, known in zip(words, golds, strict=True)]
-        keys, own = _ids([(each.key, each.where) for each in gold.examples]), self.ids
-        if type.may_leave_out and own is None:
+    def tables(self, gold: GoldLabels, type: PredictionType) -> Tables:
+        """Return the tables of the predictions with gold, by id if both have ids."""
+        if type.without_gold and all(type.gold(example) is None for example in gold.examples):
+            raise DataError(f"{gold.name}: {type.without_gold}")
+        if gold.ids is not None and self.ids is not None:
+            rows = self._rows_of_ids(gold, type)
+        elif type.may_leave_out:
             raise DataError(
                 f"{self}: its lines have no ids: write the `id` of each {type.wording.example}."
             )
-        if keys is not None and own is not None:
-            places = [example.where for example in gold.examples]
-            required = [False] * len(keys) if type.may_leave_out else needed
-            left_out: _Row | None = ("", {}) if type.may_leave_out else None
-            indices = self.indices_of(keys, places, gold.name, required)
-            rows = (left_out if index is None else self.rows[index] for index in indices)
-            return [(row, e) for row, e in zip(rows, gold.examples, strict=True) if row], "id"
-        filters = ([True] * len(golds), words, needed, golds)
-        kept = next((some for some in filters if sum(some) == len(self.rows)), None)
-        if kept is None:
-            raise DataError(
-                f"{gold.name}: {quantity(len(gold.examples), 'example')}, but "
-                f"{quantity(len(self.rows), 'prediction')} in {self}: "
-                f"{_mismatch(gold.examples, len(self.rows))}."
-            )
-        numbers = [int(id) for id in own or () if id.isdecimal()]
-        if numbers != sorted(numbers):
-            raise DataError(
-                f"{self}: its ids are in another order than rows, and {gold.name} has no ids: sort "
-                "the predictions, or write the id of each gold row."
-            )
-        return list(zip(self.rows, compress(gold.examples, kept), strict=True)), "position"
+        else:
+            gold, rows = gold.of_rows(self, type), self.rows
+        pairs = [
+            (row, example)
+            for row, example in zip(rows, gold.examples, strict=True)
+            if row is not None and not (type.without_gold and type.gold(example) is None)
+        ]
+        predictions = [type.parse(row, where, example) for (where, row), example in pairs]
+        examples = [example for _, example in pairs]
+        if type.tables_of_file is None:
+            return type.tables_of(examples, predictions)
+        return type.tables_of_file(examples, predictions, (str(self), gold.name))
 
-    def indices_of(
-        self, ids: Sequence[str], places: Sequence[str], name: str, needed: Sequence[object] = ()
-    ) -> list[int | None]:
-        """Return the index of the row of each id; None for missing rows that are not needed."""
-        own = self.ids or []
+    def _rows_of_ids(self, gold: GoldLabels, type: PredictionType) -> Sequence[_Row | None]:
+        # None for examples without a prediction, which lack words or gold
+        own, ids = self.ids or [], gold.ids or []
         if own == ids:
-            return list(range(len(own)))
-        rows, known = dict[str, int](), dict[str, str]()
-        for index, (id, (where, _)) in enumerate(zip(own, self.rows, strict=True)):
-            if id in rows:
-                first = self.rows[rows[id]][0]
+            return self.rows
+        rows = _by_id(own, self.rows, [where for where, _ in self.rows])
+        examples = _by_id(ids, gold.examples, [example.where for example in gold.examples])
+        for id, (where, _) in rows.items():
+            if id not in examples:
                 raise DataError(
-                    f"{where}: id {id!r:.40} is also in {first}: write one prediction for each id."
+                    f"{where}: id {id!r:.40} is not in {gold.name}: the files do not belong "
+                    "together; or remove the ids of one of them, to align by position."
                 )
-            rows[id] = index
-        for id, place in zip(ids, places, strict=True):
-            if id in known:
-                raise DataError(f"{place}: id {id!r:.40} is also in {known[id]}: ids must differ.")
-            known[id] = place
-        for id, index in rows.items():
-            if id not in known:
-                raise DataError(
-                    f"{self.rows[index][0]}: id {id!r:.40} is not in {name}: the files do not "
-                    "belong together; or remove the ids of one of them, to align by position."
-                )
-        required = needed or [True] * len(ids)
-        missing = [id for id, need in zip(ids, required, strict=True) if need and id not in rows]
-        if missing:
+        missing = [id for id in ids if id not in rows]
+        if type.may_leave_out:
+            return [rows.get(id, ("", {})) for id in ids]
+        if needed := [id for id in missing if type.is_asked(examples[id])]:
             raise DataError(
-                f"{known[missing[0]]}: id {missing[0]!r:.40} has no prediction in {self} (it lacks "
-                f"{len(missing):,} of {quantity(len(ids), 'id')}): it was cut, or is of other data."
+                f"{examples[needed[0]].where}: id {needed[0]!r:.40} has no prediction in {self} "
+                f"(it lacks {len(missing):,} of {quantity(len(ids), 'id')}): it was cut, or is of "
+                "other data."
             )
         return [rows.get(id) for id in ids]
 
-    def gold(self, type: PredictionType) -> Sequence[Any]:
-        """Return the examples with the gold that the file holds, to align predictions of a type."""
-        return [type.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
+
+class GoldLabels(NamedTuple):
+    """Examples with gold, their ids (None without ids), and the name of the file they are from."""
+
+    name: str
+    examples: Sequence[Any]
+    ids: list[str] | None
+
+    @classmethod
+    def of(cls, name: str, examples: Sequence[Any]) -> GoldLabels:
+        """Return examples with the ids that they have in the data."""
+        return cls(name, examples, _ids([(example.key, example.where) for example in examples]))
+
+    def of_rows(self, file: PredictionFile, type: PredictionType) -> GoldLabels:
+        """Return the examples of the rows of a file, by position, with the ids of these rows.
+
+        Systems may leave out examples without words or without gold.
+        """
+        has_words = [bool(type.asked(example)) for example in self.examples]
+        has_gold = [type.gold(example) is not None for example in self.examples]
+        is_asked = list(map(type.is_asked, self.examples))
+        filters = ([True] * len(has_gold), has_words, is_asked, has_gold)
+        kept = next((some for some in filters if sum(some) == len(file.rows)), None)
+        if kept is None:
+            raise DataError(
+                f"{self.name}: {quantity(len(self.examples), 'example')}, but "
+                f"{quantity(len(file.rows), 'prediction')} in {file}: "
+                f"{_mismatch(self.examples, len(file.rows))}."
+            )
+        numbers = [int(id) for id in file.ids or () if id.isdecimal()]
+        if numbers != sorted(numbers):
+            raise DataError(
+                f"{file}: its ids are in another order than rows, and {self.name} has no ids: sort "
+                "the predictions, or write the id of each gold row."
+            )
+        return GoldLabels(self.name, list(compress(self.examples, kept)), file.ids)
 
 
 def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
@@ -208,6 +205,18 @@ def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
         where = next(where for id, where in rows if id is not None)
         raise DataError(f"{missing[0]}: no id, but {where} has one: give each row an id, or none.")
     return [str(id) for id, _ in rows]
+
+
+def _by_id(ids: Sequence[str], values: Sequence[Any], places: Sequence[str]) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for id, value, where in zip(ids, values, places, strict=True):
+        if id in rows:
+            first = places[ids.index(id)]
+            raise DataError(
+                f"{where}: id {id!r:.40} is also in {first}: write one row for each id."
+            )
+        rows[id] = value
+    return rows
 
 
 def _mismatch(gold: Sequence[Example], number: int) -> str:
@@ -343,21 +352,18 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     if {*types} == {TAGS, SPANS}:
         files, types = list(map(with_spelled_spans, files)), [SPANS] * len(files)
     _check_types(files, types)
-    type = types[0]
-    if not type.may_leave_out:
-        files = _in_one_order(files)
+    type, vocabulary = types[0], None
     if source.usual_columns is None:
         known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
         source = replace(source, usual_columns=known)
-    vocabulary = None
     if source.gold is not None:
-        gold = GoldLabels(source.gold, type.read_gold(source.gold, source))
+        gold = GoldLabels.of(source.gold, type.read_gold(source.gold, source))
+    elif source.columns and source.train is None:
+        role, name = next(iter(source.columns.items()))
+        raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
     else:
-        if source.columns and source.train is None:
-            role, name = next(iter(source.columns.items()))
-            raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
         file = _file_with_gold(files)
-        gold = GoldLabels(str(file), file.gold(type))
+        gold = file.gold(type)
         vocabulary = TrainingVocabulary.load(file.path.parent)
     if source.train is not None:
         if not (type.in_words and type.has_confusions):
@@ -365,33 +371,23 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
                 f"--train {source.train}: it does not apply to {type.name}: leave it out."
             )
         vocabulary = TrainingVocabulary.of(type.read_gold(source.train, source))
-    aligned = [file.tables(gold, type) for file in files]
-    runs, note = type.together([run for run, _ in aligned], source.positive)
+    by_id = gold.ids is not None and all(file.ids is not None for file in files)
+    if gold.ids is None and not type.may_leave_out:
+        with_ids = (file for file in files if file.ids is not None)
+        gold = gold.of_rows(next(with_ids, files[0]), type)
+    runs, note = type.together([file.tables(gold, type) for file in files], source.positive)
     _check_types(files, [run.type for run in runs])
-    costs = source.costs or RunFolder.open(paths[0].parent).decisions.costs
-    if costs:
-        runs = [with_costs(run, costs) for run in runs]
-    by = {by for _, by in aligned}
-    one_file = source.gold is None and len(files) == 1
-    aligned_by = "" if one_file else "position" if "position" in by else "id"
-    return AlignedRuns(runs, gold.name, vocabulary, aligned_by, note)
-
-
-def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
-    ids = [file.ids for file in files]
-    first = next((f for f, own in zip(files, ids, strict=True) if own is not None), files[0])
-    found = []
-    for file, own in zip(files, ids, strict=True):
-        if first.ids is not None and own is not None:
-            order = file.indices_of(first.ids, [where for where, _ in first.rows], str(first))
-            file = replace(file, rows=[file.rows[index or 0] for index in order])
-        elif len(file.rows) != len(first.rows):
+    for file, run in zip(files, runs, strict=True):
+        if len(run) != len(runs[0]):
             raise DataError(
-                f"{file}: {quantity(len(file.rows), 'prediction')}, but {len(first.rows):,} in "
-                f"{first}: the files do not belong together, or one was cut."
+                f"{file}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in {files[0]}: "
+                "the files do not belong together, or one was cut."
             )
-        found.append(file)
-    return found
+    if costs := source.costs or RunFolder.open(paths[0].parent).decisions.costs:
+        runs = [with_costs(run, costs) for run in runs]
+    one_file = source.gold is None and len(files) == 1
+    aligned_by = "" if one_file else "id" if by_id else "position"
+    return AlignedRuns(runs, gold.name, vocabulary, aligned_by, note)
 
 
 def _check_types(files: Sequence[PredictionFile], types: Sequence[PredictionType]) -> None:
@@ -421,7 +417,7 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
     return first
 
 
-def _contents(file: PredictionFile, with_gold: bool) -> list[tuple[object, ...]]:
-    type = file.type
-    examples = file.gold(type)
-    return [(type.asked(each), type.gold(each) if with_gold else None) for each in examples]
+def _contents(file: PredictionFile, with_gold: bool) -> dict[Any, tuple[object, ...]]:
+    type, gold = file.type, file.gold(file.type)
+    contents = ((type.asked(e), type.gold(e) if with_gold else None) for e in gold.examples)
+    return dict(zip(gold.ids or range(len(gold.examples)), contents, strict=True))

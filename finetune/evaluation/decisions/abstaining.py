@@ -124,63 +124,41 @@ def at_risk(answers: Answers, risk: float, delta: float = _DELTA) -> Chosen:
     Raises:
         UserError: There are too few answers, or too many of the most confident ones are wrong.
     """
+    fewest = fewest_for_risk(risk, delta)
+    if answers.effective < fewest:
+        number = quantity(len(answers), "answer")
+        if answers.effective < len(answers):
+            number += f" (as good as {int(answers.effective):,} of different texts or documents)"
+        raise UserError(
+            f"{number}: a risk of {risk:g} with δ {delta:g} needs {fewest:,} answers or more: add "
+            "validation data, or raise --risk."
+        )
     chosen = None
-    for given in _tested(answers, fewest_for_risk(risk, delta)):
-        if (bound := risk_bound(given, delta)) > risk:
+    for confident in _tested(answers, fewest):
+        bound = risk_bound(confident, delta)
+        if bound > risk:
             break
-        confidence = float(given.confidence.min())
-        chosen = Chosen(confidence, len(given) / len(answers), given.risk, bound)
+        confidence = float(confident.confidence.min())
+        chosen = Chosen(confidence, len(confident) / len(answers), confident.risk, bound)
     if chosen is None:
-        raise UserError(_why_no_threshold(answers, risk, delta))
+        raise UserError(
+            f"no confidence is safe: of the {len(confident):,} most confident answers "
+            f"{int((~confident.right).sum()):,} are wrong, so their risk may be {bound:.3f}, above "
+            f"{risk:g}: add validation data, train a better model, or raise --risk."
+        )
     return chosen
 
 
-def _tested(answers: Answers, least: int) -> Iterator[Answers]:
-    number, whole = len(answers), answers.effective
-    if whole < least:
-        return
-    first = max(least, int(min(4 * least, whole / 2)), int(whole / 4))  # enough to bear an error
+def _tested(answers: Answers, fewest: int) -> Iterator[Answers]:
+    number, independent = len(answers), answers.effective
+    # enough for the first threshold to bear an error
+    first = max(fewest, int(min(4 * fewest, independent / 2)), int(independent / 4))
     levels = np.sort(answers.confidence)[::-1]
     steps = np.unique(np.linspace(first, number, MOST_STEPS).round().astype(int))
     for threshold in dict.fromkeys(levels[steps - 1].tolist()):
-        given = answers.above(threshold)
-        if given.effective >= first:
-            yield given
-
-
-def _why_no_threshold(answers: Answers, risk: float, delta: float) -> str:
-    number, least = quantity(len(answers), "answer"), fewest_for_risk(risk, delta)
-    if answers.effective < len(answers):
-        number += f" (as good as {int(answers.effective):,} of different texts or documents)"
-    possible = _least_risk(answers, risk, delta)
-    feasible = "no --risk is" if possible is None else f"--risk {possible:g} is"
-    first = next(_tested(answers, least), None)
-    if first is None:
-        return (
-            f"{number}: a risk of {risk:g} with δ {delta:g} needs {least:,} answers or more: add "
-            f"validation data; with these, {feasible} possible."
-        )
-    enough = math.ceil(first.effective)
-    while first.risk < risk and upper_bound(first.risk * enough, enough, delta) > risk:
-        enough = math.ceil(enough * 1.02)
-    more = f"add validation data, about {enough:,} answers as good as these show {risk:g}"
-    if first.risk >= risk:
-        more = "train a better model"
-    return (
-        f"no confidence is safe: of the {len(first):,} most confident answers "
-        f"{int((~first.right).sum()):,} are wrong, so their risk may be "
-        f"{risk_bound(first, delta):.3f}, above {risk:g}: {more}; with these, {feasible} possible."
-    )
-
-
-def _least_risk(answers: Answers, risk: float, delta: float) -> float | None:
-    while risk < 1:
-        digit = 10.0 ** (math.floor(math.log10(risk) + 1e-9) - 1)
-        risk = round(math.floor(risk / digit + 1 + 1e-9) * digit, 12)
-        first = None if risk >= 1 else next(_tested(answers, fewest_for_risk(risk, delta)), None)
-        if first is not None and risk_bound(first, delta) <= risk:
-            return risk
-    return None
+        confident = answers.above(threshold)
+        if confident.effective >= first:
+            yield confident
 
 
 def at_coverage(answers: Answers, coverage: float, delta: float = _DELTA) -> Chosen:
