@@ -54,7 +54,7 @@ class Baseline(NamedTuple):
 def baselines_of(
     splits: Mapping[str, Sequence[Example]], metrics: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Baseline]:
-    """Return the accuracy of the rule that reads no text, by split.
+    """Compute the accuracy of the rule that reads no text, by split.
 
     It predicts the most frequent label of training; of choices, the better one of a random choice
     and of the most frequent position.
@@ -86,7 +86,7 @@ def _of_choices(train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
 
 
 def selection_note(metrics: Mapping[str, object], validation: str) -> str:
-    """Return that the split of the scores also selected the model; empty if test has scores."""
+    """Say that the split of the scores also selected the model; empty if test has scores."""
     splits = {split.split("_")[0] for split in metrics}
     if validation == "none" or "test" in splits or "validation" not in splits:
         return ""

@@ -40,7 +40,7 @@ class Bin(NamedTuple):
 def reliability(
     confidences: npt.ArrayLike, correct: npt.ArrayLike, num_bins: int = NUM_BINS
 ) -> list[Bin]:
-    """Return the reliability diagram of predictions: bins of equal width from 0 to 1."""
+    """Compute the reliability diagram of predictions: bins of equal width from 0 to 1."""
     number, confidence, accuracy = bin_counts(confidences, correct, num_bins)
     whole = np.maximum(number, 1)
     rows = zip(number, confidence / whole, accuracy / whole, strict=True)
@@ -51,7 +51,7 @@ def reliability(
 
 
 def error_of_bins(bins: Sequence[Bin]) -> float:
-    """Return the expected calibration error of a reliability diagram, 0.0 without predictions."""
+    """Compute the expected calibration error of a reliability diagram, 0.0 without predictions."""
     sums = [(b.number, b.number * b.confidence, b.number * b.accuracy) for b in bins]
     return float(calibration_error(np.array(sums, dtype=float).reshape(-1, 3).T))
 
@@ -59,7 +59,7 @@ def error_of_bins(bins: Sequence[Bin]) -> float:
 def calibration_scores(
     correct: Sequence[bool], after: Sequence[float], before: Sequence[float] | None
 ) -> dict[str, float]:
-    """Return ``ece``, and ``ece_uncalibrated`` where probabilities ``before`` scaling are known."""
+    """Compute ``ece``, and ``ece_uncalibrated`` if probabilities ``before`` scaling are known."""
     found = {"ece": float(calibration_error(bin_counts(after, correct)))}
     if before is not None:
         found["ece_uncalibrated"] = float(calibration_error(bin_counts(before, correct)))
@@ -69,7 +69,7 @@ def calibration_scores(
 def word_calibration_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[TokenPrediction], labels: LabelSet
 ) -> dict[str, float]:
-    """Return the ``calibration_scores`` of the tags of words; gold is in the predicted scheme."""
+    """Compute the ``calibration_scores`` of tags of words; gold is in the predicted scheme."""
     correct: list[bool] = []
     before: list[float] = []
     for tags, prediction in zip(gold, predicted, strict=True):
@@ -82,7 +82,7 @@ def word_calibration_scores(
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
-    """Return the temperature under which the gold classes [N] are most likely, 1 without any."""
+    """Fit the temperature under which the gold classes [N] are most likely, 1 without any."""
     from scipy.optimize import minimize_scalar  # imported late: it costs half a second
 
     if len(logs) == 0:
@@ -99,7 +99,7 @@ def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
 
 
 def fit_and_describe(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:
-    """Return ``fit_temperature`` and a note about it for the user."""
+    """Fit a temperature, and describe it in a note for the user."""
     temperature = fit_temperature(logs, gold)
     note = (
         f"temperature {temperature:.3f} fitted on {quantity(len(gold), 'prediction')} of validation"
@@ -112,7 +112,7 @@ def fit_and_describe(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:
 def fit_on_probabilities(
     probabilities: np.ndarray, gold: np.ndarray, independent: bool
 ) -> tuple[float, str]:
-    """Return a temperature and a note for probabilities [N, C]; multi-label gold is [N, C]."""
+    """Fit and describe a temperature for probabilities [N, C]; multi-label gold is [N, C]."""
     logs = log_probabilities(probabilities, independent)
     return fit_and_describe(logs.reshape(-1, logs.shape[-1]), gold.astype(int).reshape(-1))
 
@@ -120,7 +120,7 @@ def fit_on_probabilities(
 def fit_on_words(
     targets: Sequence[Sequence[int] | None], logs: Sequence[np.ndarray]
 ) -> tuple[float, str]:
-    """Return a temperature and a note for log-probabilities [W, C] of each sentence."""
+    """Fit and describe a temperature for log-probabilities [W, C] of each sentence."""
     pairs = [(tags, rows) for tags, rows in zip(targets, logs, strict=True) if tags is not None]
     if not pairs:
         return 1.0, "temperature 1: no words of validation have tags"

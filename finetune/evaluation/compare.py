@@ -156,11 +156,11 @@ class TableScore(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Return whether the system differs from the baseline at ``ALPHA``."""
+        """True if the system differs from the baseline at ``ALPHA``."""
         return self.test is not None and (self.test.adjusted or 0.0) < ALPHA
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the score as JSON values."""
+        """Convert the score to JSON values."""
         test = self.test
         return {
             **dict(zip(("system", "data", "metric"), self[:3], strict=True)),
@@ -245,7 +245,7 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
 
 
 def verdict(result: Comparison, lower_is_better: bool) -> str:
-    """Return one sentence on the difference: it is significant where both tests find it so."""
+    """Say in one sentence whether the difference is significant, which takes both tests."""
     both = result.p_bootstrap < ALPHA, result.p_randomization < ALPHA
     if result.adjusted is not None and all(both) and result.adjusted >= ALPHA:
         return f"The difference is not significant at {ALPHA} among these comparisons (Holm)."
@@ -263,7 +263,7 @@ def verdict(result: Comparison, lower_is_better: bool) -> str:
 
 
 def seed_note(result: Comparison) -> str:
-    """Return a note on what the verdict implies for runs with other seeds."""
+    """Say whether the verdict holds for runs with other seeds."""
     if result.deviation is None:
         return "With one run of each system, the result may not hold for other seeds."
     degrees = sum(len(values) - 1 for values in result.runs)
@@ -276,7 +276,7 @@ def seed_note(result: Comparison) -> str:
 
 
 def comparison_record(comparison: SystemComparison) -> dict[str, Any]:
-    """Return the comparison as JSON values."""
+    """Convert the comparison to JSON values."""
     result = comparison.result
     sides = zip("ab", (result.first, result.second), result.runs, comparison.files, strict=True)
     estimates = {

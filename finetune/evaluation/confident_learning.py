@@ -15,7 +15,7 @@ calibration error at most the second: otherwise many of its most confident predi
 
 
 def credibility_warning(accuracy: float, error: float) -> str:
-    """Return why a model this good must not question gold labels; empty if it may."""
+    """Say why a model is not good enough to question gold labels; empty if it is good enough."""
     if accuracy >= CREDIBLE_ACCURACY or error <= CREDIBLE_ERROR:
         return ""
     return (
@@ -26,7 +26,7 @@ def credibility_warning(accuracy: float, error: float) -> str:
 
 
 def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[tuple[int, int]]:
-    """Return examples whose label is probably wrong, each with the class that the model predicts.
+    """Find the examples whose label is probably wrong, each with the class that the model predicts.
 
     Takes probabilities [N, C] and labels [N]. A label is an issue if the most likely of the
     ``confident_classes`` is more likely than it. The largest margin of the class comes first.
@@ -39,7 +39,7 @@ def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[
 
 
 def confident_classes(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Return the most likely class [N] of which the model is confident, or -1.
+    """Find the most likely class [N] of which the model is confident, or -1.
 
     A model is confident of a class if its probability reaches the mean probability of the class
     over the examples with this label. Unlike in the paper, the class must also be more likely than
@@ -60,7 +60,7 @@ def confident_classes(probabilities: np.ndarray, given: np.ndarray) -> np.ndarra
 
 
 def confident_joint(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Return the estimated joint distribution [C, C] of given (row) and true (column) labels.
+    """Estimate the joint distribution [C, C] of labels in the data (row) and true labels (column).
 
     Equation 3 of the paper; a row without confident examples counts as correct.
     """

@@ -35,7 +35,7 @@ class CustomMetric:
     probabilities: bool = False
 
     def __call__(self, gold: Sequence[Any], predicted: Sequence[Any]) -> float:
-        """Return the score.
+        """Compute the score.
 
         Raises:
             CustomFunctionError: The function raised an error.
@@ -58,7 +58,7 @@ class CustomMetric:
 
 
 def load_metric(setting: str) -> tuple[str, CustomMetric]:
-    """Return the name and the metric that `FILE.py:NAME` names, a function or a ``CustomMetric``.
+    """Load the metric that `FILE.py:NAME` names, a function or a ``CustomMetric``, with its name.
 
     The file is executed.
     """
@@ -67,7 +67,7 @@ def load_metric(setting: str) -> tuple[str, CustomMetric]:
 
 
 def load_function(setting: str, kind: str) -> tuple[str, Callable[..., Any]]:
-    """Return the name and the function that `FILE.py:NAME` names; ``kind`` is its use.
+    """Load the function that `FILE.py:NAME` names, with its name; ``kind`` is its use.
 
     The file is executed.
     """
@@ -90,14 +90,14 @@ def load_function(setting: str, kind: str) -> tuple[str, Callable[..., Any]]:
 
 
 def as_metric(found: Callable[..., Any]) -> CustomMetric:
-    """Return a function as a metric of which higher values are better."""
+    """Make a metric of a function; higher values are better."""
     return found if isinstance(found, CustomMetric) else CustomMetric(found)
 
 
 def custom_metrics(
     settings: Sequence[str], given: Mapping[str, Callable[..., Any]]
 ) -> dict[str, CustomMetric]:
-    """Return the custom metrics that settings and callers name."""
+    """Load the custom metrics that settings and callers name."""
     found = dict(map(load_metric, settings)) | {n: as_metric(f) for n, f in given.items()}
     for name in found:
         if is_built_in(name) or ":" in name:
@@ -113,7 +113,7 @@ def custom_scores(
     predicted: Sequence[Any],
     probabilities: Sequence[Mapping[str, float] | None],
 ) -> dict[str, float]:
-    """Return the scores of custom metrics by name."""
+    """Compute the scores of custom metrics by name."""
     return {
         name: metric(
             gold, probabilities_of_labels(probabilities) if metric.probabilities else predicted
@@ -123,7 +123,7 @@ def custom_scores(
 
 
 def probabilities_of_labels(rows: Sequence[Mapping[str, float] | None]) -> list[dict[str, float]]:
-    """Return the probabilities of labels by name; UserError if an example has none."""
+    """Check that every example has probabilities of labels; UserError if one has none."""
     if any(row is None for row in rows):
         raise UserError("a custom metric of probabilities needs predictions of labels of texts.")
     return [dict(row or {}) for row in rows]

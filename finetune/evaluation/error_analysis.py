@@ -102,7 +102,7 @@ class ErrorCase:
 
 
 def excerpt(words: Sequence[str], start: int, end: int) -> str:
-    """Return the words around a span, with the span in brackets.
+    """Cut out the words around a span, with the span in brackets.
 
     >>> excerpt(["Ana", "saw", "Oslo"], 2, 3)
     'Ana saw [Oslo]'
@@ -114,18 +114,18 @@ def excerpt(words: Sequence[str], start: int, end: int) -> str:
 
 
 def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
-    """Return the number of errors of each category, the most frequent first."""
+    """Count the errors of each category, the most frequent first."""
     return dict(Counter(error.category for error in errors).most_common())
 
 
 def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
-    """Return the errors with the highest confidence; empty if confidences are unknown."""
+    """Find the errors with the highest confidence; none if confidences are unknown."""
     known = [error for error in errors if error.confidence is not None]
     return sorted(known, key=_negative_confidence)[:number]
 
 
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
-    """Return the first errors of each category; the most confident ones if confidence is known."""
+    """Take the first errors of each category: the most confident ones, if confidence is known."""
     by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
     for error in sorted(errors, key=_negative_confidence):
         by_category[error.category].append(error)
@@ -220,7 +220,7 @@ def _scores_of_unseen(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, TableRows]:
-    """Return the tables of an analysis by name."""
+    """Make the tables of an analysis, by name."""
     type, items, found = tables.type, tables.items, dict[str, TableRows]()
     if "match" in items.columns:
         found["counted"] = scores_by_criterion(items.columns["match"])
@@ -254,7 +254,7 @@ def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:
 
 
 def mistakes(run: Tables) -> list[ErrorCase]:
-    """Return every wrong and every missed item in order; of numbers the largest errors first."""
+    """List every wrong and every missed item in order; errors of numbers by their size."""
     type, items = run.type, run.items
     if not type.lists_errors:
         return []
@@ -277,7 +277,7 @@ def mistakes(run: Tables) -> list[ErrorCase]:
 
 
 def contradictions(run: Tables) -> list[ErrorCase]:
-    """Return the texts whose gold label may be wrong, the most confident prediction first.
+    """Find the texts whose gold label may be wrong, the most confident prediction first.
 
     There are none if texts have probabilities of different labels, or lack that of a gold label.
     """
@@ -294,7 +294,7 @@ def contradictions(run: Tables) -> list[ErrorCase]:
 
 
 def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
-    """Return the analysis as JSON values, with the first errors of each category."""
+    """Convert the analysis to JSON values, with the first errors of each category."""
 
     def records(cases: Sequence[ErrorCase]) -> list[dict[str, Any]]:
         return [case.to_dict() for case in cases]

@@ -21,7 +21,7 @@ from finetune.types import IGNORED, UserError
 def compute_metrics(
     labels: Sequence[str], scheme: str | None = "auto", positive: str | None = None
 ) -> Callable[[Any], dict[str, float]]:
-    """Return a function for ``Trainer(compute_metrics=…)``.
+    """Make a function for ``Trainer(compute_metrics=…)``.
 
     The shapes of the arrays decide which metrics it computes, with the names of ``finetune score``:
     logits [N, L, C] or classes [N, L] with integers [N, L] are tags (-100 does not count); logits

@@ -99,7 +99,7 @@ class Items:
         return len(self.example)
 
     def take(self, rows: Any) -> Items:
-        """Return some of the rows."""
+        """Take some of the rows."""
         columns = {name: values[rows] for name, values in self.columns.items()}
         own = {name: v[rows] for name, v in vars(self).items() if name != "columns"}
         return Items(**own, columns=columns)
@@ -238,11 +238,11 @@ class Tables:
         return np.array([indices[key] for key in keys], dtype=np.int64)
 
     def groupings(self, vocabulary: TrainingVocabulary | None) -> Mapping[str, Grouping]:
-        """Return the divisions into subgroups by the name of their table; none of bare values."""
+        """The divisions into subgroups by the name of their table; bare values have none."""
         return self.type.groupings(self, vocabulary) if self.examples else {}
 
     def part(self, start: int, stop: int) -> Tables:
-        """Return the values and items of some examples."""
+        """Take the values and items of some examples."""
         items = self.items.take(slice(*np.searchsorted(self.items.example, [start, stop])))
         items = replace(items, example=items.example - start)
         sides = self.gold[start:stop], self.predicted[start:stop]
@@ -250,7 +250,7 @@ class Tables:
 
 
 def sorted_names(tables: Tables) -> tuple[str, ...]:
-    """Return the names in gold and given predictions, and the labels of the model."""
+    """List the names in gold and in answers, and the labels of the model."""
     values = {*tables.items.gold, *tables.items.answer} - {None, ""}
     return tuple(sorted({*tables.labels, *map(name_of, values)}))
 
@@ -282,7 +282,7 @@ class Grouping:
         return np.fromiter((number.get(name, -1) for name in self.names), np.int64)
 
     def table(self, name: str) -> TableRows:
-        """Return a row for each subgroup that occurs."""
+        """Make a row for each subgroup that occurs."""
         groups = self.group
         return [
             {name: self.order[group]} | dict(self.row(self.counts[groups == group].sum(axis=0)))
@@ -291,7 +291,7 @@ class Grouping:
 
 
 def right_by_group(items: Items, names: Iterable[str], order: Sequence[str], unit: str) -> Grouping:
-    """Return the grouping of items whose table counts the right predictions of each subgroup."""
+    """Group items by names; the table counts the right answers of each subgroup."""
 
     def row(sums: np.ndarray) -> dict[str, Any]:
         correct, number = sums.astype(int).tolist()
@@ -397,13 +397,13 @@ class PredictionType:
     """Whether the category of an error is a pair of labels, which says all of it."""
 
     def is_asked(self, example: Any) -> bool:
-        """Return whether an example has words and gold, and so needs a prediction."""
+        """Whether an example has words and gold, and so needs a prediction."""
         return bool(self.asked(example)) and self.gold(example) is not None
 
     def tables_of(
         self, examples: Sequence[Any], predictions: Sequence[Any], **facts: Any
     ) -> Tables:
-        """Return the tables of predictions for examples that all have gold."""
+        """Make the tables of predictions for examples that all have gold."""
         gold, predicted = list(map(self.gold, examples)), list(map(self.value, predictions))
         return self.of_values(gold, predicted, examples=examples, predictions=predictions, **facts)
 
@@ -417,7 +417,7 @@ class PredictionType:
         items: Items | None = None,
         **facts: Any,
     ) -> Tables:
-        """Return the tables of gold and predicted values, one of each for each example."""
+        """Make the tables of gold and predicted values, one of each for each example."""
         if len(gold) != len(predicted):
             unit = f"predicted {self.wording.example}"
             raise UserError(
@@ -450,21 +450,21 @@ def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
 
 
 def probability(value: Any) -> float | None:
-    """Return a value of a row as a probability; None for anything else."""
+    """Read a value of a row as a probability; None for anything else."""
     return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else None
 
 
 def known_or_nan(value: Any) -> float:
-    """Return a value of a row as a probability; NaN for anything else."""
+    """Read a value of a row as a probability; NaN for anything else."""
     known = probability(value)
     return math.nan if known is None else known
 
 
 def withheld_in(row: _Row) -> dict[str, Any]:
-    """Return the answers from which the model of a row abstained."""
+    """Read the answers from which the model of a row abstained."""
     return {} if row.get("withheld") is None else {"withheld": row["withheld"]}
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number, and no truth value."""
+    """Whether a value is a number, and not a truth value."""
     return type(value) in (float, int)

@@ -49,7 +49,7 @@ class Metric:
 
 
 def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.ndarray:
-    """Return the numbers of correct, predicted and gold items of each example [N, 3].
+    """Count the correct, predicted and gold items of each example [N, 3].
 
     With ``name``, count one label, tag or span type only; ``table`` names another table of items.
     """
@@ -66,18 +66,18 @@ def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.
 
 
 def by_example(values: np.ndarray, items: Items, tables: Tables) -> np.ndarray:
-    """Return the sums of values of items for each example [I] -> [N]."""
+    """Sum the values of the items of each example [I] -> [N]."""
     sums = np.bincount(items.example, weights=values, minlength=len(tables))
     return sums if values.dtype.kind == "f" else sums.astype(np.int64)
 
 
 def name_of(item: str | Span | Relation) -> str:
-    """Return the label, the tag, or the type of a span or relation."""
+    """The label, the tag, or the type of a span or relation."""
     return item if isinstance(item, str) else item.label
 
 
 def class_counts(tables: Tables) -> np.ndarray:
-    """Return the ``item_counts`` of every name [N, C, 3]."""
+    """Compute the ``item_counts`` of every name [N, C, 3]."""
     items, number = tables.items, {name: index for index, name in enumerate(tables.names)}
     shape = len(tables), len(number), 3
     gold, predicted = (
@@ -98,7 +98,7 @@ def class_counts(tables: Tables) -> np.ndarray:
 
 
 def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
-    """Return mean ranks, from 1, where value n occurs ``weights[r, n]`` times: [R, N]."""
+    """Compute mean ranks, from 1, where value n occurs ``weights[r, n]`` times: [R, N]."""
     if weights.shape[1] == 0:
         return np.zeros_like(weights)
     _, group = np.unique(values, return_inverse=True)
@@ -110,14 +110,14 @@ def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
 
 
 def confidence_counts(tables: Tables) -> np.ndarray:
-    """Return the ``bin_counts`` of the predictions of each example [N, 3, bins]."""
+    """Compute the ``bin_counts`` of the predictions of each example [N, 3, bins]."""
     items = tables.calibrated
     counts = bin_counts(items.score, items.credit, groups=(items.example, len(tables)))
     return np.moveaxis(counts.reshape(3, len(tables), NUM_BINS), 0, 1)
 
 
 def is_rated(tables: Tables) -> bool:
-    """Return whether predictions have probabilities, which are all known."""
+    """Whether predictions have probabilities, and all of them are known."""
     items = tables.calibrated
     return len(items) > 0 and not np.isnan(items.score).any()
 
@@ -128,7 +128,7 @@ def bin_counts(
     num_bins: int = NUM_BINS,
     groups: tuple[npt.ArrayLike, int] = (0, 1),
 ) -> np.ndarray:
-    """Return number, summed confidence and correct predictions of each bin [3, bins].
+    """Count the predictions of each bin, and sum their confidence and correctness [3, bins].
 
     A bin includes its upper end, the first one also 0. ``groups`` are the group of each prediction
     and their number G, for bins of each group: [3, G bins].
@@ -144,14 +144,14 @@ def bin_counts(
 
 
 def ratio(part: npt.ArrayLike, whole: npt.ArrayLike) -> np.ndarray:
-    """Return quotients, 0 where there is nothing to divide by."""
+    """Divide; 0 where there is nothing to divide by."""
     whole = np.asarray(whole)
     found: np.ndarray = np.divide(part, whole, out=np.zeros(whole.shape), where=whole != 0)
     return found
 
 
 def mean(sums: np.ndarray) -> np.ndarray:
-    """Return the first count over the second [..., K] -> [...]."""
+    """The first count over the second [..., K] -> [...]."""
     return ratio(sums[..., 0], sums[..., 1])
 
 
@@ -160,12 +160,12 @@ precision = mean
 
 
 def recall(sums: np.ndarray) -> np.ndarray:
-    """Return correct over gold [..., 3] -> [...]."""
+    """Correct over gold, from correct, predicted and gold [..., 3] -> [...]."""
     return ratio(sums[..., 0], sums[..., 2])
 
 
 def f1(sums: np.ndarray) -> np.ndarray:
-    """Return the harmonic mean of precision and recall, ``2 tp / (2 tp + fp + fn)`` [..., 3].
+    """The harmonic mean of precision and recall, ``2 tp / (2 tp + fp + fn)`` [..., 3].
 
     van Rijsbergen 1979; Jurafsky & Martin, "Evaluation: precision, recall, F-measure".
     """
@@ -173,19 +173,19 @@ def f1(sums: np.ndarray) -> np.ndarray:
 
 
 def macro_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the mean F1 of the names that occur [..., C, 3] -> [...]."""
+    """The mean F1 of the names that occur [..., C, 3] -> [...]."""
     occurs = (sums[..., 1:] > 0).any(axis=-1)
     return ratio(_exact_sum(f1(sums)), occurs.sum(axis=-1))
 
 
 def weighted_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the mean F1 of names, weighted by their gold count [..., C, 3] -> [...]."""
+    """The mean F1 of names, weighted by their gold count [..., C, 3] -> [...]."""
     weighted = f1(sums) * sums[..., 2]
     return ratio(sum(np.moveaxis(weighted, -1, 0)), sums[..., 2].sum(axis=-1))
 
 
 def matthews(sums: np.ndarray) -> np.ndarray:
-    """Return the Matthews correlation of any number of classes [..., C, 3] -> [...].
+    """The Matthews correlation of any number of classes [..., C, 3] -> [...].
 
     ``(c n - sum_k g_k p_k) / sqrt((n² - sum_k g_k²) (n² - sum_k p_k²))`` (Matthews 1975; Gorodkin
     2004) of n examples, c correct, g_k and p_k of class k; 0 where a side has one class only.
@@ -199,7 +199,7 @@ def matthews(sums: np.ndarray) -> np.ndarray:
 
 
 def calibration_error(sums: np.ndarray) -> np.ndarray:
-    """Return the expected calibration error from ``bin_counts`` [..., 3, bins] -> [...].
+    """The expected calibration error from ``bin_counts`` [..., 3, bins] -> [...].
 
     The mean distance of confidence and accuracy over bins, weighted by the number of predictions
     (Naeini, Cooper & Hauskrecht 2015). Resamples, which repeat examples, have a larger error.
@@ -224,7 +224,7 @@ RATES = {"precision": precision, "recall": recall, "f1": f1}
 def total(
     counts: Callable[[Tables], np.ndarray], tables: Tables, by_class: bool = False
 ) -> np.ndarray:
-    """Return the sum of the counts of all examples; sums of floats are rounded once."""
+    """Sum the counts of all examples; sums of floats are rounded once."""
     if by_class:
         starts = range(0, max(1, len(tables)), 1024)
         parts = (tables.part(start, start + 1024) for start in starts)
@@ -256,7 +256,7 @@ def _scores_of(tables: Tables, use: Literal["reported", "analyzed"]) -> dict[str
 
 
 def rates(form: str, table: str = "", reported: bool = True) -> dict[str, Metric]:
-    """Return precision, recall and F1 of items, by names such as ``span_{}_strict``."""
+    """Make the metrics precision, recall and F1 of items, by names such as ``span_{}_strict``."""
     counts = partial(item_counts, table=table) if table else item_counts
     return {
         form.format(name): Metric(counts, value, reported=reported) for name, value in RATES.items()
@@ -264,12 +264,12 @@ def rates(form: str, table: str = "", reported: bool = True) -> dict[str, Metric
 
 
 def expected_calibration_error() -> Metric:
-    """Return the metric ``ece``, which applies where all probabilities are known."""
+    """Make the metric ``ece``, which applies if all probabilities are known."""
     return Metric(confidence_counts, calibration_error, is_rated, reported=False)
 
 
 def metrics_of_names(tables: Tables) -> dict[str, Metric]:
-    """Return precision, recall and F1 of each label, tag or type: ``f1:NAME`` and so on."""
+    """Make the metrics precision, recall and F1 of each label, tag or type: ``f1:NAME`` …"""
     return {
         f"{form.format(rate)}:{name}": Metric(partial(item_counts, name=name, table=table), value)
         for form, table in tables.type.named
@@ -279,7 +279,7 @@ def metrics_of_names(tables: Tables) -> dict[str, Metric]:
 
 
 def class_scores(tables: Tables) -> dict[str, dict[str, float]]:
-    """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name."""
+    """Compute ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name."""
     return {
         name: {rate: float(value(row)) for rate, value in RATES.items()} | {"support": int(row[2])}
         for name, row in zip(tables.names, total(class_counts, tables, True), strict=True)

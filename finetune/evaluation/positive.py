@@ -20,7 +20,7 @@ OPPOSITES = frozenset(
 def positive_label(
     labels: Collection[str], counts: Mapping[str, int], given: str | None = None
 ) -> str:
-    """Return the positive class of two labels: the given one, else by name, else the rarer.
+    """Choose the positive class of two labels: the given one, else by name, else the rarer.
 
     ``counts`` counts the gold labels. If both labels are equally frequent, the alphabetically last
     one is positive.
@@ -42,7 +42,7 @@ def positive_label(
 
 
 def metric_title(name: str, positive: str | None) -> str:
-    """Return the name of a metric; ``f1`` of two labels with its class.
+    """Name a metric; ``f1`` of two labels with its class.
 
     >>> metric_title("f1", "spam")
     'f1 (spam)'
@@ -51,7 +51,7 @@ def metric_title(name: str, positive: str | None) -> str:
 
 
 def named_positive(labels: Collection[str]) -> str | None:
-    """Return the positive class of two labels if their names tell it.
+    """Find the positive class of two labels by their names; None if these do not tell it.
 
     Of X and its negation (not_X, non-X, unX, no X) it is X: ``equivalent`` of MRPC and
     ``duplicate`` of QQP, as GLUE computes F1 (Wang et al. 2018). Of ``OPPOSITES`` it is the first.

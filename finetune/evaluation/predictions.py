@@ -108,12 +108,12 @@ class PredictionFile:
         return _ids([(row.get("id"), where) for where, row in self.rows])
 
     def gold(self, type: PredictionType) -> GoldLabels:
-        """Return the examples with the gold that the file holds, to align predictions of a type."""
+        """Read the examples and the gold that the file holds, to align predictions of a type."""
         examples = [type.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
         return GoldLabels.of(str(self), examples)
 
     def tables(self, gold: GoldLabels, type: PredictionType) -> Tables:
-        """Return the tables of the predictions with gold, by id if both have ids."""
+        """Make the tables of the predictions with gold, aligned by id if both have ids."""
         if type.without_gold and all(type.gold(example) is None for example in gold.examples):
             raise DataError(f"{gold.name}: {type.without_gold}")
         if gold.ids is not None and self.ids is not None:
@@ -169,11 +169,11 @@ class GoldLabels(NamedTuple):
 
     @classmethod
     def of(cls, name: str, examples: Sequence[Any]) -> GoldLabels:
-        """Return examples with the ids that they have in the data."""
+        """Take the ids that the examples have in the data."""
         return cls(name, examples, _ids([(example.key, example.where) for example in examples]))
 
     def of_rows(self, file: PredictionFile, type: PredictionType) -> GoldLabels:
-        """Return the examples of the rows of a file, by position, with the ids of these rows.
+        """Find the examples of the rows of a file by position, and give them the ids of these rows.
 
         Systems may leave out examples without words or without gold.
         """
@@ -248,7 +248,7 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
-    """Return the JSON object of a prediction with the gold of its example."""
+    """Convert a prediction, with the gold of its example, to a JSON object."""
     key = {} if example.key is None else {"id": example.key}
     row = prediction.to_dict() | key | example.to_dict()
     if isinstance(prediction, MaskedPrediction):

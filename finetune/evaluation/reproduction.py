@@ -30,7 +30,7 @@ class ScoreVerdict(NamedTuple):
     statistic: str = "got"
 
     def line(self) -> str:
-        """Return the expected score and the verdict as a line of text."""
+        """Write the expected score and the verdict as a line of text."""
         entry = self.expected
         line = f"{entry.split} {entry.metric}: expected {entry.claimed}"
         if self.value is None:
@@ -40,7 +40,7 @@ class ScoreVerdict(NamedTuple):
         return f"{line}, {self.statistic} {self.value:.4f}: {self.verdict}{source}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the expected score and the verdict as JSON values."""
+        """Convert the expected score and the verdict to JSON values."""
         entry = self.expected
         return {
             "split": entry.split,
@@ -99,7 +99,7 @@ def verdicts(
 def summarize(
     metrics: Mapping[Any, Mapping[str, Mapping[str, float]]], ratio: float | None = None
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return statistics over seeds by split and name, from scores by seed, split and name.
+    """Compute statistics over seeds by split and name, from scores by seed, split and name.
 
     A score that a seed lacks or that is not finite is left out. With ``ratio``, the scores are of
     folds, and the interval of ``fold_interval`` is added for test.
@@ -128,7 +128,7 @@ def summarize(
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation (n - 1) of scores over seeds; None for one seed."""
+    """Compute the standard deviation (n - 1) of scores over seeds; None for one seed."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -154,7 +154,7 @@ STATISTICS = {
 
 
 def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows of the scores of a finished run, or of the summary of its seeds."""
+    """Tabulate the scores of a finished run, or the summary of its seeds: columns and rows."""
     run = RunFolder.open_all(folder)
     if not run.metrics:
         raise UserError(
@@ -170,7 +170,7 @@ def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
 def summary_table(
     summary: Mapping[str, Mapping[str, Mapping[str, Any]]],
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows of the statistics of scores over seeds or folds."""
+    """Tabulate the statistics of scores over seeds or folds: columns and rows."""
     scores = [(split, *each) for split, found in summary.items() for each in found.items()]
     names, runs = dict(STATISTICS), "seeds"
     if any("low" in each for _, _, each in scores):
@@ -215,7 +215,7 @@ def _follows(run: RunFolder, recipe: Recipe) -> bool:
 
 
 def recipe_verdicts(run: RunFolder, recipe: Recipe, *free: str) -> list[ScoreVerdict]:
-    """Return the verdict on each expected score; besides the seed, settings ``free`` may differ."""
+    """Judge each expected score; besides the seed, settings ``free`` may differ."""
     differing = changed(run.config, recipe.config(), *MAY_DIFFER, *free)
     degenerate, num_seeds = 1 if run.environment.get("degenerate") else 0, None
     if run.seeds:

@@ -134,7 +134,7 @@ class RunFolder:
         return Decisions.restored(extra.get("decisions", {}))
 
     def predictions(self, split: str) -> Path:
-        """Return the file with the predictions of a split, which also holds their gold."""
+        """The file with the predictions of a split, which also holds their gold."""
         return self.path / _PREDICTIONS.format(split)
 
     @property
@@ -220,7 +220,7 @@ def write_checksums(folder: Path, files: Iterable[Path]) -> None:
 
 
 def damaged_file(folder: Path, parts: Collection[str] = ()) -> Path | None:
-    """Return a file that is damaged or missing since checksums were written; None without one.
+    """Find a file that is damaged or missing since checksums were written; None without one.
 
     Files of the model come first. Files elsewhere than in ``parts`` are not read, if there are any.
     """
@@ -238,7 +238,7 @@ def damaged_file(folder: Path, parts: Collection[str] = ()) -> Path | None:
 
 
 def find_system(name: str, split: str) -> tuple[Path, ...]:
-    """Return the prediction files of a system.
+    """Find the prediction files of a system.
 
     ``name`` is a prediction file, a run folder (with ``split``), a folder of run folders (several
     seeds), or a list of these with commas.
@@ -271,14 +271,14 @@ def _files_of(path: Path, split: str) -> list[Path]:
 
 
 def name_of_run(name: str) -> str:
-    """Return the name of a system for a table: the last part of each of its paths."""
+    """Name a system for a table: the last part of each of its paths."""
     parts = [Path(part.strip()) for part in name.split(",")]
     folders = [path.parent if RunFolder.open(path.parent).config else path for path in parts]
     return ",".join(last_part(str(folder.resolve())) for folder in folders)
 
 
 def data_of_run(name: str) -> str:
-    """Return the name of the data that a system was trained on; `data` where no run tells."""
+    """Name the data that a system was trained on; `data` if no run tells."""
     for part in name.split(","):
         path = Path(part.strip())
         for folder in (path, path.parent, *sorted(path.glob("seed-*"))):
@@ -288,5 +288,5 @@ def data_of_run(name: str) -> str:
 
 
 def last_part(spec: str) -> str:
-    """Return the last part of a path, with plain characters only."""
+    """The last part of a path, with plain characters only."""
     return re.sub(r"[^\w.\-]+", "_", re.split(r"[/\\=]", spec.rstrip("/\\"))[-1]) or "data"

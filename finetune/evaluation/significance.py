@@ -76,7 +76,7 @@ class Counts:
         return bool((self.rows[:, 1] == 1).all() and np.isin(self.rows[:, 0], (0, 1)).all())
 
     def values(self, weights: np.ndarray) -> np.ndarray:
-        """Return the scores where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
+        """Score resamples in which unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
         if self.unit is not None:
             weights = weights[:, self.unit]
         if self.function is not None:
@@ -98,7 +98,7 @@ class Counts:
         return self.value(np.stack([xy, zero, zero, xx, yy, number], axis=-1))
 
     def concatenate(self, other: Counts) -> Counts:
-        """Return these units followed by the units of another run."""
+        """Append the units of another run to these."""
         unit = None
         if self.unit is not None and other.unit is not None:
             unit = np.concatenate([self.unit, other.unit + self.num_units])
@@ -107,7 +107,7 @@ class Counts:
 
 
 def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
-    """Return the counts of a custom metric for each run."""
+    """Collect gold and predictions of each run for a custom metric."""
     counts = []
     for run in runs:
         predicted = run.answers
@@ -123,7 +123,7 @@ def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
 def count_metric(
     metric: str, runs: Sequence[Tables], vocabulary: TrainingVocabulary | None = None
 ) -> list[Counts]:
-    """Return the counts of a metric for each run; the runs predict the same examples.
+    """Compute the counts of a metric for each run; the runs predict the same examples.
 
     The metric is one of the type; the precision, recall or F1 of one label, tag or type, such as
     ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
@@ -154,7 +154,7 @@ def count_metric(
 
 
 def subgroup_metrics(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Metric]:
-    """Return a metric for each row of the tables of subgroups.
+    """Make a metric of each row of the tables of subgroups.
 
     Their names join the score, the table and the subgroup, with ``_`` for spaces:
     ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_position:1``. The accuracy on
@@ -217,7 +217,7 @@ class Comparison(NamedTuple):
 
 
 def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return comparisons with their p-values adjusted for their number (``holm``)."""
+    """Adjust the p-values of comparisons for their number (``holm``)."""
     adjusted = holm([each.p for each in comparisons])
     return [each._replace(adjusted=p) for each, p in zip(comparisons, adjusted, strict=True)]
 
@@ -286,7 +286,7 @@ def estimate(
     seed: int = 0,
     limits: tuple[float, float] = UNLIMITED,
 ) -> Estimate:
-    """Return the score of one system, the mean over its runs, with its interval.
+    """Compute the score of one system, the mean over its runs, with its interval.
 
     The interval is of the expected score of the system if it is trained and tested again: the
     bootstrap over units, plus a Student t of the variance across its own runs (``compare``). It is
@@ -303,13 +303,13 @@ def estimate(
 def fold_interval(
     scores: Sequence[float], ratio: float, limits: tuple[float, float] = UNLIMITED
 ) -> Estimate:
-    """Return the mean of scores on folds with its interval (``fold_test``), cut at ``limits``."""
+    """Compute the mean of scores on folds with its interval (``fold_test``), cut at ``limits``."""
     mean, low, high = fold_test(scores, ratio)[0]
     return Estimate(mean, max(low, limits[0]), min(high, limits[1]))
 
 
 def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:
-    """Return the mean of scores on folds with its interval, by the corrected resampled t.
+    """Compute the mean of scores on folds with its interval, by the corrected resampled t.
 
     For differences of two systems on the same folds, the second value is the p-value.
 
@@ -333,7 +333,7 @@ def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for the number of tests, in the same order.
+    """Adjust p-values for the number of tests.
 
     The step-down procedure of Holm (1979, "A simple sequentially rejective multiple test
     procedure") bounds the chance of one false rejection among all tests.
@@ -346,7 +346,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def observed_scores(runs: Sequence[Counts]) -> np.ndarray:
-    """Return the score of each run on all units [runs]."""
+    """Score each run on all units [runs]."""
     return np.concatenate([run.values(np.ones((1, run.num_units))) for run in runs])
 
 

@@ -38,7 +38,7 @@ class Match(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return one of ``MATCHES``."""
+        """The kind of the pair, one of ``MATCHES``."""
         if self.gold is None:
             return "false positive"
         if self.predicted is None:
@@ -50,7 +50,7 @@ class Match(NamedTuple):
 
 
 def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[Match]:
-    """Return pairs that contain every gold and every predicted span of a sentence once, in order.
+    """Pair gold and predicted spans of a sentence; every span is in one pair, in order.
 
     Equal spans are paired first, then spans with equal boundaries, then spans of one type that
     share words, then others that share words, the closest first. Each span has at most one partner:
@@ -90,7 +90,7 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
 
 
 def scores_by_criterion(matches: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the scores of pairs of spans under each of the ``CRITERIA``, with counts of pairs."""
+    """Tabulate the scores and the counts of pairs of spans under each of the ``CRITERIA``."""
     counts, rows = Counter(matches), []
     paired = sum(counts[kind] for kind in MATCHES[:4])
     missed, spurious = counts["miss"], counts["false positive"]

@@ -11,14 +11,14 @@ import numpy as np
 
 
 def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> np.ndarray:
-    """Return probabilities [..., C] with their logits divided by a temperature."""
+    """Divide the logits of probabilities [..., C] by a temperature."""
     logs = log_probabilities(probabilities, independent)
     scaled: np.ndarray = np.exp(tempered(logs, temperature))
     return scaled[..., 1] if independent else scaled
 
 
 def probabilities_of(ids: Sequence[int], logs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-    """Return the probabilities [W] of tags [W] from log-probabilities [W, C] and a temperature."""
+    """Compute the probabilities [W] of tags [W] from log-probabilities [W, C] and a temperature."""
     if temperature != 1.0:
         logs = tempered(logs, temperature)
     probabilities: np.ndarray = np.exp(logs[np.arange(len(ids)), ids])
@@ -26,7 +26,7 @@ def probabilities_of(ids: Sequence[int], logs: np.ndarray, temperature: float = 
 
 
 def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:
-    """Return log-probabilities [N, C] with their logits divided by a temperature."""
+    """Divide the logits of log-probabilities [N, C] by a temperature."""
     scaled = logs / temperature
     scaled -= scaled.max(-1, keepdims=True)
     scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
@@ -34,7 +34,7 @@ def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def log_probabilities(probabilities: np.ndarray, independent: bool) -> np.ndarray:
-    """Return finite logarithms of probabilities [..., C], or [..., 2] of no and of yes for each
+    """Compute finite logarithms of probabilities [..., C], or [..., 2] of no and of yes for each
     ``independent`` probability [...]."""
     if independent:
         probabilities = np.clip(probabilities, 1e-15, 1 - 1e-15)

@@ -103,5 +103,5 @@ class _Forms:
 
 
 def surface(words: Sequence[str], span: Span) -> str:
-    """Return the words of a span as one text."""
+    """Join the words of a span by blanks."""
     return " ".join(words[span.start : span.end])

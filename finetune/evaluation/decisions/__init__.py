@@ -43,7 +43,7 @@ class SetRule:
     """What the random share of a text depends on besides the text."""
 
     def members(self, probabilities: Mapping[Any, float], texts: Sequence[str]) -> list[Any]:
-        """Return the classes in the set, the most probable first. It may be empty."""
+        """List the classes in the set, the most probable first; it may be empty."""
         scores = set_scores(probabilities, self.scores, texts, self.salt)
         rest = self.quantiles.get("", math.inf)
         return [
@@ -56,7 +56,7 @@ class SetRule:
 def set_scores(
     probabilities: Mapping[Any, float], how: str, texts: Sequence[str], salt: str
 ) -> dict[Any, float]:
-    """Return the score of each class, the most probable first; scores are low for probable ones.
+    """Compute the score of each class, the most probable first, which has the lowest score.
 
     Rules are fitted on prediction files, so probabilities have the six digits of these. The random
     share follows from the texts of the example, so that no set depends on other examples.
@@ -90,7 +90,7 @@ class Decisions:
 
     @classmethod
     def restored(cls, values: Mapping[str, Any]) -> Self:
-        """Return the decisions that a model was saved with; UserError if they are damaged."""
+        """Read the decisions that a model was saved with; UserError if they are damaged."""
         try:
             sets = values.get("sets")
             return cls(**{**values, "sets": None if sets is None else SetRule(**sets)})
@@ -98,12 +98,12 @@ class Decisions:
             raise UserError(f"its decisions are damaged ({error}).") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the decisions as JSON values, without those that are unset."""
+        """Convert the decisions that are set to JSON values."""
         values = dataclasses.asdict(self)
         return {name: value for name, value in values.items() if value not in (None, {})}
 
     def apply(self, prediction: Any, example: Any, distance: float | None = None) -> Any:
-        """Return the prediction for an example with the decisions on it.
+        """Apply the decisions to the prediction for an example.
 
         ``decided`` of the prediction tells them: ``cost``, the expected cost of the label, ``set``,
         ``distance`` with ``ood``, and the answers that are ``withheld``. A blank text has no
@@ -148,7 +148,7 @@ def _cheapest(prediction: Any, costs: Costs) -> Any:
 
 
 def below(confidence: float | Mapping[str, float]) -> Callable[[str], float]:
-    """Return the lowest probability of a label; 0 for a label without one."""
+    """Make a function from a label to the lowest probability at which it is predicted."""
     if isinstance(confidence, Mapping):
         return lambda name: confidence.get(name, 0.0)
     return lambda _: confidence

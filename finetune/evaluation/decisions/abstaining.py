@@ -50,7 +50,7 @@ class Answers:
 
     @classmethod
     def of(cls, tables: Tables) -> Answers:
-        """Return the answers whose probability is known; UserError if there are none."""
+        """Take the answers whose probability is known; UserError if there are none."""
         items = tables.items.rated
         items = items.take(~np.isnan(items.score))
         if not len(items):
@@ -64,11 +64,11 @@ class Answers:
         return len(self.confidence)
 
     def take(self, chosen: np.ndarray) -> Answers:
-        """Return some answers, by indices or as booleans [A]."""
+        """Take some answers, by indices or booleans [A]."""
         return Answers(*(values[chosen] for values in vars(self).values()))
 
     def above(self, confidence: float | Mapping[str, float]) -> Answers:
-        """Return the answers that are given at a threshold, or at one of each class."""
+        """Take the answers above a threshold, or above the one of their class."""
         if not isinstance(confidence, Mapping):
             return self.take(self.confidence >= confidence)
         names = canonical_names(confidence)  # as in aligned predictions
@@ -98,24 +98,24 @@ class Chosen(NamedTuple):
 
 
 def risk_bound(answers: Answers, delta: float = _DELTA) -> float:
-    """Return the ``upper_bound`` of the risk for the number of independent answers."""
+    """Compute the ``upper_bound`` of the risk for the number of independent answers."""
     return upper_bound(answers.risk * answers.effective, answers.effective, delta)
 
 
 def upper_bound(wrong: float, number: float, delta: float) -> float:
-    """Return the upper limit of Clopper & Pearson (1934) for a share of errors."""
+    """Compute the upper limit of Clopper & Pearson (1934) for a share of errors."""
     from scipy.stats import beta  # imported late: it costs half a second
 
     return float(beta.ppf(1 - delta, wrong + 1, number - wrong)) if wrong < number else 1.0
 
 
 def fewest_for_risk(risk: float, delta: float = _DELTA) -> int:
-    """Return the number of independent answers, all right, that show a risk."""
+    """The number of independent answers, all right, that show a risk."""
     return math.ceil(math.log(delta) / math.log1p(-risk))
 
 
 def at_risk(answers: Answers, risk: float, delta: float = _DELTA) -> Chosen:
-    """Return the lowest threshold above which at most a share ``risk`` of the answers is wrong.
+    """Find the lowest threshold above which at most a share ``risk`` of the answers is wrong.
 
     Thresholds are tested from high to low until the bound of one exceeds the risk, which needs no
     correction for their number (fixed sequence testing; Angelopoulos et al. 2021, "Learn then
@@ -162,7 +162,7 @@ def _tested(answers: Answers, fewest: int) -> Iterator[Answers]:
 
 
 def at_coverage(answers: Answers, coverage: float, delta: float = _DELTA) -> Chosen:
-    """Return the highest threshold that gives at least a share ``coverage`` of the answers."""
+    """Find the highest threshold that keeps at least a share ``coverage`` of the answers."""
     number = math.ceil(coverage * len(answers) - 1e-9)
     threshold = float(np.sort(answers.confidence)[::-1][max(1, number) - 1])
     given = answers.above(threshold)
@@ -170,7 +170,7 @@ def at_coverage(answers: Answers, coverage: float, delta: float = _DELTA) -> Cho
 
 
 def area_under_risk(answers: Answers) -> float:
-    """Return the mean risk over all coverages, ``aurc`` (Geifman, Uziel & El-Yaniv 2019)."""
+    """Compute the mean risk over all coverages, ``aurc`` (Geifman, Uziel & El-Yaniv 2019)."""
     order = np.argsort(-answers.confidence, kind="stable")
     levels, wrong = answers.confidence[order], np.cumsum(~answers.right[order])
     last = np.append(levels[1:] != levels[:-1], True).nonzero()[0]  # of equal confidences
@@ -179,7 +179,7 @@ def area_under_risk(answers: Answers) -> float:
 
 
 def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> TableRows:
-    """Return the coverage of each predicted class, and its risk without and with a threshold."""
+    """Tabulate the coverage of each predicted class, and its risk without and with a threshold."""
     rows = []
     for name in np.unique(answers.names).tolist():
         own = answers.take(answers.names == name)
@@ -204,7 +204,7 @@ def choose_confidence(
     delta: float,
     chose_epoch: bool,
 ) -> Choice:
-    """Return the threshold for a risk or a coverage, and what it does on each split."""
+    """Choose the threshold for a risk or a coverage, and tabulate its effect on each split."""
     splits = {name: Answers.of(run) for name, run in runs.items()}
     answers = splits[split]
     if risk is not None:
@@ -233,7 +233,7 @@ def choose_confidence(
 
 
 def abstained_note(tables: Tables) -> str:
-    """Return how often a model abstained, and the score without and with these answers."""
+    """Say how often a model abstained, and the score without and with these answers."""
     if not tables.type.wording.rated:  # without probabilities, no model abstains
         return ""
     left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
@@ -256,7 +256,7 @@ def abstained_note(tables: Tables) -> str:
 
 
 def tables_of_decisions(tables: Tables, decisions: Decisions) -> dict[str, TableRows]:
-    """Return the tables of a report on decisions; by default at ``SHOWN_COVERAGE``."""
+    """Make the tables of a report on decisions; by default at ``SHOWN_COVERAGE``."""
     found: dict[str, TableRows] = {}
     if not np.isnan(tables.items.rated.score).all():
         answers = Answers.of(tables)

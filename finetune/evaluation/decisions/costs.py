@@ -88,7 +88,7 @@ def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> No
 
 
 def with_costs(tables: Tables, costs: Costs) -> Tables:
-    """Return aligned labels with the costs of mistakes, by the names that gold has."""
+    """Add the costs of mistakes to labels, by the names that gold has."""
     names = dict(zip(costs, canonical_names(costs), strict=True))
     renamed = {
         names[gold]: {names.get(name, name): cost for name, cost in row.items()}
@@ -100,7 +100,7 @@ def with_costs(tables: Tables, costs: Costs) -> Tables:
 
 
 def by_cost(tables: Tables, costs: Costs) -> Tables:
-    """Return aligned labels with costs, and the cheapest label in place of each prediction."""
+    """Replace each predicted label by the cheapest one, and add the costs."""
     names = dict(zip(costs, canonical_names(costs), strict=True))
     pairs = zip(tables.predictions, tables.examples, strict=True)
     found = [Decisions(costs=costs).apply(*pair) for pair in pairs]
@@ -112,7 +112,7 @@ def by_cost(tables: Tables, costs: Costs) -> Tables:
 
 
 def price_table(tables: Tables) -> list[dict[str, Any]]:
-    """Return the confusions with a cost, the dearest sum first."""
+    """Tabulate the confusions that cost something, the dearest sum first."""
     rows = [
         {"gold": gold, "predicted": name, "number": number, "cost": tables.costs[gold][name]}
         for (gold, name), number in Counter(zip(tables.gold, tables.predicted, strict=True)).items()
@@ -125,7 +125,7 @@ def price_table(tables: Tables) -> list[dict[str, Any]]:
 def choose_costs(
     path: str, labels: Sequence[str], type: PredictionType, runs: Mapping[str, Tables], split: str
 ) -> Choice:
-    """Return the costs of a file, and what the cheapest labels cost on each split."""
+    """Read the costs of a file, and compute what the cheapest labels cost on each split."""
     costs = read_costs(path)
     check_costs(costs, labels, type)
     rows: TableRows = []

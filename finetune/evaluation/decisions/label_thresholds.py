@@ -80,7 +80,7 @@ class LabelProbabilities:
 
     @classmethod
     def of(cls, run: Tables, names: Sequence[str], positive: str | None) -> LabelProbabilities:
-        """Return the gold and probabilities of aligned predictions of a model's labels."""
+        """Collect the gold and the probabilities of a model's labels from aligned predictions."""
         columns = tuple(names) if positive is None else (positive,)
         rows = run.type.probabilities(run.predictions)
         if not all(row is not None and {*columns} <= row.keys() for row in rows):
@@ -112,12 +112,12 @@ class LabelProbabilities:
         return np.array(rows, dtype=bool).reshape(self.scores.shape)
 
     def take(self, rows: Sequence[int]) -> LabelProbabilities:
-        """Return some of the examples."""
+        """Take some of the examples."""
         some = [[values[row] for row in rows] for values in (self.examples, self.gold)]
         return replace(self, examples=some[0], gold=some[1], scores=self.scores[list(rows)])
 
     def tables(self, decided: np.ndarray) -> Tables:
-        """Return gold and the predictions of decisions [N, C]."""
+        """Make the tables of gold and of decisions [N, C]."""
         predicted: list[Any]
         if self.type is LABELS:
             predicted = [tuple(np.array(self.columns)[row].tolist()) for row in decided]
@@ -127,7 +127,7 @@ class LabelProbabilities:
         return LABEL.of_values(self.gold, predicted, labels=self.names, positive=self.columns[0])
 
     def metric(self, name: str) -> Metric:
-        """Return a metric of these predictions."""
+        """Find a metric of these predictions; a UserError lists their metrics."""
         tables = self.tables(self.applies)
         known = {name: each for name, each in self.type.metrics.items() if each.applies(tables)}
         known |= metrics_of_names(tables)
@@ -139,13 +139,13 @@ class LabelProbabilities:
         return known[name]
 
     def value(self, metric: Metric, thresholds: np.ndarray) -> float:
-        """Return the score under thresholds [C], or of each example [N, C]."""
+        """Compute the score under thresholds [C], or under those of each example [N, C]."""
         tables = self.tables(self.scores >= thresholds)
         return float(metric.value(total(metric.counts, tables, metric.by_class)))
 
 
 def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[str, float]:
-    """Return the threshold of each label that reaches a goal.
+    """Choose the threshold of each label for a goal.
 
     A metric over several labels is raised label by label until no single change helps. Among
     equally good thresholds, the nearest to ``default`` wins. Labels with fewer than ``_FEWEST``
@@ -189,7 +189,7 @@ def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[s
 
 
 def cross_fitted(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> np.ndarray:
-    """Return thresholds of each example [N, C], chosen on the half of the data without it."""
+    """Choose thresholds of each example [N, C], on the half of the data without it."""
     found = np.empty(data.scores.shape)
     for own, others in permutations(halves(data.examples)):
         found[own] = list(choose(data.take(others), goal, default).values())
@@ -260,7 +260,7 @@ def _value_of_counts(
 
 
 def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> TableRows:
-    """Return for each label its threshold, precision, recall, F1, predicted and gold examples."""
+    """Tabulate threshold, precision, recall, F1, predicted and gold examples of each label."""
     columns = zip(data.columns, data.scores.T, data.applies.T, strict=True)
     return [
         {"label": name} | row
@@ -270,7 +270,7 @@ def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> Table
 
 
 def trade_of(data: LabelProbabilities, number: int = 9) -> TableRows:
-    """Return the rows of ``table_of`` for evenly spread thresholds of the one positive label."""
+    """Tabulate the same for evenly spread thresholds of the one positive label."""
     cuts = np.arange(1, number + 1) / (number + 1)
     return _rates(data.scores[:, 0], data.applies[:, 0], cuts)
 
@@ -293,7 +293,7 @@ def choose_thresholds(
     *,
     folder: str,
 ) -> Choice:
-    """Return the threshold of each label, and the scores before and after on each split."""
+    """Choose the threshold of each label, and score each split before and after."""
     splits = {name: LabelProbabilities.of(run, labels, positive) for name, run in runs.items()}
     data, metric = splits[split], goal.metric or ("f1" if positive else "micro_f1")
     by_rate = goal.precision is not None or goal.recall is not None

@@ -27,19 +27,19 @@ ALL = "(all)"
 
 
 def conformal_quantile(scores: Sequence[float], level: float) -> float | None:
-    """Return the ⌈(n + 1) level⌉-th smallest score, which a new score exceeds with probability
+    """Find the ⌈(n + 1) level⌉-th smallest score, which a new score exceeds with probability
     1 - level at most; None if there are too few scores (Vovk et al. 2005)."""
     rank = max(1, math.ceil((len(scores) + 1) * level - 1e-9))
     return sorted(scores)[rank - 1] if rank <= len(scores) else None
 
 
 def fewest_for_level(level: float) -> int:
-    """Return the number of scores that ``conformal_quantile`` needs."""
+    """The number of scores that ``conformal_quantile`` needs."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 
 def fit_sets(tables: Tables, level: float, how: str, per_class: bool) -> SetRule:
-    """Return the rule whose sets hold the right class with probability ``level``.
+    """Fit the rule whose sets hold the right class with probability ``level``.
 
     The limit is the conformal quantile of the scores of gold. ``per_class`` fits it for each gold
     class apart (Vovk 2012), so that the level holds for each; a class with too few examples is in
@@ -92,7 +92,7 @@ def _fitted(tables: Tables, gold: Mapping[int, Any], rule: SetRule, per_class: b
 
 
 def table_of_sets(tables: Tables, rule: SetRule, *, refit: bool = False) -> TableRows:
-    """Return the coverage and the mean size of sets, over all texts and by gold class.
+    """Tabulate the coverage and the mean size of sets, over all texts and by gold class.
 
     With ``refit``, each half of the texts has the rule that is fitted on the other half.
     """
@@ -124,7 +124,7 @@ def table_of_sets(tables: Tables, rule: SetRule, *, refit: bool = False) -> Tabl
 def choose_sets(
     runs: Mapping[str, Tables], split: str, level: float, how: str, per_class: bool
 ) -> Choice:
-    """Return the rule that is fitted on a split, and the sets that it gives on each split."""
+    """Fit a rule on a split, and tabulate its sets on each split."""
     rule, tables = fit_sets(runs[split], level, how, per_class), dict[str, TableRows]()
     for name, run in runs.items():
         with contextlib.suppress(UserError):  # half of validation may be too small

@@ -72,14 +72,14 @@ _OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
 
 
 def type_of_row(row: Mapping[str, Any]) -> str:
-    """Return the name of the type of a row, by its keys; empty for none."""
+    """Find the name of the type of a row by its keys; empty for none."""
     return next((name for key, name in _KEYS.items() if key in row), "")
 
 
 def scores_of(
     type: str, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any
 ) -> dict[str, float]:
-    """Return the scores of gold and predicted values of a type; ``Tables`` explains the facts.
+    """Score gold and predicted values of a type; ``Tables`` explains the facts.
 
     >>> scores_of("label", ["a", "b"], ["a", "a"], labels=["a", "b"])["accuracy"]
     0.5
@@ -88,12 +88,12 @@ def scores_of(
 
 
 def is_built_in(metric: str) -> bool:
-    """Return True for a metric of a type, and False for a custom metric."""
+    """True for a metric of a type, False for a custom metric."""
     return metric in _METRICS
 
 
 def score_limits(metric: str) -> tuple[float, float]:
-    """Return the least and the largest score of a metric; custom metrics have no limits."""
+    """The least and the largest score of a metric; custom metrics have no limits."""
     facts = properties_of(metric)
     if facts.highest > 1 or metric.partition(":")[0] not in _METRICS | _OF_VECTORS:
         return -math.inf, math.inf

@@ -36,7 +36,7 @@ def _choice_counts(tables: Tables) -> np.ndarray:
 
 
 def choice_text(example: ChoiceQuestion, index: int) -> str:
-    """Return the text of a choice; its number where the texts are not known."""
+    """The text of a choice; its number if the texts are not known."""
     if index == NO_CHOICE:
         return ""
     return example.choices[index] if example.choices else f"choice {index}"

@@ -229,7 +229,7 @@ _SHARED: dict[str, Any] = {
 
 
 def positive_counts(tables: Tables) -> np.ndarray:
-    """Return the ``item_counts`` of the positive class of two labels [N, 3]."""
+    """Compute the ``item_counts`` of the positive class of two labels [N, 3]."""
     return item_counts(tables, name=tables.positive)
 
 
@@ -296,7 +296,7 @@ LABEL = PredictionType(
 
 
 def set_class_counts(tables: Tables) -> np.ndarray:
-    """Return the ``class_counts``, and 1 for the labels of the model [N, C, 4].
+    """Compute the ``class_counts``, and 1 for the labels of the model [N, C, 4].
 
     Averages include all of these, as in scikit-learn.
     """
@@ -393,7 +393,7 @@ def _squared_errors(tables: Tables) -> np.ndarray:
 
 
 def moments(tables: Tables) -> np.ndarray:
-    """Return the moments of gold x and predicted y: xy, x, y, xx, yy, 1 [N, 6].
+    """Compute the moments of gold x and predicted y: xy, x, y, xx, yy, 1 [N, 6].
 
     Both sides are centered and scaled, by the values of all runs: no square underflows.
     """
@@ -410,14 +410,14 @@ def _centered(values: Sequence[float], all_values: Sequence[float]) -> np.ndarra
 
 
 def rank_moments(tables: Tables) -> np.ndarray:
-    """Return the ``moments`` of ranks. In a resample ranks change: see ``significance.Counts``."""
+    """Compute the ``moments`` of ranks, which change in a resample (``significance.Counts``)."""
     one = np.ones((1, len(tables)))
     gold, predicted = (weighted_ranks(side, one)[0] for side in (tables.gold, tables.predicted))
     return moments(replace(tables, gold=gold, predicted=predicted, scale=predicted))
 
 
 def correlation(sums: np.ndarray) -> np.ndarray:
-    """Return the Pearson correlation from ``moments`` [..., 6] -> [...], 0 for a constant side."""
+    """The Pearson correlation from ``moments`` [..., 6] -> [...], 0 for a constant side."""
     xy, x, y, xx, yy, n = np.moveaxis(sums, -1, 0)
     deviations = []
     for total, squares in ((x, xx), (y, yy)):

@@ -67,7 +67,7 @@ POSITIONS = (1, 2, 11, 51, 101, 201)
 
 
 def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
-    """Return the sentence of a row with its gold."""
+    """Read the sentence of a row with its gold."""
     gold, words = row["gold"] or {}, row.get("words")
     if not isinstance(gold, Mapping) or not isinstance(words, list):
         raise DataError(
@@ -153,7 +153,7 @@ def _depth_counts(tables: Tables, inner: bool) -> np.ndarray:
 
 
 def subgroup_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the F1 of a subgroup of spans: gold, found, predicted and correct [..., 4] -> [...].
+    """The F1 of a subgroup of spans, from gold, found, predicted and correct [..., 4] -> [...].
 
     Found and correct differ where the subgroup of a span depends on the spans around it (depth).
     """
@@ -166,7 +166,7 @@ def _is_nested(tables: Tables) -> bool:
 
 
 def has_characters(tables: Tables) -> bool:
-    """Return whether gold spans are given in characters."""
+    """Whether gold spans are given in characters."""
     known = [e.offsets is not None and e.spans is not None for e in tables.examples]
     return bool(known) and all(known)
 
@@ -174,7 +174,7 @@ def has_characters(tables: Tables) -> bool:
 def items_in_characters(
     tables: Tables, predicted: Sequence[Sequence[Span]], unreachable: Sequence[Sequence[Span]] = ()
 ) -> Items:
-    """Return the gold and predicted spans of each text in characters.
+    """Make the items of the gold and predicted spans of each text in characters.
 
     ``predicted`` are in words, ``unreachable`` in characters: spans that words cannot represent.
     """
@@ -213,7 +213,7 @@ SPAN_METRICS = {
 
 
 def sides_in_words(tables: Tables, item: int) -> tuple[Any, Any]:
-    """Return gold and prediction of an item, with the words where they stand, as JSON values."""
+    """Convert gold and prediction of an item, with their words, to JSON values."""
     items = tables.items
     words = tables.examples[items.example[item]].words
     word = int(items.columns["word"][item]) if "word" in items.columns else 0
@@ -319,7 +319,7 @@ def _row(sums: np.ndarray) -> dict[str, float]:
 
 
 def depths(spans: Iterable[Span]) -> dict[Span, int]:
-    """Return the number of spans around each span, each within the next wider one; 0: outermost.
+    """Count the spans around each span, each within the next wider one; 0: outermost.
 
     Spans with the same start and end count once.
     """
@@ -408,7 +408,7 @@ def with_spelled_spans(file: PredictionFile) -> PredictionFile:
 
 
 def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
-    """Return the scheme of predicted tags, next to gold of a ``scheme``."""
+    """Find the scheme of predicted tags, next to gold of a ``scheme``."""
     found = detect_scheme(predicted)
     if found in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
         found = "BIO"  # a few ill-formed tags do not make another scheme

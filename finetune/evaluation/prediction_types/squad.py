@@ -24,7 +24,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @lru_cache(maxsize=65536)
 def normalized_answer(text: str) -> str:
-    """Return an answer in lower case, without punctuation, articles and extra white space.
+    """Write an answer in lower case, without punctuation, articles and extra white space.
 
     >>> normalized_answer("The  Bank, of England")
     'bank of england'
@@ -33,13 +33,13 @@ def normalized_answer(text: str) -> str:
 
 
 def exact_match(gold: Sequence[str], predicted: str) -> float:
-    """Return 1.0 if an answer equals a gold answer, else 0.0; both may be empty."""
+    """1.0 if an answer equals a gold answer, else 0.0; both may be empty."""
     found = normalized_answer(predicted)
     return float(any(normalized_answer(answer) == found for answer in _scored(gold)))
 
 
 def word_f1(gold: Sequence[str], predicted: str) -> float:
-    """Return the F1 of the words of an answer, of the best gold answer."""
+    """The F1 of the words of an answer and of the best gold answer."""
     found = normalized_answer(predicted).split()
     return max(_f1(normalized_answer(answer).split(), found) for answer in _scored(gold))
 
@@ -61,7 +61,7 @@ def _f1(gold: Sequence[str], found: Sequence[str]) -> float:
 def best_scores(
     gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
 ) -> dict[str, float]:
-    """Return the scores with the best threshold of the probability of no answer on these data.
+    """Compute the scores with the best threshold of the probability of no answer on these data.
 
     As in the official evaluation, they bound the scores of a threshold that is chosen on other
     data. ``best_exact_thresh`` and ``best_f1_thresh`` are the probabilities above which no answer
@@ -84,7 +84,7 @@ def best_scores(
 def best_no_answer_threshold(
     gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
 ) -> float:
-    """Return the least probability of no answer with which to predict none, for the best F1.
+    """Choose the least probability of no answer with which none is predicted, for the best F1.
 
     It is in the middle between the probabilities of two questions. The arguments are as for
     ``best_scores``.

@@ -79,7 +79,7 @@ _PREFIXES = {"L": "E", "U": "S", "M": "I"}
 
 
 def seqeval_spans(tags: Sequence[str], scheme: str, strict: bool) -> tuple[Span, ...]:
-    """Return the spans of tags by the default mode of seqeval, or by its strict mode.
+    """Read the spans of tags by the default mode of seqeval, or by its strict mode.
 
     seqeval's strict mode has no IO, and reads some illegal IOB1 tags as spans: spans of these
     schemes are read strictly here and converted to BIO.

@@ -15,7 +15,7 @@ TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
 
 
 def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
-    """Return the text of a row with its gold."""
+    """Read the text of a row with its gold."""
     gold = row["gold"]
     if gold is not None:
         check_names(where, "gold", gold)
@@ -25,7 +25,7 @@ def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
 
 
 def abstained_answers(predictions: Sequence[Any], number: int) -> list[Any]:
-    """Return the answer that the model abstains from, of each prediction; None where it answers."""
+    """List the answers from which the model abstains; None where it answers."""
     return [p.decided.get("withheld") for p in predictions] or [None] * number
 
 
@@ -48,18 +48,18 @@ def decided_items(
 
 
 def by_length(tables: Tables, unit: str) -> Grouping:
-    """Return the grouping of texts, or pairs of texts, by length."""
+    """Group texts, or pairs of texts, by length."""
     lengths = (bucket(num_words(example), TEXT_LENGTHS) for example in tables.examples)
     return right_by_group(tables.items, lengths, buckets(TEXT_LENGTHS), unit)
 
 
 def num_words(example: TextExample) -> int:
-    """Return the length of a text, or of both texts of a pair, in words."""
+    """The length of a text, or of both texts of a pair, in words."""
     return len(example.text.split()) + len((example.pair or "").split())
 
 
 def bucket(value: int, starts: Sequence[int]) -> str:
-    """Return the subgroup of a number, where subgroups begin at ``starts``.
+    """Name the subgroup of a number; subgroups begin at ``starts``.
 
     >>> bucket(7, (1, 2, 11))
     '2-10'
@@ -68,13 +68,13 @@ def bucket(value: int, starts: Sequence[int]) -> str:
 
 
 def buckets(starts: Sequence[int]) -> list[str]:
-    """Return the names of the subgroups of ``bucket`` in order: ``1``, ``2-10``, ``11+``."""
+    """Name the subgroups of ``bucket`` in order: ``1``, ``2-10``, ``11+``."""
     ranges = [(start, after - 1) for start, after in pairwise(starts)]
     closed = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
     return [*closed, f"{starts[-1]}+"]
 
 
 def best_labels(tables: Tables, index: int) -> list[tuple[str, float, str]]:
-    """Return the most probable labels of a text."""
+    """List the most probable labels of a text."""
     scores = tables.predictions[index].scores or {}
     return [(*item, "") for item in sorted(scores.items(), key=lambda item: -item[1])[:4]]

@@ -16,12 +16,12 @@ from finetune.evaluation.metrics import Metric, is_rated, mean, ratio
 
 
 def has_votes(tables: Tables) -> bool:
-    """Return whether several annotators labeled some of the texts."""
+    """Whether several annotators labeled some of the texts."""
     return any(example.votes is not None for example in tables.examples)
 
 
 def groupings(tables: Tables) -> dict[str, Grouping]:
-    """Return the grouping of texts by the agreement of their annotators, if there are votes."""
+    """Group texts by the agreement of their annotators, if there are votes."""
     names = ("unanimous", "majority", "tied", "without votes")
     votes = [example.votes for example in tables.examples]
     groups = (names[3] if each is None else agreement(each)[0] for each in votes)
