@@ -134,7 +134,7 @@ def print_analysis(analysis: Analysis, num_examples: int) -> None:
         else:
             rows = table.rows[:MOST_ROWS] if name == "confused" else table.rows
             print_table(table.columns, rows, table.caption)
-    if analysis.type.lists_errors:
+    if analysis.type.sides is not None:
         show()
         _print_calibration(analysis)
         _print_errors(analysis, num_examples)

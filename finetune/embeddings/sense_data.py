@@ -310,6 +310,6 @@ SENSES = PredictionType(
     groupings=_groupings,
     without_gold="no target has gold senses.",
     may_leave_out=True,
-    lists_errors=False,
+    sides=None,
 )
 """Names for a target, of which one right one is enough."""

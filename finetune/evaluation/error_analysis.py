@@ -256,24 +256,24 @@ def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:
 def mistakes(run: Tables) -> list[ErrorCase]:
     """List every wrong and every missed item in order; errors of numbers by their size."""
     type, items = run.type, run.items
-    if not type.lists_errors:
+    if type.sides is None:
         return []
     wrong = np.flatnonzero(items.correct < 1)
     if items.has_sizes:
         wrong = wrong[np.argsort(-items.columns["deviation"][wrong], kind="stable")]
     categories, known = items.category, ~np.isnan(items.score)
-    if type.one_each and not known.all():
+    if not type.in_words and not known.all():
         known[:] = False  # a confidence is told where all are comparable
 
-    def case(item: int) -> ErrorCase:
-        sides = type.sides(run, item)
-        shown = sides[1] or sides[0]
-        words = (shown["start"], shown["end"]) if type.in_words else None
+    cases = []
+    for item in wrong.tolist():
+        gold, predicted = type.sides(run, item)
+        place = predicted or gold
+        words = (place["start"], place["end"]) if type.in_words else None
         confidence = float(items.score[item]) if known[item] else None
         example = run.examples[items.example[item]]
-        return ErrorCase(example, categories[item], *sides, confidence, words)
-
-    return list(map(case, wrong.tolist()))
+        cases.append(ErrorCase(example, categories[item], gold, predicted, confidence, words))
+    return cases
 
 
 def contradictions(run: Tables) -> list[ErrorCase]:

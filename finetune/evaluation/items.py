@@ -224,10 +224,10 @@ class Tables:
         """The predicted values as custom metrics take them: None if the model abstained."""
         if not self.items.abstained.any():
             return self.predicted
-        if self.type.one_each:
-            pairs = zip(self.predicted, self.items.abstained, strict=True)
-            return [None if abstained else value for value, abstained in pairs]
-        return [tuple(tag or None for tag in tags) for tags in self.predicted]
+        if self.type.in_words:
+            return [tuple(tag or None for tag in tags) for tags in self.predicted]
+        pairs = zip(self.predicted, self.items.abstained, strict=True)
+        return [None if abstained else value for value, abstained in pairs]
 
     @property
     def clusters(self) -> np.ndarray:
@@ -368,15 +368,13 @@ class PredictionType:
     """The divisions into subgroups by the name of their table."""
     further_scores: Callable[[Tables], Mapping[str, float]] = lambda _: {}
     """Scores besides the metrics, such as the F1 of each type."""
-    sides: Callable[[Tables, int], tuple[Any, Any]] = lambda tables, item: (
+    sides: Callable[[Tables, int], tuple[Any, Any]] | None = lambda tables, item: (
         tables.items.gold[item],
         tables.items.answer[item],
     )
     """From the index of an item to its gold and its prediction as JSON values, None for nothing."""
     ranked: Callable[[Tables, int], Sequence[tuple[str, float, str]]] = lambda *_: ()
     """From the index of an example to its most probable values, their probabilities and marks."""
-    one_each: bool = False
-    """Whether each example has one item."""
     in_words: bool = False
     """Whether these sides have the words where they stand."""
     named: Sequence[tuple[str, str]] = ()
@@ -391,8 +389,6 @@ class PredictionType:
     """What a file of gold lacks if no row of it has gold."""
     may_leave_out: bool = False
     """Whether files, which then have ids, may lack predictions for some examples."""
-    lists_errors: bool = True
-    """Whether an analysis lists errors."""
     pairs_of_labels: bool = False
     """Whether the category of an error is a pair of labels, which says all of it."""
 

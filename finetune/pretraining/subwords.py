@@ -128,6 +128,6 @@ SUBWORDS = PredictionType(
     gold_of_row=text_of_row,
     repeats=lambda prediction: {*prediction.subwords},
     groupings=_groupings,
-    lists_errors=False,
+    sides=None,
 )
 """The subwords at masked positions, and the losses there."""

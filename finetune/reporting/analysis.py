@@ -153,8 +153,11 @@ def error_examples(
 def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, Any]:
     rows = np.flatnonzero(run.items.example == index)
     items, sides = run.items.take(rows), list[list[Any]]()
+    is_single = len(rows) == 1 and not isinstance(run.predicted[index], tuple)
     for number, value in enumerate((run.gold[index], run.predicted[index])):
-        shown = run.type.sides(run, int(rows[0]))[number] if len(rows) == 1 else None
+        shown = (
+            run.type.sides(run, int(rows[0]))[number] if run.type.sides and len(rows) == 1 else None
+        )
         shown = shown["text"] if isinstance(shown, Mapping) else shown
         values = dict.fromkeys(value if isinstance(value, tuple) else [shown])
         sides.append([value for value in values if value not in ("", None)])
@@ -165,7 +168,7 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
         "probabilities": [
             (clip(text, _MOST_CHARACTERS), p, mark) for text, p, mark in run.type.ranked(run, index)
         ],
-        "confidence": errors[0].confidence if run.type.one_each and items.correct < 1 else None,
+        "confidence": errors[0].confidence if is_single and items.correct < 1 else None,
         "deviation": None if deviation is None else float(deviation[0]),
     }
 

@@ -24,7 +24,7 @@ from finetune.evaluation.items import TableRows, Tables
 from finetune.evaluation.metrics import name_of
 from finetune.types import UserError, quantity
 
-_DELTA = 0.05
+DELTA = 0.05
 """The probability that a guarantee fails."""
 SHOWN_COVERAGE = 0.9
 """The coverage at which reports compare classes."""
@@ -97,7 +97,7 @@ class Chosen(NamedTuple):
     bound: float
 
 
-def risk_bound(answers: Answers, delta: float = _DELTA) -> float:
+def risk_bound(answers: Answers, delta: float = DELTA) -> float:
     """Compute the ``upper_bound`` of the risk for the number of independent answers."""
     return upper_bound(answers.risk * answers.effective, answers.effective, delta)
 
@@ -109,12 +109,12 @@ def upper_bound(wrong: float, number: float, delta: float) -> float:
     return float(beta.ppf(1 - delta, wrong + 1, number - wrong)) if wrong < number else 1.0
 
 
-def fewest_for_risk(risk: float, delta: float = _DELTA) -> int:
+def fewest_for_risk(risk: float, delta: float = DELTA) -> int:
     """The number of independent answers, all right, that show a risk."""
     return math.ceil(math.log(delta) / math.log1p(-risk))
 
 
-def at_risk(answers: Answers, risk: float, delta: float = _DELTA) -> Chosen:
+def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
     """Find the lowest threshold above which at most a share ``risk`` of the answers is wrong.
 
     Thresholds are tested from high to low until the bound of one exceeds the risk, which needs no
@@ -161,7 +161,7 @@ def _tested(answers: Answers, fewest: int) -> Iterator[Answers]:
             yield confident
 
 
-def at_coverage(answers: Answers, coverage: float, delta: float = _DELTA) -> Chosen:
+def at_coverage(answers: Answers, coverage: float, delta: float = DELTA) -> Chosen:
     """Find the highest threshold that keeps at least a share ``coverage`` of the answers."""
     number = math.ceil(coverage * len(answers) - 1e-9)
     threshold = float(np.sort(answers.confidence)[::-1][max(1, number) - 1])

@@ -201,7 +201,6 @@ ANSWERS = PredictionType(
     gold=gold_answers,
     value=_value,
     items=_items,
-    one_each=True,
     parse=_parse,
     read_gold=lambda file, source: list(QUESTIONS.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,

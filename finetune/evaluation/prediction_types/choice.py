@@ -124,7 +124,6 @@ CHOICE = PredictionType(
     gold=lambda example: example.label,
     value=_value,
     items=_items,
-    one_each=True,
     parse=_parse,
     read_gold=lambda file, source: list(CHOICES.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,

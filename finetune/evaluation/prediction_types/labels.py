@@ -275,7 +275,6 @@ LABEL = PredictionType(
     default="accuracy",
     items=decided_items,
     settled=_with_positive,
-    one_each=True,
     uncertainty=_margin_uncertainty,
     groupings=lambda tables, _: (
         {"text length": by_length(tables, "texts")}

@@ -1,0 +1,143 @@
+"""Choose the decisions of a model on the predictions of its run: one goal, and its settings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from finetune.config.options import Help
+from finetune.config.tasks import flag
+from finetune.data import DataError
+from finetune.evaluation.decisions import Choice
+from finetune.evaluation.decisions.abstaining import DELTA, choose_confidence
+from finetune.evaluation.decisions.costs import choose_costs
+from finetune.evaluation.decisions.label_thresholds import Goal, choose_thresholds
+from finetune.evaluation.decisions.sets import choose_sets
+from finetune.evaluation.items import PredictionType, Tables
+from finetune.evaluation.predictions import GoldSource, align_runs
+from finetune.evaluation.runs import RunFolder
+from finetune.types import UserError
+
+_LEAST = 1e-6
+"""The least share of a goal, whose data a disk may hold."""
+_GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "ood", "costs")
+"""The settings of which one is given."""
+_REPLACED = {"thresholds", "confidence", "costs"}
+"""The rules of which one decides the answers of a model: a new one replaces them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionGoal:
+    """The goal of a decision, and its settings."""
+
+    metric: str | None = None
+    """Metric of labels to maximize. Default: `f1` for two labels, `micro_f1` for multi-label
+    data."""
+    precision: float | None = None
+    """Maximize the recall of each label at this precision. A model that predicts one of more than
+    two labels abstains below the threshold."""
+    recall: float | None = None
+    """Maximize the precision of each label at this recall."""
+    risk: float | None = None
+    """Abstain below a confidence threshold chosen so that at most this fraction of the remaining
+    answers is wrong. This holds with probability 1 - δ on new data from the same distribution."""
+    coverage: float | None = None
+    """Abstain below the confidence threshold that keeps this fraction of the answers."""
+    delta: float = DELTA
+    """Probability δ that the guarantee of --risk does not hold."""
+    sets: Annotated[float | None, Help("LEVEL")] = None
+    """Predict sets of labels that contain the right one with this probability (conformal
+    prediction)."""
+    set_scores: Literal["probability", "cumulative", "randomized"] = "probability"
+    """Score of labels for --sets: the probability (smallest sets), the cumulative probability (sets
+    adapt to the text), or a randomized cumulative probability (smaller sets)."""
+    per_class: bool = False
+    """Guarantee the level of --sets for each label separately."""
+    ood: Annotated[float | None, Help("RATE")] = None
+    """Abstain on out-of-distribution texts, with this false positive rate on validation data."""
+    costs: Annotated[str | None, Help("FILE")] = None
+    """File of the costs of mistakes: predict the label with the least expected cost. It is JSON,
+    `{"gold": {"predicted": 5}}`, or a table with the column gold and a column for each predicted
+    label."""
+
+    @property
+    def goals(self) -> list[str]:
+        """The options of the goals that are given."""
+        return [flag(name) for name in _GOALS if getattr(self, name) is not None]
+
+    def check(self) -> None:
+        """Raise UserError for several goals, for values that are not legal, and unused settings."""
+        if len(self.goals) > 1:
+            raise UserError(f"{self.goals[0]} and {self.goals[1]}: give one goal.")
+        for name in ("precision", "recall", "risk", "coverage", "sets", "ood", "delta"):
+            value = getattr(self, name)
+            most = 1.0 if name in ("precision", "recall", "coverage") else 1 - _LEAST
+            if value is not None and not _LEAST <= value <= most:
+                raise UserError(f"--{name} must be from {_LEAST:g} to {most:.7g}, not {value:g}.")
+        if (self.per_class or self.set_scores != "probability") and self.sets is None:
+            raise UserError("--per-class and --set-scores are about sets: add --sets LEVEL.")
+        if self.delta != DELTA and self.risk is None and self.coverage is None:
+            raise UserError("--delta is about the bound of the risk: add --risk or --coverage.")
+
+    def choose(self, run: RunFolder, split: str, type: PredictionType, state: Any) -> Choice:
+        """Choose on the predictions of a split; ``state`` is that of the model's task."""
+        if self.costs is not None:
+            labels = list(state.labels)
+            return choose_costs(self.costs, labels, type, _tables(run, split), split)
+        if self.sets is not None:
+            how = self.set_scores, self.per_class
+            return choose_sets(_tables(run, split), split, self.sets, *how)
+        if self.risk is not None or self.coverage is not None:
+            chose_epoch = split == "validation" and run.config.get("validation") != "none"
+            wanted = self.risk, self.coverage, self.delta
+            return choose_confidence(_tables(run, split), split, *wanted, chose_epoch)
+        if not chooses_labels(type, state):
+            raise UserError(
+                f"{run.path}: --metric, --precision and --recall are for labels of texts; "
+                "`ner` (--calibrate types) and `qa` choose thresholds in training. Give --risk or "
+                "--coverage to abstain."
+            )
+        goal = Goal(self.metric, self.precision, self.recall)
+        of_model = list(state.labels), state.positive, state.threshold
+        runs = _tables(run, split, state.positive)
+        return choose_thresholds(runs, split, *of_model, goal, folder=str(run.path))
+
+
+def chooses_labels(type: PredictionType, state: Any) -> bool:
+    """Whether labels of texts, or of sets of labels, have thresholds."""
+    return type.classes == "label" and (type.one_class or bool(state.threshold_labels))
+
+
+def fields_with(
+    choice: Choice | None, decisions: Mapping[str, Any], has_thresholds: bool
+) -> dict[str, Any]:
+    """Combine a choice with the ``decisions`` of earlier calls; None removes all of them.
+
+    The result are the fields of the state of a model's task that change.
+    """
+    chosen = {} if choice is None else choice.fields
+    is_replaced = choice is None or bool(_REPLACED & chosen.keys())
+    fields: dict[str, Any] = {"thresholds": {}} if has_thresholds and is_replaced else {}
+    removed = decisions.keys() if choice is None else _REPLACED if is_replaced else ()
+    fields["decisions"] = {name: v for name, v in decisions.items() if name not in removed}
+    for name, value in chosen.items():
+        (fields if name == "thresholds" else fields["decisions"])[name] = value
+    return fields
+
+
+def _tables(run: RunFolder, split: str, positive: str | None = None) -> dict[str, Tables]:
+    # of the split, and of test for comparison
+    tables = {}
+    for name in filter(run.splits.__contains__, dict.fromkeys((split, "test"))):
+        tolerated = () if name == split else (DataError,)  # test may lack labels
+        with contextlib.suppress(*tolerated):
+            source = GoldSource(positive=positive)
+            tables[name] = align_runs([run.predictions(name)], source).runs[0]
+    if split not in tables:
+        raise UserError(
+            f"{run.path}: no predictions.{split}.jsonl with gold to choose on: give "
+            "the folder of a run with validation data, or --split."
+        )
+    return tables
