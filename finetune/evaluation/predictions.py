@@ -145,7 +145,7 @@ class PredictionFile:
         for id, (where, _) in rows.items():
             if id not in examples:
                 raise DataError(
-                    f"{where}: id {id!r:.40} is not in {gold.name}: the files do not belong "
+                    f"{where}: id {id!r:.40} is not in {gold.ids_from}: the files do not belong "
                     "together; or remove the ids of one of them, to align by position."
                 )
         missing = [id for id in ids if id not in rows]
@@ -161,16 +161,21 @@ class PredictionFile:
 
 
 class GoldLabels(NamedTuple):
-    """Examples with gold, their ids (None without ids), and the name of the file they are from."""
+    """Examples with gold and the name of their file, and their ids, with that of the file of ids.
+
+    Ids are None if no file has them.
+    """
 
     name: str
     examples: Sequence[Any]
     ids: list[str] | None
+    ids_from: str
 
     @classmethod
     def of(cls, name: str, examples: Sequence[Any]) -> GoldLabels:
         """Take the ids that the examples have in the data."""
-        return cls(name, examples, _ids([(example.key, example.where) for example in examples]))
+        ids = _ids([(example.key, example.where) for example in examples])
+        return cls(name, examples, ids, name)
 
     def of_rows(self, file: PredictionFile, type: PredictionType) -> GoldLabels:
         """Find the examples of the rows of a file by position, and give them the ids of these rows.
@@ -194,7 +199,7 @@ class GoldLabels(NamedTuple):
                 f"{file}: its ids are in another order than rows, and {self.name} has no ids: sort "
                 "the predictions, or write the id of each gold row."
             )
-        return GoldLabels(self.name, list(compress(self.examples, kept)), file.ids)
+        return GoldLabels(self.name, list(compress(self.examples, kept)), file.ids, str(file))
 
 
 def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
@@ -409,7 +414,11 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
     first, *others = with_gold
     for other in others:
         same_type = other.type is first.type
-        if _contents(first, same_type) != _contents(other, same_type):
+        contents = _contents(first, same_type)
+        if any(
+            contents.get(id, content) != content
+            for id, content in _contents(other, same_type).items()
+        ):
             raise UserError(
                 f"{other} has other examples, or other gold, than {first}: only predictions for "
                 "the same examples can be compared."

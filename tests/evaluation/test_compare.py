@@ -374,7 +374,7 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
 
 
 CHANGES: dict[str, tuple[Callable[[list[dict]], object], str]] = {
-    "cut": (lambda rows: rows.pop(), "good.jsonl:60: id '59' has no prediction in changed.jsonl"),
+    "cut": (lambda rows: rows.pop(), "gold.jsonl:60: id '59' has no prediction in changed.jsonl"),
     "id": (lambda rows: rows[3].update(id=77), "changed.jsonl:4: id '77' is not in good.jsonl"),
 }
 """A change of a prediction file, and how it is refused next to the file before the change."""
