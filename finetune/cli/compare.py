@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.options import Command, EvaluationOptions, ResampleOptions
-from finetune.cli.output import ScoreCell, print_table, print_tables, show
+from finetune.cli.output import in_percent, print_table, print_tables, score_cell, show
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, argument
 from finetune.evaluation.runs import last_part
@@ -162,7 +161,12 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         else:
             metrics = {score.data: score.metric for score in scores}
             columns = ["system", *(f"{name} {metrics[name]}" for name in data)]
-            cells = {(score.system, score.data): _score_cell(score) for score in scores}
+            cells = {
+                (s.system, s.data): score_cell(
+                    s.metric, s.score.value, s.deviation, bold=s.best, marked=s.significant
+                )
+                for s in scores
+            }
             rows = [[name, *(cells.get((name, data_set)) for data_set in data)] for name in systems]
         print_tables(self.format, ("", columns, rows))
         legend = _legend(scores, baseline, self.resamples, self.seed)
@@ -241,21 +245,6 @@ def _notes(comparison: SystemComparison, names: Sequence[str]) -> list[str]:
     return [*filter(None, [comparison.positive_note]), *abstained]
 
 
-def _score_cell(score: TableScore) -> ScoreCell:
-    percent = _in_percent(score.metric)
-    mean, deviation = (
-        None if value is None else f"{100 * value:.2f}" if percent else f"{value:.4f}"
-        for value in (score.score.value, score.deviation)
-    )
-    return ScoreCell(mean or "", deviation, score.best, score.significant)
-
-
-def _in_percent(metric: str) -> bool:
-    from finetune.evaluation.prediction_types import score_limits
-
-    return math.isfinite(score_limits(metric)[1])
-
-
 def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: int) -> str:
     from finetune.evaluation.significance import ALPHA
 
@@ -268,7 +257,7 @@ def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: i
         f"randomization ({quantity(resamples, 'resample')}, seed {seed}), adjusted for "
         f"{quantity(tests, 'comparison')} (Holm, 1979)."
     )
-    percent = "in percent, " if any(_in_percent(score.metric) for score in scores) else ""
+    percent = "in percent, " if any(in_percent(score.metric) for score in scores) else ""
     return f"Scores: {percent}{mean}; the best in bold.{tested if tests else ''}"
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging as python_logging
+import math
 import os
 import re
 import shutil
@@ -164,6 +165,21 @@ class ScoreCell:
         score = rf"\textbf{{{self.score}}}" if self.bold else self.score
         mark = r"$^{\dagger}$" if self.marked else ""
         return f"{score}{deviation}{mark}"
+
+
+def in_percent(metric: str) -> bool:
+    """Whether tables for papers have a metric in percent: all but errors and counts."""
+    from finetune.evaluation.prediction_types import score_limits
+
+    return math.isfinite(score_limits(metric)[1])
+
+
+def score_cell(metric: str, value: float, deviation: float | None, **marks: bool) -> ScoreCell:
+    """Format a score and its deviation for a table; ``marks`` are those of ``ScoreCell``."""
+    form = "{:.2f}" if in_percent(metric) else "{:.4f}"
+    scale = 100 if in_percent(metric) else 1
+    shown = None if deviation is None else form.format(scale * deviation)
+    return ScoreCell(form.format(scale * value), shown, **marks)
 
 
 def _latex(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from finetune.cli.options import TrainingCommand
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.config.expected_scores import require_metric
+from finetune.config.metric_properties import is_overall
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, written
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
@@ -244,7 +245,7 @@ def _print_runs(runs: Runs, config: TrainConfig, begin: float) -> None:
     elif any(runs.metrics.values()):
         columns, rows = summary_table(runs.summary)
         # scores of single types are only in the file
-        print_table(columns, [row for row in rows if ":" not in row[1]])
+        print_table(columns, [row for row in rows if is_overall(row[1])])
     if runs.kind == "fold":
         show("low and high: 95 % interval, corrected resampled t (Nadeau & Bengio, 2003)")
     for key, reasons in runs.degenerate.items():
@@ -353,7 +354,7 @@ def score_lines(
 
     lines = []
     for split, values in metrics.items():
-        overall = {name: value for name, value in values.items() if ":" not in name}
+        overall = {name: value for name, value in values.items() if is_overall(name)}
         scores = "  ".join(
             f"{metric_title(name, positive)} {format_score(v, name)}" for name, v in overall.items()
         )

@@ -62,3 +62,12 @@ METRIC_PROPERTIES: Mapping[str, MetricProperties] = {
 def properties_of(metric: str) -> MetricProperties:
     """Look up the properties of a metric; those of ``f1:NAME`` are those of ``f1``."""
     return METRIC_PROPERTIES.get(metric.partition(":")[0], MetricProperties())
+
+
+def is_overall(metric: str) -> bool:
+    """Whether a metric scores a whole split, also at one level of labels, and not a single type.
+
+    >>> is_overall("accuracy_level:1"), is_overall("f1:PER")
+    (True, False)
+    """
+    return ":" not in metric or metric.partition(":")[0].endswith("_level")

@@ -21,7 +21,7 @@ SUITE_KEYS: Mapping[str, Any] = {
     "models": tuple[str, ...],
     "average": Literal["members", "scores", "none"],
 }
-"""The keys of a suite file besides ``members``, with their types."""
+"""The keys of a suite file besides ``members``, its tasks, with their types."""
 TASK_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("recipe", "from", "published", "note"), str),
     "scores": tuple[str, ...],
@@ -87,7 +87,7 @@ class Suite:
             chain = [name]
             while (start := self.tasks[chain[-1]].start) is not None:
                 if start not in self.tasks or start in chain:
-                    problem = "which is no member, or starts from it"
+                    problem = "which is no task of the suite, or starts from it"
                     raise UserError(f"{self.path}: {chain[-1]} starts from {start}, {problem}.")
                 chain.append(start)
             ordered |= {key: self.tasks[key] for key in reversed(chain) if key not in ordered}
@@ -118,15 +118,14 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
     last = (model or "").rstrip("/").split("/")[-1]
     chosen = last if last in models else next(iter(models), "")
     if not isinstance(listed, dict) or not listed or "title" not in values:
-        raise UserError(f"{path}: a suite needs a `title`, and `members`, each with a `recipe`.")
+        problem = "a suite needs a `title`, and tasks below `members`, each with a `recipe`"
+        raise UserError(f"{path}: {problem}.")
     tasks = {}
     for name, entry in listed.items():
         if not re.fullmatch(r"\w[\w.-]*", name) or name in RESULT_FILES:
-            raise UserError(
-                f"{where('members', name)}: {name!r} is no plain name: use letters, digits, -, . "
-                "and _."
-            )
-        keys = typed("a member", TASK_KEYS, entry, "members", name)
+            problem = "is no plain name: use letters, digits, -, . and _"
+            raise UserError(f"{where('members', name)}: {name!r} {problem}.")
+        keys = typed("a task of the suite", TASK_KEYS, entry, "members", name)
         tasks[name] = _suite_task(path, name, keys, chosen, where)
     suite = Suite(path=path, tasks=tasks, **values)
     suite.order()
@@ -159,11 +158,8 @@ def _suite_task(
         split, _, metric = text.partition(" ")
         legal = metrics_of(recipe.task)
         if not is_split(split) or metric.partition(":")[0] not in legal:
-            hint = f"{did_you_mean(metric, legal)} Metrics are {abbreviated(legal, 20)}."
-            raise UserError(
-                f"{where('members', name, 'scores')}: {text!r} must be SPLIT METRIC, as `test "
-                f"accuracy`.{hint}"
-            )
+            line, hint = where("members", name, "scores"), did_you_mean(metric, legal)
+            raise UserError(f"{line}: {text!r} must be SPLIT METRIC, as `test accuracy`.{hint}")
         scores.append(Score(split, metric))
     scores = scores or [*dict.fromkeys(Score(e.split, e.metric) for e in recipe.expected)]
     if not scores:

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.cli.output import ScoreCell, table_text
-from finetune.evaluation.prediction_types import score_limits
+from finetune.cli.output import ScoreCell, score_cell, table_text
 from finetune.evaluation.reproduction import (
     ScoreVerdict,
     recipe_verdicts,
@@ -55,7 +54,7 @@ def write_results(
             row = [task.name, split, metric, _cell(seeds, metric), len(seeds), "", ""]
             if verdict is not None:
                 expected = verdict.expected
-                row[-2] = f"{_number(expected.value, metric)} [{sources[expected.cited]}]"
+                row[-2] = f"{score_cell(metric, expected.value, None)} [{sources[expected.cited]}]"
                 row[-1] = verdict.verdict
             rows.append(row)
     if averages:
@@ -74,13 +73,8 @@ def write_results(
     content = {
         "suite": str(suite.path),
         "scores": [
-            {
-                "member": score.task.name,
-                "split": score.split,
-                "metric": score.metric,
-                "seeds": score.seeds,
-                "verdict": score.verdict and score.verdict.verdict,
-            }
+            score._asdict()
+            | {"task": score.task.name, "verdict": score.verdict and score.verdict.verdict}
             for score in scores
         ],
         "average": averages,
@@ -130,12 +124,6 @@ def _average(suite: Suite, scores: Sequence[TaskScore]) -> dict[str, float]:
     return averages
 
 
-def _number(value: float, metric: str | None = None) -> str:
-    percent = metric is None or math.isfinite(score_limits(metric)[1])
-    return f"{100 * value:.2f}" if percent else f"{value:.4f}"
-
-
-def _cell(seeds: Mapping[str, float], metric: str | None = None) -> ScoreCell:
-    deviation = standard_deviation(list(seeds.values()))
-    shown = None if deviation is None else _number(deviation, metric)
-    return ScoreCell(_number(statistics.fmean(seeds.values()), metric), shown)
+def _cell(seeds: Mapping[str, float], metric: str = "accuracy") -> ScoreCell:
+    values = list(seeds.values())
+    return score_cell(metric, statistics.fmean(values), standard_deviation(values))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from finetune.cli.output import check_output, show
 from finetune.evaluation.runs import RunFolder
@@ -113,18 +113,18 @@ def glue_text(name: str, predictions: Sequence[Prediction]) -> str:
             f"{name}: {quantity(len(predictions), 'prediction')}, and the server expects "
             f"{expected.rows:,} rows: use the whole test split of the benchmark."
         )
-    words = dict(expected.labels) | {word: word for word in expected.labels.values()}
+    words: dict[Any, str] = {word: word for word in expected.labels.values()}
+    words |= expected.labels
     rows = ["index\tprediction"]
     for index, prediction in enumerate(predictions):
-        label = prediction.label if isinstance(prediction, TextPrediction) else None
-        if expected.labels and isinstance(label, str) and label in words:
-            rows.append(f"{index}\t{words[label]}")
-        elif not expected.labels and isinstance(label, float):
-            rows.append(f"{index}\t{min(max(label, 0.0), 5.0):.3f}")
-        else:
-            legal = f"one of {', '.join(expected.labels)}" if expected.labels else "a number"
+        label: Any = prediction.label if isinstance(prediction, TextPrediction) else None
+        if not expected.labels and isinstance(label, float):
+            words = {label: f"{min(max(label, 0.0), 5.0):.3f}"}
+        if label not in words:
             problem = (
                 "no prediction: its text is blank" if label is None else f"the label {label!r}"
             )
+            legal = f"one of {', '.join(expected.labels)}" if expected.labels else "a number"
             raise UserError(f"{name}: row {index} has {problem}, and the server expects {legal}.")
+        rows.append(f"{index}\t{words[label]}")
     return "\n".join(rows) + "\n"

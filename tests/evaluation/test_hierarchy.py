@@ -100,9 +100,10 @@ def written(folder: Path, several: bool = False) -> Path:
 def test_every_command_knows_the_levels(tmp_path: Path, several: bool) -> None:
     data, out = written(tmp_path / "data", several), tmp_path / "run"
     settings = {"data": data, "label_separator": "/", "metric": "hierarchical_f1", "steps": 12}
-    lab.train("classify", out, **settings).ok()
+    trained = lab.train("classify", out, **settings).ok()
     saved = json.loads((out / "metrics.json").read_text())["test"]
     (main,) = {"accuracy", "micro_f1"} & {*saved}
+    assert f"{main}_level:1 {saved[f'{main}_level:1']:.4f}" in trained.out
     assert saved[f"{main}_level:2"] == saved[main] and "hierarchical_f1" in saved
     rows = read_jsonl(out / "predictions.test.jsonl")
     assert rows[0]["label_separator"] == "/"

@@ -23,7 +23,7 @@ def test_a_suite(suite: Path):
     assert read.tasks["names"].weight == 0
 
 
-def test_members_follow_those_that_they_start_from(suite: Path):
+def test_tasks_follow_those_that_they_start_from(suite: Path):
     read = load_suite(suite)
     assert [each.name for each in read.order()] == ["pairs", "follow", "mood", "names"]
     assert [each.name for each in read.order(["names", "follow"])] == ["names", "pairs", "follow"]
@@ -37,16 +37,24 @@ def test_members_follow_those_that_they_start_from(suite: Path):
         ("title: Tiny\n", "", r"tiny\.yaml: a suite needs a `title`"),
         ("average:", "averages:", r"tiny\.yaml:3: unknown key 'averages' of a suite.*'average'"),
         ("average: members", "average: median", r"tiny\.yaml:3: average must be one of members"),
-        ("from: pairs", "form: pairs", r"tiny\.yaml:7: unknown key 'form' of a member.*'from'"),
+        (
+            "from: pairs",
+            "form: pairs",
+            r"tiny\.yaml:7: unknown key 'form' of a task .*'from'",
+        ),
         ("recipe: follow.yaml", "recipe: folow.yaml", r"tiny\.yaml:6: folow.yaml: no such"),
         ("recipe: follow.yaml", "note: x", r"tiny\.yaml:5: follow has no recipe"),
         ("recipe: mood.yaml", "recipe: mood-{model}", r"tiny\.yaml:10: .* list the `models`"),
-        ("from: pairs", "from: pears", r"follow starts from pears, which is no member"),
-        ("from: pairs", "from: follow", r"follow starts from follow, which is no member, or"),
+        ("from: pairs", "from: pears", r"follow starts from pears, which is no task of the suite"),
+        (
+            "from: pairs",
+            "from: follow",
+            r"follow starts from follow, which is no task of",
+        ),
         (
             "recipe: pairs.yaml\n",
             "recipe: pairs.yaml\n    from: follow\n",
-            r"pairs starts from follow, which is no member, or starts from it",
+            r"pairs starts from follow, which is no task of the suite, or starts from it",
         ),
         ("test macro_f1", "test f2", r"tiny\.yaml:8: 'test f2' must be SPLIT METRIC"),
         ("test macro_f1", "train f1", r"tiny\.yaml:8: 'train f1' must be SPLIT METRIC"),
@@ -100,7 +108,7 @@ def test_packaged_suites(path: Path):
     assert read.title in listed
 
 
-def test_a_misspelled_list_of_members_is_no_recipe(suite: Path):
+def test_a_misspelled_list_of_tasks_is_no_recipe(suite: Path):
     path = suite.with_name("misspelled.yaml")
     path.write_text(suite.read_text("utf-8").replace("members:\n", "member:\n"), "utf-8")
     outcome = run("run", path)

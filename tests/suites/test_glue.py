@@ -92,9 +92,9 @@ def test_glue_from_the_hub_to_its_server(hub: Hub, tmp_path: Path, monkeypatch: 
     record = json.loads((folder / "suite.json").read_text("utf-8"))
     by_name: dict[str, list[float]] = {}
     for each in record["scores"]:
-        by_name.setdefault(each["member"], []).append(each["seeds"]["1"])
+        by_name.setdefault(each["task"], []).append(each["seeds"]["1"])
     assert list(by_name) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
-    (rte,) = [each for each in record["scores"] if each["member"] == "rte"]
+    (rte,) = [each for each in record["scores"] if each["task"] == "rte"]
     assert "init_from" in rte["verdict"] and "| 78.70 " in (folder / "suite.md").read_text("utf-8")
     means = [sum(own) / len(own) for name, own in by_name.items() if name != "wnli"]
     assert record["average"] == {"1": pytest.approx(sum(means) / 8)}

@@ -111,7 +111,7 @@ def test_options_apply_to_all_tasks(suite: Path, tmp_path: Path):
         line.split(" &")[0].strip() for line in outcome.out.splitlines() if line.endswith(r"\\")
     ]
     assert rows == ["data set", "follow", "follow", "mood", "pairs", "pairs", "average"]
-    assert "changed" in next(s["verdict"] for s in record(out)["scores"] if s["member"] == "mood")
+    assert "changed" in next(s["verdict"] for s in record(out)["scores"] if s["task"] == "mood")
 
 
 @pytest.mark.parametrize(
