@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,50 +24,48 @@ Characters = tuple[int, int]
 def word_locator(
     table: Table, columns: Mapping[str, str]
 ) -> Callable[[Record, TextExample], TextExample]:
-    """Return the function that adds the compared words of a row to its pair, if columns name them.
+    """Make the function that adds the compared words of a row to its pair, if columns name them.
 
     Raises:
         DataError: One of several columns is missing.
     """
-    names = list(_target_columns(table, columns).values())
+    names = _target_columns(table, columns)
+    size = len(names) // 2
     if not names:
         return lambda _, pair: pair
-    return lambda record, pair: replace(
-        pair, targets=_targets(record, names, pair.text, pair.pair or "")
-    )
+
+    def locate(record: Record, pair: TextExample) -> TextExample:
+        numbers = [_whole_number(record, name) for name in names]
+        find: Any = _characters_of_word if size == 1 else _characters
+        first = find(pair.text, record.where, *numbers[:size])
+        second = find(pair.pair or "", record.where, *numbers[size:])
+        return replace(pair, targets=(first, second))
+
+    return locate
 
 
-def _targets(record: Record, columns: Sequence[Any], *texts: str) -> tuple[Characters, Characters]:
-    numbers = [_whole_number(record, name) for name in columns]
-    size = len(numbers) // 2
-    locate: Any = _characters_of_word if size == 1 else _characters
-    sides = zip(texts, (numbers[:size], numbers[size:]), strict=True)
-    first, second = (locate(text, record.where, *places) for text, places in sides)
-    return first, second
-
-
-def _target_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]:
+def _target_columns(table: Table, columns: Mapping[str, str]) -> list[str]:
     for roles in (CHARACTER_ROLES, WORD_ROLES):
-        found = {role: table.find(role, columns, [role]) for role in roles}
-        if not all(found.values()) and any(table.named(role, columns) for role in roles):
-            missing = next(role for role, name in found.items() if name is None)
+        names = {role: table.find(role, columns, [role]) for role in roles}
+        missing = [role for role, name in names.items() if name is None]
+        if missing and any(table.named(role, columns) for role in roles):
             raise DataError(
                 f"{table.name}: words in context need the columns {', '.join(roles)}, and "
-                f"{missing!r} is missing: name it, --columns {missing}=NAME."
+                f"{missing[0]!r} is missing: name it, --columns {missing[0]}=NAME."
             )
-        if all(found.values()):
-            return {role: name for role, name in found.items() if name is not None}
-    return {}
+        if not missing:
+            return [name for name in names.values() if name is not None]
+    return []
 
 
 def _whole_number(record: Record, column: str) -> int:
-    value = record.values.get(column)
-    found = whole_number(value)
-    if found is None or found < 0:
+    number = whole_number(record.values.get(column))
+    if number is None or number < 0:
         raise DataError(
-            f"{record.where}: {column} must be a whole number from 0, not {value!r:.40}."
+            f"{record.where}: {column} must be a whole number from 0, not "
+            f"{record.values.get(column)!r:.40}."
         )
-    return found
+    return number
 
 
 def _characters(text: str, where: str, start: int, end: int) -> Characters:

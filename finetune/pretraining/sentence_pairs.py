@@ -22,17 +22,10 @@ from finetune.types import UserError, quantity
 
 TRIES = 50
 """Draws of a line of another document that fits, before any of another document is taken."""
-MOST_COUNTED = 10_000
-"""Number of pairs of which the log tells the share that follows."""
 PACKED = "text", "starts", "lines", "document"
 """The targets that describe a packed sequence."""
 PAIRS = 1
 """The first stream of random numbers for pairs; masks have stream 0."""
-
-
-def follows(seed: int | None, epoch: int, sequence: int) -> bool:
-    """Whether the second text of a pair follows the first, if the document has several lines."""
-    return bool(keyed_generator(seed, epoch, sequence, PAIRS).random() < 0.5)
 
 
 class _Part(NamedTuple):
@@ -109,7 +102,8 @@ class SentencePairs:
         prefix, middle, suffix = self.template.prefix, self.template.middle, self.template.suffix
         for row, example in zip(rows.tolist(), chosen.example.tolist(), strict=True):
             generator = keyed_generator(seed, epoch, example, PAIRS + 1)
-            adjacent = follows(seed, epoch, example) and lines.num_lines(row) > 1
+            chosen_half = keyed_generator(seed, epoch, example, PAIRS).random() < 0.5
+            adjacent = chosen_half and lines.num_lines(row) > 1
             first, second = self._pair(lines, row, adjacent, generator)
             labels.append([int(not adjacent)])
             begin = len(prefix) + len(first.ids)
@@ -168,11 +162,12 @@ def _random_line(
     return sequence, int(generator.integers(packed.num_lines(sequence)))
 
 
-def pair_notes(data: Dataset, seed: int) -> list[str]:
-    """Describe the pairs of each split; for train, those of the first epoch.
+def pair_notes(data: Dataset) -> list[str]:
+    """Count the sequences of a single line in each split, which no second text follows.
 
-    Raises UserError if there is no other document to draw the second text of a pair from, or if no
-    text of train can follow another.
+    Raises:
+        UserError: There is no other document to draw the second text of a pair from, or no text of
+            train can follow another.
     """
     notes = []
     for split, examples in data.splits.items():
@@ -184,21 +179,14 @@ def pair_notes(data: Dataset, seed: int) -> list[str]:
                 "the pairs is from another one: separate documents by blank lines, or hold out "
                 "more (--validation SHARE)."
             )
-        several = np.fromiter(("\n" in text for text in examples.column("text")), bool)
-        ids = np.fromiter(examples.column("id"), np.int64)[several]
-        single = len(several) - len(ids)
-        if split == "train" and not len(ids):
+        single = sum("\n" not in text for text in examples.column("text"))
+        if split == "train" and single == len(examples):
             raise UserError(
                 "--nsp: every sequence of train is a single line, which nothing follows: write one "
                 "sentence a line with blank lines between documents, or leave --nsp out."
             )
-        key = seed if split == "train" else None
-        drawn = ids[:: len(ids) // MOST_COUNTED + 1].tolist()
-        following = sum(follows(key, 0, id) for id in drawn) / max(1, len(drawn))
-        about = "about " if len(drawn) < len(ids) else ""
-        share = f"{about}{following * len(ids) / len(several):.1%}"
-        note = f"{split}: the second text of {share} of the pairs follows"
         if single:
-            note += f", of none of the {quantity(single, 'sequence')} of a single line"
-        notes.append(note)
+            notes.append(
+                f"{split}: {quantity(single, 'sequence')} of a single line, which nothing follows"
+            )
     return notes

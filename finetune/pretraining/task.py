@@ -270,7 +270,7 @@ def load_packed(task: type[Task], config: Any, data: Any = None) -> tuple[Task, 
     notes = [*notes, *derived["notes"]]
     packed = limited(replace(packed, notes=notes), config)
     if config.nsp:
-        packed = replace(packed, notes=[*packed.notes, *pair_notes(packed, config.seed)])
+        packed = replace(packed, notes=[*packed.notes, *pair_notes(packed)])
     frequency = np.array(derived["frequency"], np.int64)
     make_task = PairedTask if config.nsp else PretrainingTask
     return make_task(state, tokenizer, warm_start, _frequency=frequency), packed

@@ -71,19 +71,11 @@ def test_long_texts_in_windows(method: str, monkeypatch: pytest.MonkeyPatch):
     for again, score in zip(scorer.score(texts), scores, strict=True):
         np.testing.assert_allclose(again.log_probabilities, score.log_probabilities, atol=1e-5)
     # the first words of a long text are read in the first window alone
-    ids = scorer.tokenizer.text_subwords([LONG])[0][:30]
-    if method == "token":
-        plain = AutoTokenizer.from_pretrained(checkpoint())
-        model = AutoModelForMaskedLM.from_pretrained(checkpoint()).eval()
-        row = [plain.cls_token_id, plain.mask_token_id, *ids[1:30], plain.sep_token_id]
-        size = scorer.max_length
-        assert len(row) <= size
-        with torch.no_grad():
-            starts = scorer.tokenizer.subwords_with_words([LONG])[0][1]
-            end = max(start for start in starts if start <= size - 2)
-            row = [*row[: end + 1], plain.sep_token_id]
-            logits = model(torch.tensor([row])).logits[0, 1].log_softmax(-1)
-        assert scores[1].log_probabilities[0] == pytest.approx(float(logits[ids[0]]), abs=1e-4)
+    begins = [" ".join(LONG.split()[:number]) for number in range(1, 30)]
+    sizes = map(len, scorer.tokenizer.text_subwords(begins))
+    window = [text for text, size in zip(begins, sizes, strict=True) if size <= 30][-1]
+    expected = reference(checkpoint(), window, method)[0]
+    assert scores[1].log_probabilities[0] == pytest.approx(expected, abs=1e-4)
 
 
 def test_corpus_measures():
