@@ -1,9 +1,9 @@
 """One tag for each word: tags that spell spans, and others such as parts of speech.
 
-Tags that spell spans are scored by these spans, which seqeval reads. ``span_f1_conll`` reads both
-sides as the script conlleval does (Tjong Kim Sang & Buchholz 2000; seqeval's default mode);
-``span_f1_strict`` counts only spans that are spelled as the scheme demands (seqeval's strict mode):
-a lone ``I-PER`` is a span in the first only.
+Tags that spell spans are scored by these spans. ``span_f1_conll`` reads both sides as the script
+conlleval does (Tjong Kim Sang & Buchholz 2000; seqeval's default mode); ``span_f1_strict`` counts
+only spans that are spelled as the scheme demands (seqeval's strict mode): a lone ``I-PER`` is a
+span in the first only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,6 @@ from finetune.data.tag_conversion import respelled
 from finetune.data.tag_schemes import (
     convert_tags,
     detect_scheme,
-    require_scheme,
-    spans_to_tags,
     strict_spans,
     tags_to_spans,
 )
@@ -72,61 +70,6 @@ NO_TAG = ""
 SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 
 
-# --- The spans that seqeval finds, on which all scores of tags rest ------------------------------
-
-_PREFIXES = {"L": "E", "U": "S", "M": "I"}
-"""BIOES prefixes for BILOU and BMES, as seqeval's default mode knows no others."""
-
-
-def seqeval_spans(tags: Sequence[str], scheme: str, strict: bool) -> tuple[Span, ...]:
-    """Read the spans of tags by the default mode of seqeval, or by its strict mode.
-
-    seqeval's strict mode has no IO, and reads some illegal IOB1 tags as spans: spans of these
-    schemes are read strictly here and converted to BIO.
-
-    Raises:
-        UserError: A tag is not in the scheme.
-    """
-    return _spans_of_sentence(tuple(tags), scheme, strict)
-
-
-@lru_cache(maxsize=65536)
-def _spans_of_sentence(tags: tuple[str, ...], scheme: str, strict: bool) -> tuple[Span, ...]:
-    found, start = [], 0
-    for outside, words in groupby(tags, "O".__eq__):
-        stretch = tuple(words)
-        if not outside:
-            spans = _spans_of_stretch(stretch, scheme, strict)
-            found += [Span(start + first, start + end, label) for first, end, label in spans]
-        start += len(stretch)
-    return tuple(found)
-
-
-@lru_cache(maxsize=65536)
-def _spans_of_stretch(tags: tuple[str, ...], scheme: str, strict: bool) -> tuple[Span, ...]:
-    from seqeval.metrics.sequence_labeling import get_entities  # loads scikit-learn
-    from seqeval.scheme import IOB2, IOBES, Entities
-
-    require_scheme(tags, scheme)
-    if not strict:
-        places = [(start, last + 1, name) for name, start, last in get_entities(_for_seqeval(tags))]
-    else:
-        if scheme in ("IO", "IOB1"):
-            tags = tuple(spans_to_tags(strict_spans(tags, scheme), len(tags), "BIO"))
-        written = IOB2 if scheme in ("IO", "IOB1", "BIO") else IOBES
-        (entities,) = Entities([_for_seqeval(tags)], written).entities
-        places = [(each.start, each.end, each.tag) for each in entities]
-    return tuple(Span(start, end, bytes.fromhex(name).decode()) for start, end, name in places)
-
-
-def _for_seqeval(tags: Sequence[str]) -> list[str]:
-    found = []
-    for tag in tags:
-        prefix, hyphen, span_type = tag.partition("-")
-        found.append(f"{_PREFIXES.get(prefix, prefix)}{hyphen}{span_type.encode().hex()}")
-    return found
-
-
 # --- Tables ---------------------------------------------------------------------------------------
 
 
@@ -155,10 +98,15 @@ def _as_scheme_says(tables: Tables) -> Tables:
 
 def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[Span]]]:
     gold, predicted = (
-        [set(seqeval_spans(tags, str(scheme), strict)) for tags in side]
+        [set(_spans(tuple(tags), str(scheme), strict)) for tags in side]
         for side, scheme in zip((tables.gold, tables.predicted), tables.schemes, strict=True)
     )
     return gold, predicted
+
+
+@lru_cache(maxsize=65536)
+def _spans(tags: tuple[str, ...], scheme: str, strict: bool) -> Sequence[Span]:
+    return strict_spans(tags, scheme) if strict else tags_to_spans(tags, scheme)
 
 
 def _word_probabilities(
