@@ -135,7 +135,7 @@ def degenerate(
 def _only_prediction(path: Path) -> str | None:
     if not path.is_file():
         return None
-    found, size, nothing = set[Any](), 0, ""
+    values, size, nothing = set[Any](), 0, ""
     with path.open(encoding="utf-8", newline="\n") as lines:
         for size, row in enumerate(map(json.loads, lines), 1):
             if not (name := type_of_row(row)):
@@ -143,11 +143,11 @@ def _only_prediction(path: Path) -> str | None:
             type, where = TYPES[name], f"{path}:{size}"
             prediction = type.parse(row, where, type.gold_of_row(size - 1, where, row))
             repeated = type.repeats(prediction)
-            if repeated is None or len(found := found.union(repeated)) > 1:
+            if repeated is None or len(values := values.union(repeated)) > 1:
                 return None
             nothing = f"no {type.wording.predicted} at all"
-    if not found:
+    if not values:
         return nothing or None
     return (
-        f"every prediction is {json.dumps(found.pop(), ensure_ascii=False)}" if size > 1 else None
+        f"every prediction is {json.dumps(values.pop(), ensure_ascii=False)}" if size > 1 else None
     )

@@ -42,8 +42,8 @@ def reliability(
 ) -> list[Bin]:
     """Compute the reliability diagram of predictions: bins of equal width from 0 to 1."""
     number, confidence, accuracy = bin_counts(confidences, correct, num_bins)
-    whole = np.maximum(number, 1)
-    rows = zip(number, confidence / whole, accuracy / whole, strict=True)
+    divisor = np.maximum(number, 1)
+    rows = zip(number, confidence / divisor, accuracy / divisor, strict=True)
     return [
         Bin(index / num_bins, (index + 1) / num_bins, int(count), *map(float, means))
         for index, (count, *means) in enumerate(rows)
@@ -60,10 +60,10 @@ def calibration_scores(
     correct: Sequence[bool], after: Sequence[float], before: Sequence[float] | None
 ) -> dict[str, float]:
     """Compute ``ece``, and ``ece_uncalibrated`` if probabilities ``before`` scaling are known."""
-    found = {"ece": float(calibration_error(bin_counts(after, correct)))}
+    scores = {"ece": float(calibration_error(bin_counts(after, correct)))}
     if before is not None:
-        found["ece_uncalibrated"] = float(calibration_error(bin_counts(before, correct)))
-    return found
+        scores["ece_uncalibrated"] = float(calibration_error(bin_counts(before, correct)))
+    return scores
 
 
 def word_calibration_scores(
@@ -94,8 +94,8 @@ def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
         return -float(tempered(logs, math.exp(log_temperature))[rows, gold].mean())
 
     bounds = (math.log(LOWEST), math.log(HIGHEST))
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
-    return math.exp(float(found.x))
+    minimum = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
+    return math.exp(float(minimum.x))
 
 
 def fit_and_describe(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:

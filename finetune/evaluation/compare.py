@@ -89,8 +89,8 @@ def compare_systems(
     first: str, second: str, *, options: ComparisonOptions | None = None
 ) -> SystemComparison:
     """Compare two systems, each named as ``find_system`` reads it."""
-    found = _count([first, second], options or ComparisonOptions())
-    return SystemComparison(**vars(found), result=compare(*found.counts, **found.how))
+    counted = _count([first, second], options or ComparisonOptions())
+    return SystemComparison(**vars(counted), result=compare(*counted.counts, **counted.how))
 
 
 def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
@@ -98,8 +98,8 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
     aligned = align_runs(list(chain.from_iterable(files)), options.source)
     type, metric = aligned.runs[0].type, options.metric
     if metric is not None and ".py:" in metric and options.run_files:
-        metric, own = load_metric(metric)
-        counts, lower = custom_counts(own, aligned.runs), own.lower_is_better
+        metric, custom = load_metric(metric)
+        counts, lower = custom_counts(custom, aligned.runs), custom.lower_is_better
     else:
         metric = metric or type.default
         counts = count_metric(metric, aligned.runs, aligned.vocabulary)
@@ -112,7 +112,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
                 f"{aligned.gold}: --unit document: its examples name no documents: -DOCSTART- or "
                 "# newdoc lines in columns, a column `document` in tables; or leave --unit out."
             )
-        counts = [replace(each, unit=first.clusters) for each in counts]
+        counts = [replace(of_run, unit=first.clusters) for of_run in counts]
     remaining, of_runs = iter(counts), map(abstained_note, aligned.runs)
     notes = [dict.fromkeys(next(of_runs) for _ in system) for system in files]
     return Counted(
@@ -181,25 +181,25 @@ def score_systems(
     notes: list[str] = []
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
-        found = _count([entry.runs for entry in entries if entry.data == data], options)
-        named = zip(names, found.abstained, strict=True)
-        notes += [f"{data}: {found.positive_note}"] if found.positive_note else []
+        counted = _count([entry.runs for entry in entries if entry.data == data], options)
+        named = zip(names, counted.abstained, strict=True)
+        notes += [f"{data}: {counted.positive_note}"] if counted.positive_note else []
         notes += [f"{data}, {name}: {note}" for name, note in named if note]
-        means = [float(observed_scores(runs).mean()) for runs in found.counts]
-        best = min(means) if found.lower_is_better else max(means)
-        against = found.counts[names.index(baseline)] if baseline in names else None
-        for name, runs, mean in zip(names, found.counts, means, strict=True):
+        means = [float(observed_scores(runs).mean()) for runs in counted.counts]
+        best = min(means) if counted.lower_is_better else max(means)
+        against = counted.counts[names.index(baseline)] if baseline in names else None
+        for name, runs, mean in zip(names, counted.counts, means, strict=True):
             tested = against is not None and name != baseline
             table.append(
                 TableScore(
                     name,
                     data,
-                    found.metric,
-                    estimate(runs, **found.how),
+                    counted.metric,
+                    estimate(runs, **counted.how),
                     standard_deviation(observed_scores(runs).tolist()),
                     len(runs),
                     math.isclose(mean, best, rel_tol=1e-9),
-                    compare(runs, against, **found.how) if against and tested else None,
+                    compare(runs, against, **counted.how) if against and tested else None,
                 )
             )
     tests = iter(adjust([score.test for score in table if score.test]))
@@ -219,24 +219,24 @@ class FoldComparison(NamedTuple):
 
 def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldComparison:
     """Compare two systems of ``--folds`` by the corrected t-test of Nadeau & Bengio (2003)."""
-    found = [read_summary(folder) for folder in (first, second)]
+    summaries = [read_summary(folder) for folder in (first, second)]
     for name in ("data", "folds", "hold_out", "seed"):
-        one, other = (content.get(name) for content in found)
+        one, other = (content.get(name) for content in summaries)
         if one != other:
             raise UserError(
                 f"{first} and {second} have other folds: their {name} is {one} and {other}: train "
                 "both with the same data, --folds, --limit and --seed."
             )
-    tests = [(content.get("metrics") or {}).get("test", {}) for content in found]
+    tests = [(content.get("metrics") or {}).get("test", {}) for content in summaries]
     shared = [name for name in tests[0] if name in tests[1]]
     metric = metric or next((name for name in DEFAULT_METRICS.values() if name in shared), "")
     if metric not in shared:
         raise UserError(f"--metric {metric}: both runs of folds have {', '.join(shared)}.")
-    scores = [each[metric]["seeds"] for each in tests]
+    scores = [of_test[metric]["seeds"] for of_test in tests]
     names = [name for name in scores[0] if name in scores[1]]
     if len(names) < 2:
         raise UserError(f"{first} and {second} have {quantity(len(names), 'fold')} in common.")
-    ratio = found[0]["ratio"]
+    ratio = summaries[0]["ratio"]
     pairs = [(scores[0][name], scores[1][name]) for name in names]
     limits = score_limits(metric)
     one, other = (fold_interval(values, ratio, limits) for values in zip(*pairs, strict=True))

@@ -25,52 +25,52 @@ def credibility_warning(accuracy: float, error: float) -> str:
     )
 
 
-def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[tuple[int, int]]:
+def probable_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
     """Find the examples whose label is probably wrong, each with the class that the model predicts.
 
     Takes probabilities [N, C] and labels [N]. A label is an issue if the most likely of the
     ``confident_classes`` is more likely than it. The largest margin of the class comes first.
     """
-    better = confident_classes(probabilities, given)
-    issues = np.flatnonzero((better >= 0) & (better != given))
-    margins = probabilities[issues, better[issues]] - probabilities[issues, given[issues]]
+    better = confident_classes(probabilities, labels)
+    issues = np.flatnonzero((better >= 0) & (better != labels))
+    margins = probabilities[issues, better[issues]] - probabilities[issues, labels[issues]]
     order = issues[np.argsort(-margins, kind="stable")]
     return [(int(index), int(better[index])) for index in order]
 
 
-def confident_classes(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
+def confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Find the most likely class [N] of which the model is confident, or -1.
 
     A model is confident of a class if its probability reaches the mean probability of the class
     over the examples with this label. Unlike in the paper, the class must also be more likely than
     the label: a rare class that a model cannot predict has a threshold near 0.
     """
-    if len(given) == 0:
+    if len(labels) == 0:
         return np.zeros(0, dtype=int)
-    rows = np.arange(len(given))
-    number = np.bincount(given, minlength=probabilities.shape[1])
-    sums = np.bincount(given, probabilities[rows, given], minlength=probabilities.shape[1])
+    rows = np.arange(len(labels))
+    number = np.bincount(labels, minlength=probabilities.shape[1])
+    sums = np.bincount(labels, probabilities[rows, labels], minlength=probabilities.shape[1])
     # a model is never confident of a class without examples
     thresholds = np.where(number > 0, sums / np.maximum(number, 1), np.inf)
     confident = probabilities >= thresholds - 1e-12  # [N, C]
     known = np.where(confident, probabilities, -1.0)
     best = known.argmax(1)
-    is_better = known[rows, best] > probabilities[rows, given]
-    return np.where(is_better, best, np.where(confident[rows, given], given, -1))
+    is_better = known[rows, best] > probabilities[rows, labels]
+    return np.where(is_better, best, np.where(confident[rows, labels], labels, -1))
 
 
-def confident_joint(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
+def confident_joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Estimate the joint distribution [C, C] of labels in the data (row) and true labels (column).
 
     Equation 3 of the paper; a row without confident examples counts as correct.
     """
-    better = confident_classes(probabilities, given)
+    better = confident_classes(probabilities, labels)
     num_classes = probabilities.shape[1]
     counts = np.zeros((num_classes, num_classes))
     known = better >= 0
-    np.add.at(counts, (given[known], better[known]), 1)
-    number = np.bincount(given, minlength=num_classes)
+    np.add.at(counts, (labels[known], better[known]), 1)
+    number = np.bincount(labels, minlength=num_classes)
     empty = counts.sum(1) == 0
     counts[empty, empty] = 1.0
     joint: np.ndarray = counts / counts.sum(1, keepdims=True) * number[:, None]
-    return joint / max(1, len(given))
+    return joint / max(1, len(labels))

@@ -62,8 +62,8 @@ def load_metric(setting: str) -> tuple[str, CustomMetric]:
 
     The file is executed.
     """
-    name, found = load_function(setting, "metric")
-    return name, as_metric(found)
+    name, function = load_function(setting, "metric")
+    return name, as_metric(function)
 
 
 def load_function(setting: str, kind: str) -> tuple[str, Callable[..., Any]]:
@@ -83,28 +83,28 @@ def load_function(setting: str, kind: str) -> tuple[str, Callable[..., Any]]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise CustomFunctionError(f"{path} raised {type(error).__name__}") from error
-    found = vars(module).get(name)
-    if not callable(found):
+    function = vars(module).get(name)
+    if not callable(function):
         raise UserError(f"{path}: there is no function {name!r} in it.")
-    return name, found
+    return name, function
 
 
-def as_metric(found: Callable[..., Any]) -> CustomMetric:
+def as_metric(function: Callable[..., Any]) -> CustomMetric:
     """Make a metric of a function; higher values are better."""
-    return found if isinstance(found, CustomMetric) else CustomMetric(found)
+    return function if isinstance(function, CustomMetric) else CustomMetric(function)
 
 
 def custom_metrics(
-    settings: Sequence[str], given: Mapping[str, Callable[..., Any]]
+    settings: Sequence[str], functions: Mapping[str, Callable[..., Any]]
 ) -> dict[str, CustomMetric]:
     """Load the custom metrics that settings and callers name."""
-    found = dict(map(load_metric, settings)) | {n: as_metric(f) for n, f in given.items()}
-    for name in found:
+    metrics = dict(map(load_metric, settings)) | {n: as_metric(f) for n, f in functions.items()}
+    for name in metrics:
         if is_built_in(name) or ":" in name:
             raise UserError(
                 f"the custom metric {name!r} needs another name: a built-in metric has it."
             )
-    return found
+    return metrics
 
 
 def custom_scores(

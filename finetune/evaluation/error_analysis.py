@@ -221,11 +221,11 @@ def _scores_of_unseen(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, TableRows]:
     """Make the tables of an analysis, by name."""
-    type, items, found = tables.type, tables.items, dict[str, TableRows]()
+    type, items, by_name = tables.type, tables.items, dict[str, TableRows]()
     if "match" in items.columns:
-        found["counted"] = scores_by_criterion(items.columns["match"])
+        by_name["counted"] = scores_by_criterion(items.columns["match"])
     if type.classes:
-        found[type.classes] = [
+        by_name[type.classes] = [
             {type.classes: name} | dict(row) for name, row in class_scores(tables).items()
         ]
     if type.has_confusions:
@@ -233,15 +233,15 @@ def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
             [NOTHING if value is None else name_of(value) for value in side]
             for side in (items.gold, items.answer)
         )
-        found |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
+        by_name |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     groupings = tables.groupings(vocabulary).items()
-    return found | {name: each.table(name) for name, each in groupings if each.shown}
+    return by_name | {name: grouping.table(name) for name, grouping in groupings if grouping.shown}
 
 
 def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:
     """Tabulate the confusion matrix of (gold, predicted) pairs, and the most frequent errors."""
-    found = {name for pair in pairs for name in pair}
-    names = sorted(found, key=lambda name: (name == NOTHING, name))
+    labels = {name for pair in pairs for name in pair}
+    names = sorted(labels, key=lambda name: (name == NOTHING, name))
     matrix = [
         {"gold": gold, "predicted": {name: pairs[gold, name] for name in names}} for gold in names
     ]
@@ -293,32 +293,32 @@ def contradictions(run: Tables) -> list[ErrorCase]:
     ]
 
 
-def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
+def analysis_record(analysis: Analysis, num_examples: int) -> dict[str, Any]:
     """Convert the analysis to JSON values, with the first errors of each category."""
 
     def records(cases: Sequence[ErrorCase]) -> list[dict[str, Any]]:
         return [case.to_dict() for case in cases]
 
     return {
-        "predictions": found.predictions,
-        "gold": found.gold,
-        "withheld": abstained_note(found.run) or None,
-        "aligned_by": found.aligned_by or None,
-        "kind": found.type.name.removeprefix("plain "),
-        "num_examples": len(found.run),
-        "scores": found.scores,
-        "tables": found.tables,
+        "predictions": analysis.predictions,
+        "gold": analysis.gold,
+        "withheld": abstained_note(analysis.run) or None,
+        "aligned_by": analysis.aligned_by or None,
+        "kind": analysis.type.name.removeprefix("plain "),
+        "num_examples": len(analysis.run),
+        "scores": analysis.scores,
+        "tables": analysis.tables,
         "calibration": {
-            "expected_calibration_error": error_of_bins(found.bins) if found.bins else None,
-            "bins": [each._asdict() for each in found.bins],
+            "expected_calibration_error": error_of_bins(analysis.bins) if analysis.bins else None,
+            "bins": [bin._asdict() for bin in analysis.bins],
         },
-        "errors": count_categories(found.errors),
-        "num_contradictions": len(found.contradictions),
-        "contradictions": records(found.contradictions[:num_examples]),
-        "contradictions_left_out": found.not_credible or None,
-        "most_confident": records(most_confident(found.errors, num_examples)),
+        "errors": count_categories(analysis.errors),
+        "num_contradictions": len(analysis.contradictions),
+        "contradictions": records(analysis.contradictions[:num_examples]),
+        "contradictions_left_out": analysis.not_credible or None,
+        "most_confident": records(most_confident(analysis.errors, num_examples)),
         "examples": {
             name: records(cases)
-            for name, cases in first_by_category(found.errors, num_examples).items()
+            for name, cases in first_by_category(analysis.errors, num_examples).items()
         },
     }

@@ -101,8 +101,8 @@ class Items:
     def take(self, rows: Any) -> Items:
         """Take some of the rows."""
         columns = {name: values[rows] for name, values in self.columns.items()}
-        own = {name: v[rows] for name, v in vars(self).items() if name != "columns"}
-        return Items(**own, columns=columns)
+        common = {name: v[rows] for name, v in vars(self).items() if name != "columns"}
+        return Items(**common, columns=columns)
 
     @property
     def answer(self) -> np.ndarray:
@@ -215,9 +215,9 @@ class Tables:
     @property
     def all_probabilities(self) -> list[Mapping[str, float]]:
         """The probability of every label for each text; empty where one is not known."""
-        found = self.type.probabilities(self.predictions)
-        known = [row for row in found if row is not None]
-        return known if len(known) == len(found) else []
+        rows = self.type.probabilities(self.predictions)
+        known = [row for row in rows if row is not None]
+        return known if len(known) == len(rows) else []
 
     @property
     def answers(self) -> Sequence[Any]:

@@ -104,8 +104,8 @@ def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
     _, group = np.unique(values, return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(group.max() + 1))
-    each = np.add.reduceat(weights[:, order], starts, axis=1)
-    ranks: np.ndarray = (np.cumsum(each, axis=1) - (each - 1) / 2)[:, group]
+    number = np.add.reduceat(weights[:, order], starts, axis=1)
+    ranks: np.ndarray = (np.cumsum(number, axis=1) - (number - 1) / 2)[:, group]
     return ranks
 
 
@@ -143,11 +143,13 @@ def bin_counts(
 # --- Values of sums -------------------------------------------------------------------------------
 
 
-def ratio(part: npt.ArrayLike, whole: npt.ArrayLike) -> np.ndarray:
+def ratio(dividend: npt.ArrayLike, divisor: npt.ArrayLike) -> np.ndarray:
     """Divide; 0 where there is nothing to divide by."""
-    whole = np.asarray(whole)
-    found: np.ndarray = np.divide(part, whole, out=np.zeros(whole.shape), where=whole != 0)
-    return found
+    divisor = np.asarray(divisor)
+    quotient: np.ndarray = np.divide(
+        dividend, divisor, out=np.zeros(divisor.shape), where=divisor != 0
+    )
+    return quotient
 
 
 def mean(sums: np.ndarray) -> np.ndarray:

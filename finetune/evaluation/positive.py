@@ -18,9 +18,9 @@ OPPOSITES = frozenset(
 
 
 def positive_label(
-    labels: Collection[str], counts: Mapping[str, int], given: str | None = None
+    labels: Collection[str], counts: Mapping[str, int], chosen: str | None = None
 ) -> str:
-    """Choose the positive class of two labels: the given one, else by name, else the rarer.
+    """Choose the positive class of two labels: ``chosen``, else by name, else the rarer.
 
     ``counts`` counts the gold labels. If both labels are equally frequent, the alphabetically last
     one is positive.
@@ -29,16 +29,18 @@ def positive_label(
     'spam'
 
     Raises:
-        UserError: There are not two labels, or the given one is not among them.
+        UserError: There are not two labels, or ``chosen`` is not among them.
     """
     names = sorted(set(labels))
-    if given is not None and given not in names:
+    if chosen is not None and chosen not in names:
         listed = " and ".join(map(repr, names))
-        raise UserError(f"--positive {given}: the labels are {listed}.{did_you_mean(given, names)}")
+        raise UserError(
+            f"--positive {chosen}: the labels are {listed}.{did_you_mean(chosen, names)}"
+        )
     if len(names) != 2:
         raise UserError(f"a positive class is one of two labels, not of {len(names)}.")
     rarest = min(reversed(names), key=lambda name: counts.get(name, 0))
-    return given or named_positive(names) or rarest
+    return chosen or named_positive(names) or rarest
 
 
 def metric_title(name: str, positive: str | None) -> str:

@@ -137,10 +137,10 @@ class PredictionFile:
 
     def _rows_of_ids(self, gold: GoldLabels, type: PredictionType) -> Sequence[_Row | None]:
         # None for examples without a prediction, which lack words or gold
-        own, ids = self.ids or [], gold.ids or []
-        if own == ids:
+        row_ids, ids = self.ids or [], gold.ids or []
+        if row_ids == ids:
             return self.rows
-        rows = _by_id(own, self.rows, [where for where, _ in self.rows])
+        rows = _by_id(row_ids, self.rows, [where for where, _ in self.rows])
         examples = _by_id(ids, gold.examples, [example.where for example in gold.examples])
         for id, (where, _) in rows.items():
             if id not in examples:
@@ -299,13 +299,13 @@ def _answers_by_id(file: DataFile) -> list[_Row]:
         return []
     lines = file.peek(sys.maxsize)
     try:
-        found = parse_json("\n".join(line.text for line in lines), file.name)
+        texts = parse_json("\n".join(line.text for line in lines), file.name)
     except DataError:
         return []  # JSON Lines, or an error that is reported for its line
-    if not isinstance(found, dict) or {*found} & {"id", "answer", "label"}:
+    if not isinstance(texts, dict) or {*texts} & {"id", "answer", "label"}:
         return []
-    answers = [(f"{file.name}:{id}", {"id": id, "answer": text}) for id, text in found.items()]
-    return answers if all(isinstance(text, str) for text in found.values()) else []
+    answers = [(f"{file.name}:{id}", {"id": id, "answer": text}) for id, text in texts.items()]
+    return answers if all(isinstance(text, str) for text in texts.values()) else []
 
 
 def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -411,8 +411,8 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
             f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
             "of gold labels (--gold FILE; of `finetune score` the second file)."
         )
-    first, *others = with_gold
-    for other in others:
+    first, *further = with_gold
+    for other in further:
         same_type = other.type is first.type
         contents = _contents(first, same_type)
         if any(

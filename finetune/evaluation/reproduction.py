@@ -68,7 +68,7 @@ def verdicts(
     With ``num_seeds``, ``metrics`` are a ``Summary``. ``differing`` are settings that differ from
     the recipe. If all runs are degenerate, nothing is reproduced.
     """
-    found = []
+    judged = []
     for entry in expected:
         value, statistic = metrics.get(entry.split, {}).get(entry.metric), "got"
         if num_seeds is not None:
@@ -92,8 +92,8 @@ def verdicts(
                 verdict = "not reproduced"
             seeds = f"{num_degenerate} of {quantity(num_seeds, 'seed')} " if num_seeds else ""
             verdict = f"{verdict} ({seeds}degenerate)"
-        found.append(ScoreVerdict(entry, value, verdict, statistic))
-    return found
+        judged.append(ScoreVerdict(entry, value, verdict, statistic))
+    return judged
 
 
 def summarize(
@@ -109,7 +109,8 @@ def summarize(
     for split, names in first.items():
         for name in names:
             by_seed = {
-                str(seed): each.get(split, {}).get(name, math.nan) for seed, each in metrics.items()
+                str(seed): scores.get(split, {}).get(name, math.nan)
+                for seed, scores in metrics.items()
             }
             values = list(by_seed.values())
             if all(map(math.isfinite, values)):
@@ -134,13 +135,13 @@ def standard_deviation(values: Sequence[float]) -> float | None:
 
 def finished_runs(runs: Path) -> list[RunFolder]:
     """Find all finished runs below a folder; several seeds are one."""
-    found = []
+    runs_below = []
     for path, inside, files in os.walk(runs):
         inside.sort()
         if "seeds.json" in files or "config.json" in files:
             inside.clear()  # the folders of seeds and checkpoints are part of this run
-            found.append(RunFolder.open_all(Path(path)))
-    return sorted((r for r in found if r.config and r.metrics), key=lambda run: run.path)
+            runs_below.append(RunFolder.open_all(Path(path)))
+    return sorted((r for r in runs_below if r.config and r.metrics), key=lambda run: run.path)
 
 
 STATISTICS = {
@@ -163,7 +164,7 @@ def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
         )
     if run.seeds:
         return summary_table(run.metrics)
-    scores = [[split, *each] for split, found in run.metrics.items() for each in found.items()]
+    scores = [[split, *row] for split, rows in run.metrics.items() for row in rows.items()]
     return ["split", "metric", "value"], scores
 
 
@@ -171,13 +172,13 @@ def summary_table(
     summary: Mapping[str, Mapping[str, Mapping[str, Any]]],
 ) -> tuple[list[str], list[list[Any]]]:
     """Tabulate the statistics of scores over seeds or folds: columns and rows."""
-    scores = [(split, *each) for split, found in summary.items() for each in found.items()]
+    scores = [(split, *row) for split, rows in summary.items() for row in rows.items()]
     names, runs = dict(STATISTICS), "seeds"
-    if any("low" in each for _, _, each in scores):
+    if any("low" in row for _, _, row in scores):
         names, runs = {"mean": "mean", "low": "low", "high": "high"} | STATISTICS, "folds"
     rows = [
-        [split, name, *(each.get(key) for key in names.values()), len(each["seeds"])]
-        for split, name, each in scores
+        [split, name, *(row.get(key) for key in names.values()), len(row["seeds"])]
+        for split, name, row in scores
     ]
     return ["split", "metric", *names, runs], rows
 
@@ -194,7 +195,7 @@ def recipe_rows(recipe: Recipe, runs: Sequence[RunFolder]) -> Iterator[list[Any]
     for index, entry in enumerate(recipe.expected):
         row = [recipe.path.stem, recipe.task, entry.split, entry.metric, entry.value]
         row += [entry.tolerance, entry.cited]
-        scores = [[str(path), each[index].value, each[index].verdict] for path, each in measured]
+        scores = [[str(path), some[index].value, some[index].verdict] for path, some in measured]
         yield from ([*row, *score] for score in scores or [[None, None, None]])
 
 
@@ -219,7 +220,7 @@ def recipe_verdicts(run: RunFolder, recipe: Recipe, *free: str) -> list[ScoreVer
     differing = changed(run.config, recipe.config(), *MAY_DIFFER, *free)
     degenerate, num_seeds = 1 if run.environment.get("degenerate") else 0, None
     if run.seeds:
-        bad = {each["seed"] for each in run.seeds.get("degenerate") or ()}
+        bad = {row["seed"] for row in run.seeds.get("degenerate") or ()}
         degenerate, num_seeds = len(bad), len(bad.union(run.seeds.get("seeds") or ()))
     return verdicts(
         recipe.expected,

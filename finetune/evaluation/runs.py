@@ -44,23 +44,27 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Read what a run has written until now; nothing of a folder without a run."""
-        found: dict[str, dict[str, Any]] = {}
+        contents: dict[str, dict[str, Any]] = {}
         problems = {}
         for name, types in _FILES.items():
-            found[name] = {}
+            contents[name] = {}
             try:
-                found[name] = read_object(path / name, types)
+                contents[name] = read_object(path / name, types)
             except OSError:
                 problems[name] = ""
             except UserError as error:
                 problems[name] = str(error)
-        if not conforms(found["metrics.json"], dict[str, dict[str, float]]):
+        if not conforms(contents["metrics.json"], dict[str, dict[str, float]]):
             problems["metrics.json"] = (
                 f"{path / 'metrics.json'} is damaged: it must hold scores by split and name."
             )
-            found["metrics.json"] = {}
+            contents["metrics.json"] = {}
         return cls(
-            path, found["config.json"], found["metrics.json"], found["environment.json"], problems
+            path,
+            contents["config.json"],
+            contents["metrics.json"],
+            contents["environment.json"],
+            problems,
         )
 
     @classmethod
@@ -90,8 +94,8 @@ class RunFolder:
     @property
     def is_finished(self) -> bool:
         """True if all files of a finished run exist; README.md is written last."""
-        whole = not {"metrics.json", "environment.json"} & self.problems.keys()
-        return whole and (self.path / "README.md").is_file()
+        has_scores = not {"metrics.json", "environment.json"} & self.problems.keys()
+        return has_scores and (self.path / "README.md").is_file()
 
     def require_config(self) -> None:
         """Raise UserError if the folder has the log of a run, and no settings that are whole."""
@@ -105,14 +109,14 @@ class RunFolder:
     def require_intact(self, *, model_only: bool = False) -> Path | None:
         """Raise UserError if the model of a finished run changed; return another changed file."""
         known = (self.path / CHECKSUMS).is_file()
-        found = damaged_file(self.path, _MODEL if model_only else ()) if known else None
-        if found and found.relative_to(self.path).parts[0] in _MODEL:
+        changed = damaged_file(self.path, _MODEL if model_only else ()) if known else None
+        if changed and changed.relative_to(self.path).parts[0] in _MODEL:
             raise UserError(
-                f"{found}: damaged, changed or missing since the run was finished: restore it from "
-                f"a copy, or delete {self.path} and train again. If you changed it yourself, "
+                f"{changed}: damaged, changed or missing since the run was finished: restore it "
+                f"from a copy, or delete {self.path} and train again. If you changed it yourself, "
                 f"delete {self.path / CHECKSUMS}."
             )
-        return found
+        return changed
 
     @property
     def columns(self) -> dict[str, str]:
@@ -140,8 +144,8 @@ class RunFolder:
     @property
     def splits(self) -> list[str]:
         """The splits with predictions."""
-        found = self.path.glob(_PREDICTIONS.format("*"))
-        return [file.name.split(".")[1] for file in found]
+        files = self.path.glob(_PREDICTIONS.format("*"))
+        return [file.name.split(".")[1] for file in files]
 
 
 _FILES: Mapping[str, Mapping[str, Any]] = {
@@ -202,15 +206,15 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def write_run_checksums(folder: Path) -> None:
     """Write the hashes of the files of a finished run: model, settings, predictions, scores."""
-    found = [folder / name for name in _FILES if (folder / name).is_file()]
-    found += folder.glob(_PREDICTIONS.format("*"))
-    found += [
+    files = [folder / name for name in _FILES if (folder / name).is_file()]
+    files += folder.glob(_PREDICTIONS.format("*"))
+    files += [
         path
         for name in _MODEL
         for path in (folder / name).rglob("*")
         if path.is_file() and path.suffix != ".md"
     ]
-    write_checksums(folder, found)
+    write_checksums(folder, files)
 
 
 def write_checksums(folder: Path, files: Iterable[Path]) -> None:
@@ -261,12 +265,12 @@ def _files_of(path: Path, split: str) -> list[Path]:
     inside = path.glob(f"*/{name}")
     if files := sorted(inside, key=lambda file: (len(file.parent.name), file.parent.name)):
         return files  # seed-2 before seed-10
-    found = {
+    splits = {
         file.name.split(".")[1]
         for pattern in ("", "*/")
         for file in path.glob(pattern + _PREDICTIONS.format("*"))
     }
-    hint = f"; write --split {abbreviated(sorted(found))}" if found else ""
+    hint = f"; write --split {abbreviated(sorted(splits))}" if splits else ""
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 
 

@@ -133,7 +133,7 @@ def count_metric(
     scale = [number for run in runs for number in run.scale]
     runs = [replace(run, names=names, scale=scale) for run in runs]  # columns of counts agree
     type = runs[0].type
-    known = {name: each for name, each in type.metrics.items() if all(map(each.applies, runs))}
+    known = {name: m for name, m in type.metrics.items() if all(map(m.applies, runs))}
     known |= metrics.metrics_of_names(runs[0])
     of_subgroups: dict[str, Metric] = {}
     for run in runs if metric not in known else ():
@@ -142,8 +142,8 @@ def count_metric(
         if chosen.counts is rank_moments:
             return [Counts(np.array([r.gold, r.predicted]).T, chosen.value, True) for r in runs]
         rows = [chosen.counts(run) for run in runs]
-        if not of_subgroups or any(each.any() for each in rows):  # the subgroup occurs
-            return [Counts(each.astype(np.float64), chosen.value) for each in rows]
+        if not of_subgroups or any(counts.any() for counts in rows):  # the subgroup occurs
+            return [Counts(counts.astype(np.float64), chosen.value) for counts in rows]
     legal = [*known, *of_subgroups]
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
     if vocabulary is None and type.in_words and ("in_training" in metric or "unseen" in metric):
@@ -168,7 +168,7 @@ def subgroup_metrics(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
         np.add.at(sums, grouping.example[rows], grouping.counts[rows])
         return sums
 
-    found = {
+    by_name = {
         f"{each.score}_{name}:{group}".replace(" ", "_"): Metric(
             partial(counts, name=name, group=group), each.value
         )
@@ -176,8 +176,8 @@ def subgroup_metrics(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
         if each.shown
         for group in each.order
     }
-    unseen = found.get("accuracy_in_training:unseen")
-    return found if unseen is None else found | {"unseen_word_accuracy": unseen}
+    unseen = by_name.get("accuracy_in_training:unseen")
+    return by_name if unseen is None else by_name | {"unseen_word_accuracy": unseen}
 
 
 # --- Intervals and tests --------------------------------------------------------------------------
@@ -218,8 +218,8 @@ class Comparison(NamedTuple):
 
 def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Adjust the p-values of comparisons for their number (``holm``)."""
-    adjusted = holm([each.p for each in comparisons])
-    return [each._replace(adjusted=p) for each, p in zip(comparisons, adjusted, strict=True)]
+    adjusted = zip(comparisons, holm([test.p for test in comparisons]), strict=True)
+    return [test._replace(adjusted=p) for test, p in adjusted]
 
 
 def compare(

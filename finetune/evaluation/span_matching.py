@@ -85,8 +85,8 @@ def _overlapping(gold: Iterable[Span], predicted: Iterable[Span]) -> Iterator[tu
 def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
     gold, predicted = pair
     shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
-    others = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
-    return MATCHES.index(Match(gold, predicted).kind), -shared, others, gold, predicted
+    unshared = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
+    return MATCHES.index(Match(gold, predicted).kind), -shared, unshared, gold, predicted
 
 
 def scores_by_criterion(matches: Iterable[str]) -> list[dict[str, Any]]:

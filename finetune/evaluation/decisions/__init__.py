@@ -45,11 +45,11 @@ class SetRule:
     def members(self, probabilities: Mapping[Any, float], texts: Sequence[str]) -> list[Any]:
         """List the classes in the set, the most probable first; it may be empty."""
         scores = set_scores(probabilities, self.scores, texts, self.salt)
-        rest = self.quantiles.get("", math.inf)
+        shared = self.quantiles.get("", math.inf)
         return [
             name
             for name, score in scores.items()
-            if score <= self.quantiles.get(str(name), rest) + 1e-12
+            if score <= self.quantiles.get(str(name), shared) + 1e-12
         ]
 
 

@@ -165,8 +165,8 @@ def at_coverage(answers: Answers, coverage: float, delta: float = DELTA) -> Chos
     """Find the highest threshold that keeps at least a share ``coverage`` of the answers."""
     number = math.ceil(coverage * len(answers) - 1e-9)
     threshold = float(np.sort(answers.confidence)[::-1][max(1, number) - 1])
-    given = answers.above(threshold)
-    return Chosen(threshold, len(given) / len(answers), given.risk, risk_bound(given, delta))
+    kept = answers.above(threshold)
+    return Chosen(threshold, len(kept) / len(answers), kept.risk, risk_bound(kept, delta))
 
 
 def area_under_risk(answers: Answers) -> float:
@@ -182,15 +182,15 @@ def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> Table
     """Tabulate the coverage of each predicted class, and its risk without and with a threshold."""
     rows = []
     for name in np.unique(answers.names).tolist():
-        own = answers.take(answers.names == name)
-        given = own.above(confidence)
+        of_class = answers.take(answers.names == name)
+        kept = of_class.above(confidence)
         rows.append(
             {
                 "class": name,
-                "answers": len(own),
-                "coverage": len(given) / len(own),
-                "risk of all": own.risk,
-                "risk": given.risk if len(given) else None,
+                "answers": len(of_class),
+                "coverage": len(kept) / len(of_class),
+                "risk of all": of_class.risk,
+                "risk": kept.risk if len(kept) else None,
             }
         )
     return rows
@@ -213,10 +213,10 @@ def choose_confidence(
         chosen = at_coverage(answers, coverage or 1.0, delta)
     rows = []
     for name, every in splits.items():
-        given = every.above(chosen.confidence)
-        row = {"split": name, "answers": len(every), "coverage": len(given) / len(every)}
-        row |= {"risk of all": every.risk, "risk": given.risk}
-        row[f"bound (δ {delta:g})"] = risk_bound(given, delta)
+        kept = every.above(chosen.confidence)
+        row = {"split": name, "answers": len(every), "coverage": len(kept) / len(every)}
+        row |= {"risk of all": every.risk, "risk": kept.risk}
+        row[f"bound (δ {delta:g})"] = risk_bound(kept, delta)
         rows.append(row | {"aurc": area_under_risk(every)})
     tables, classes = {"": rows}, by_class(answers, chosen.confidence)
     if len(classes) > 1:
@@ -245,8 +245,8 @@ def abstained_note(tables: Tables) -> str:
     metric, items = tables.type.metrics[tables.type.default], tables.items
     forced = replace(tables, items=replace(items, abstained=np.zeros(len(items), bool)))
     of_answered, of_all = (
-        float(metric.value(metric.counts(each)[rows].sum(axis=0)))
-        for each, rows in ((tables, answered), (forced, slice(None)))
+        float(metric.value(metric.counts(run)[rows].sum(axis=0)))
+        for run, rows in ((tables, answered), (forced, slice(None)))
     )
     number = len(left_out) - int(answered.sum())
     return (
@@ -257,21 +257,21 @@ def abstained_note(tables: Tables) -> str:
 
 def tables_of_decisions(tables: Tables, decisions: Decisions) -> dict[str, TableRows]:
     """Make the tables of a report on decisions; by default at ``SHOWN_COVERAGE``."""
-    found: dict[str, TableRows] = {}
+    by_name: dict[str, TableRows] = {}
     if not np.isnan(tables.items.rated.score).all():
         answers = Answers.of(tables)
         chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
-        found["risk"] = [
-            {"coverage": each.coverage, "confidence": each.confidence, "risk": each.risk}
-            for each in dict.fromkeys(chosen)  # few answers have few coverages
+        by_name["risk"] = [
+            {"coverage": point.coverage, "confidence": point.confidence, "risk": point.risk}
+            for point in dict.fromkeys(chosen)  # few answers have few coverages
         ]
         confidence = decisions.confidence
         if confidence is None:
             confidence = at_coverage(answers, SHOWN_COVERAGE).confidence
         if len(classes := by_class(answers, confidence)) > 1:
-            found["answered"] = classes
+            by_name["answered"] = classes
     if decisions.sets is not None:
-        found["sets"] = table_of_sets(tables, decisions.sets)
+        by_name["sets"] = table_of_sets(tables, decisions.sets)
     if tables.costs:
-        found["costs"] = price_table(tables)
-    return found
+        by_name["costs"] = price_table(tables)
+    return by_name

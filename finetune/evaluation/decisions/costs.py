@@ -34,15 +34,15 @@ def read_costs(path: str) -> Costs:
     rows: list[tuple[str, Any, Any]] = []  # their places, gold labels and costs
     if Path(path).suffix.lower() == ".json":
         content = parse_json("\n".join(line.text for line in file.lines), path, f": {_LEGAL}.")
-        found = content.items() if isinstance(content, dict) else ()
-        rows = [(path, gold, row) for gold, row in found]
+        pairs = content.items() if isinstance(content, dict) else ()
+        rows = [(path, gold, row) for gold, row in pairs]
     else:
         if file.format in ("txt", "unknown"):
             file.format = "tsv"
         table = read_file(file, ReadOptions(header_names=frozenset({"gold"})))
-        for each in table.records:
-            values = dict(each.values)
-            rows.append((each.where, values.pop("gold", None), values))
+        for record in table.records:
+            values = dict(record.values)
+            rows.append((record.where, values.pop("gold", None), values))
     costs: dict[str, dict[str, float]] = {}
     for where, gold, row in rows:
         if not isinstance(gold, str) or not isinstance(row, Mapping) or gold in costs:
@@ -103,11 +103,10 @@ def by_cost(tables: Tables, costs: Costs) -> Tables:
     """Replace each predicted label by the cheapest one, and add the costs."""
     names = dict(zip(costs, canonical_names(costs), strict=True))
     pairs = zip(tables.predictions, tables.examples, strict=True)
-    found = [Decisions(costs=costs).apply(*pair) for pair in pairs]
-    labels = [NO_LABEL if each.label is None else names[each.label] for each in found]
-    cheapest = LABEL.of_values(
-        tables.gold, labels, examples=tables.examples, predictions=found, positive=tables.positive
-    )
+    predictions = [Decisions(costs=costs).apply(*pair) for pair in pairs]
+    labels = [NO_LABEL if p.label is None else names[p.label] for p in predictions]
+    facts = {"examples": tables.examples, "positive": tables.positive}
+    cheapest = LABEL.of_values(tables.gold, labels, predictions=predictions, **facts)
     return with_costs(cheapest, costs)
 
 

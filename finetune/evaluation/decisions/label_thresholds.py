@@ -89,8 +89,8 @@ class LabelProbabilities:
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
         gold = run.gold
         if run.type.one_class:  # the names of the model, where gold has those of NLI
-            own = dict(zip(canonical_names(names), names, strict=True))
-            gold = [own.get(name, name) for name in gold]
+            of_model = dict(zip(canonical_names(names), names, strict=True))
+            gold = [of_model.get(name, name) for name in gold]
         if positive is not None:
             return cls(LABEL, tuple(names), columns, run.examples, gold, scores)
         if run.type.one_class:
@@ -129,7 +129,9 @@ class LabelProbabilities:
     def metric(self, name: str) -> Metric:
         """Find a metric of these predictions; a UserError lists their metrics."""
         tables = self.tables(self.applies)
-        known = {name: each for name, each in self.type.metrics.items() if each.applies(tables)}
+        known = {
+            name: metric for name, metric in self.type.metrics.items() if metric.applies(tables)
+        }
         known |= metrics_of_names(tables)
         if name not in known:
             raise UserError(
@@ -155,7 +157,7 @@ def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[s
     applies, best = data.applies, np.full(len(data.columns), default)
     columns = list(zip(data.scores.T, applies.T, strict=True))
     cuts = [_cuts(scores, gold, default) for scores, gold in columns]
-    counts = [_counts(*column, each) for column, each in zip(columns, cuts, strict=True)]
+    counts = [_counts(*column, of_label) for column, of_label in zip(columns, cuts, strict=True)]
     enough = np.flatnonzero(applies.sum(axis=0) >= _FEWEST).tolist()
     if goal.metric is None:
         for index in enough:
@@ -190,10 +192,10 @@ def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[s
 
 def cross_fitted(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> np.ndarray:
     """Choose thresholds of each example [N, C], on the half of the data without it."""
-    found = np.empty(data.scores.shape)
-    for own, others in permutations(halves(data.examples)):
-        found[own] = list(choose(data.take(others), goal, default).values())
-    return found
+    fitted = np.empty(data.scores.shape)
+    for half, other_half in permutations(halves(data.examples)):
+        fitted[half] = list(choose(data.take(other_half), goal, default).values())
+    return fitted
 
 
 def _cuts(scores: np.ndarray, gold: np.ndarray, default: float) -> np.ndarray:
@@ -240,7 +242,7 @@ def _value_of_counts(
     if counted not in (class_counts, set_class_counts, item_counts) or {*names} != {*data.names}:
         return None
     columns = list(dict.fromkeys([*data.columns, *data.names]))
-    order = [columns.index(each) for each in names]
+    order = [columns.index(label) for label in names]
 
     def value(counts: np.ndarray) -> np.ndarray:
         if data.type is LABEL:  # with the other one of two labels

@@ -56,17 +56,17 @@ def _gold_classes(tables: Tables) -> dict[int, Any]:
         raise UserError(
             "--sets: prediction sets are for predictions of one class: labels of texts and choices."
         )
-    found = {}
+    classes = {}
     for index, (prediction, gold) in enumerate(zip(tables.predictions, tables.gold, strict=True)):
         known = prediction.class_probabilities
         names = dict(zip(canonical_names(map(str, known)), known, strict=True))
         if (key := gold if gold in known else names.get(gold)) in known:
-            found[index] = key
-    if not found:
+            classes[index] = key
+    if not classes:
         raise UserError(
             "--sets: these predictions have no probabilities of all classes (`scores`)."
         )
-    return found
+    return classes
 
 
 def _fitted(tables: Tables, gold: Mapping[int, Any], rule: SetRule, per_class: bool) -> SetRule:
@@ -100,10 +100,10 @@ def table_of_sets(tables: Tables, rule: SetRule, *, refit: bool = False) -> Tabl
     rules = dict.fromkeys(gold, rule)
     if refit:
         per_class = "" not in rule.quantiles
-        for own, others in permutations(halves(tables.examples)):
-            known = {index: gold[index] for index in others if index in gold}
+        for half, other_half in permutations(halves(tables.examples)):
+            known = {index: gold[index] for index in other_half if index in gold}
             fitted = _fitted(tables, known, rule, per_class)
-            rules |= dict.fromkeys(gold.keys() & own, fitted)
+            rules |= dict.fromkeys(gold.keys() & half, fitted)
     groups: dict[str, list[tuple[bool, int]]] = {ALL: []}
     groups |= {name: [] for name in sorted(map(str, gold.values()))}
     for index, name in gold.items():

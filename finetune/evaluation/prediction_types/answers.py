@@ -85,13 +85,13 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question
     gold, answers = row["gold"], None
     if gold is not None:
         if not conforms(gold, list[dict[str, int | str | None]]) or not all(
-            isinstance(each.get("text"), str) for each in gold
+            isinstance(answer.get("text"), str) for answer in gold
         ):
             raise DataError(
                 f'{where}: next to `answer`, `gold` must be a list such as [{{"text": "Oslo", '
                 f'"start": 12}}], not {gold!r:.60}; or name a file with --gold FILE.'
             )
-        answers = tuple(Answer(each.get("start"), each["text"]) for each in gold)
+        answers = tuple(Answer(answer.get("start"), answer["text"]) for answer in gold)
     return Question(
         index,
         row.get("text", ""),
@@ -103,13 +103,13 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question
 
 
 def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPrediction:
-    def found(answer: Any, text: str, score: Any) -> FoundAnswer:
+    def read(answer: Any, text: str, score: Any) -> FoundAnswer:
         return FoundAnswer(answer.get("start"), answer.get("end"), text, score)
 
     score, best = known_or_nan(row.get("score")), row.get("best")
-    answer = found(row, row["answer"], score) if row["answer"] else None
+    answer = read(row, row["answer"], score) if row["answer"] else None
     if best is not None:
-        best = tuple(found(each, str(each.get("text", "")), each.get("score")) for each in best)
+        best = tuple(read(each, str(each.get("text", "")), each.get("score")) for each in best)
     decided = {"withheld": row.get("withheld", "")} if row["answer"] is None else {}
     no_answer = row.get("no_answer_score")
     shown: Any = best
@@ -131,8 +131,8 @@ def _best_scores(tables: Tables) -> dict[str, float]:
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
     words, answers = [], []
     for example in tables.examples:
-        found = (w for w in re.findall(r"\w+", example.text.lower()) if w in QUESTION_WORDS)
-        words.append(next(found, OTHER_QUESTIONS))
+        lowered = re.findall(r"\w+", example.text.lower())
+        words.append(next(filter(QUESTION_WORDS.__contains__, lowered), OTHER_QUESTIONS))
         gold = example.answers or ()
         size = len(gold[0].text.split()) if gold else 0
         answers.append(bucket(size, ANSWER_LENGTHS) if gold else UNANSWERABLE)
@@ -159,15 +159,19 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
 
 def _sides(tables: Tables, index: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     gold, predicted = tables.gold[index], tables.predicted[index]
-    answer, shown, own = tables.predictions[index].answer, None, None
+    answer, gold_side, predicted_side = tables.predictions[index].answer, None, None
     if gold:
         nearest = max(range(len(gold)), key=lambda number: word_f1([gold[number]], predicted))
         start, text = tables.examples[index].answers[nearest]
         end = None if start is None else start + len(text)
-        shown = {"start": start, "end": end, "label": ANSWERABLE, "text": text}
+        gold_side = _side(start, end, text)
     if answer:
-        own = {"start": answer.start, "end": answer.end, "label": ANSWERABLE, "text": predicted}
-    return shown, own
+        predicted_side = _side(answer.start, answer.end, predicted)
+    return gold_side, predicted_side
+
+
+def _side(start: int | None, end: int | None, text: str) -> dict[str, Any]:
+    return {"start": start, "end": end, "label": ANSWERABLE, "text": text}
 
 
 def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:

@@ -139,17 +139,17 @@ def _tables_of_file(
         )
     size, left_out = len(gold), abstained_answers(predictions, len(predictions))
     pairs = zip(left_out, predicted, strict=True)
-    forced = [own if isinstance(own, str) else label for own, label in pairs]
+    forced = [withheld if isinstance(withheld, str) else label for withheld, label in pairs]
     names = canonical_names(map(_name, (*gold, *predicted, *forced)))  # all names or none
     pairs = zip(left_out, names[2 * size :], strict=True)
-    left_out = [name if isinstance(own, str) else None for own, name in pairs]
+    left_out = [name if isinstance(withheld, str) else None for withheld, name in pairs]
     sides = names[:size], names[size : 2 * size]
     return LABEL.of_values(*sides, items=decided_items(*sides, predictions, left_out), **facts)
 
 
 def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
-    whole = all(float(label).is_integer() for label in predicted)
-    if not whole or any(isinstance(label, float) for label in gold):
+    is_whole = all(float(label).is_integer() for label in predicted)
+    if not is_whole or any(isinstance(label, float) for label in gold):
         return True
     spelled = [label for label in map(str, gold) if _spells_number(label)]
     if len(spelled) == len(gold):
@@ -172,7 +172,7 @@ def _name(label: Any) -> str:
 
 def _names(label: Any) -> tuple[str, ...]:
     several = label if isinstance(label, list | tuple) else [label]
-    return tuple(_name(each) for each in several if each != "")
+    return tuple(_name(name) for name in several if name != "")
 
 
 def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
@@ -339,8 +339,8 @@ def _label_items(
     scores = [prediction.scores or {} for prediction in predictions]
     items = pair_items(rows, scores)
     if predictions and all(prediction.scores is not None for prediction in predictions):
-        for item, (index, label, own) in enumerate(rows):
-            if own is None:  # a label that is not predicted
+        for item, (index, label, answer) in enumerate(rows):
+            if answer is None:  # a label that is not predicted
                 items.score[item] = 1 - scores[index].get(label or "", math.nan)
     return items
 

@@ -70,24 +70,26 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> Relatio
     record, spans = TokenRecord(tuple(words), where), row.get("spans") or ()
     read_relations(row["relations"], where, spans, record)  # all of them, for its messages
     known = dict[Relation, float]()
-    for each in row["relations"]:
-        (relation,) = read_relations([each], where, spans, record)
+    for values in row["relations"]:
+        (relation,) = read_relations([values], where, spans, record)
         if words != [*example.words]:
             relation = _in_words_of_gold(relation, words, where, example)
-        known[relation] = known_or_nan(each.get("score"))
-    found = sorted(known)
-    scores = tuple(known[relation] for relation in found)
+        known[relation] = known_or_nan(values.get("score"))
+    relations = sorted(known)
+    scores = tuple(known[relation] for relation in relations)
     decided = withheld_in(row)
-    return RelationPrediction(example.id, example.words, (), tuple(found), scores, decided=decided)
+    return RelationPrediction(
+        example.id, example.words, (), tuple(relations), scores, decided=decided
+    )
 
 
 def _in_words_of_gold(
     relation: Relation, words: Sequence[str], where: str, example: TokenExample
 ) -> Relation:
-    own, gold = (
+    predicted, gold = (
         list(pairwise(accumulate(map(len, side), initial=0))) for side in (words, example.words)
     )
-    reached, unreachable = chars_to_words(gold, words_to_chars(own, relation[:2]))
+    reached, unreachable = chars_to_words(gold, words_to_chars(predicted, relation[:2]))
     if unreachable:
         check_words(where, words, example)
     return Relation(reached[0], reached[1], relation.label)

@@ -103,9 +103,9 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
 def check_words(where: str, words: Any, example: TokenExample) -> None:
     """Raise DataError if a prediction has other words than the gold example."""
     if not isinstance(words, list) or len(words) != len(example.words):
-        found = quantity(len(words), "word") if isinstance(words, list) else f"{words!r:.60}"
+        number = quantity(len(words), "word") if isinstance(words, list) else f"{words!r:.60}"
         raise DataError(
-            f"{where}: {found} for the {quantity(len(example.words), 'word')} of {example.where}: "
+            f"{where}: {number} for the {quantity(len(example.words), 'word')} of {example.where}: "
             "the files do not belong together."
         )
     for index, (word, gold) in enumerate(zip(words, example.words, strict=True)):
@@ -178,12 +178,12 @@ def items_in_characters(
 
     ``predicted`` are in words, ``unreachable`` in characters: spans that words cannot represent.
     """
-    gold, found = [], []
+    gold, answers = [], []
     rows = zip(tables.examples, predicted, unreachable or [()] * len(tables), strict=True)
-    for example, spans, others in rows:
+    for example, spans, misaligned in rows:
         gold.append({*words_to_chars(example.offsets, example.spans), *example.unreachable})
-        found.append({*words_to_chars(example.offsets, spans), *others})
-    return set_items(gold, found)
+        answers.append({*words_to_chars(example.offsets, spans), *misaligned})
+    return set_items(gold, answers)
 
 
 def _characters(tables: Tables) -> Items:
@@ -323,16 +323,16 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 
     Spans with the same start and end count once.
     """
-    found: dict[Span, int] = {}
+    depth: dict[Span, int] = {}
     open_spans: list[Span] = []
     for span in sorted(set(spans), key=lambda span: (span.start, -span.end)):
         open_spans = [outer for outer in open_spans if outer.end > span.start]
         around = [
-            found[outer] for outer in open_spans if outer.end >= span.end and outer[:2] != span[:2]
+            depth[outer] for outer in open_spans if outer.end >= span.end and outer[:2] != span[:2]
         ]
-        found[span] = max(around, default=-1) + 1
+        depth[span] = max(around, default=-1) + 1
         open_spans.append(span)
-    return found
+    return depth
 
 
 # --- The type -------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
     values = [span for span in listed if isinstance(span, dict)]
     in_words = words is not None or text is None
     if in_words and not any("start" not in s and "start_char" in s for s in values):
-        found = read_spans(spans, where, len(example.words))
+        read = read_spans(spans, where, len(example.words))
     elif example.text is None:
         raise DataError(
             f"{where}: the spans are in characters, but {example.where} has words and no text: "
@@ -375,7 +375,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
             f"{where}: the text differs from {example.where}: the files do not belong together."
         )
     else:
-        found = read_spans(spans, where, len(example.words), example.text, example.offsets)
+        read = read_spans(spans, where, len(example.words), example.text, example.offsets)
     known = {
         (each.get("start"), each.get("end"), str(each.get("label"))): each.get("score")
         for each in (values if in_words else ())
@@ -383,9 +383,9 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
     return SpanPrediction(
         example.id,
         example.words,
-        found.spans,
-        tuple(known_or_nan(known.get(span)) for span in found.spans),
-        unreachable=found.unreachable,
+        read.spans,
+        tuple(known_or_nan(known.get(span)) for span in read.spans),
+        unreachable=read.unreachable,
         decided=withheld_in(row),
     )
 
@@ -409,10 +409,10 @@ def with_spelled_spans(file: PredictionFile) -> PredictionFile:
 
 def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
     """Find the scheme of predicted tags, next to gold of a ``scheme``."""
-    found = detect_scheme(predicted)
-    if found in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
-        found = "BIO"  # a few ill-formed tags do not make another scheme
-    return found
+    detected = detect_scheme(predicted)
+    if detected in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
+        detected = "BIO"  # a few ill-formed tags do not make another scheme
+    return detected
 
 
 def _uncertainty(prediction: SpanPrediction) -> float | None:

@@ -34,27 +34,27 @@ def normalized_answer(text: str) -> str:
 
 def exact_match(gold: Sequence[str], predicted: str) -> float:
     """1.0 if an answer equals a gold answer, else 0.0; both may be empty."""
-    found = normalized_answer(predicted)
-    return float(any(normalized_answer(answer) == found for answer in _scored(gold)))
+    normalized = normalized_answer(predicted)
+    return float(any(normalized_answer(answer) == normalized for answer in _scored(gold)))
 
 
 def word_f1(gold: Sequence[str], predicted: str) -> float:
     """The F1 of the words of an answer and of the best gold answer."""
-    found = normalized_answer(predicted).split()
-    return max(_f1(normalized_answer(answer).split(), found) for answer in _scored(gold))
+    words = normalized_answer(predicted).split()
+    return max(_f1(normalized_answer(answer).split(), words) for answer in _scored(gold))
 
 
 def _scored(gold: Sequence[str]) -> Sequence[str]:
     return [answer for answer in gold if normalized_answer(answer)] or [""]
 
 
-def _f1(gold: Sequence[str], found: Sequence[str]) -> float:
-    if not gold or not found:
-        return float(gold == found)
-    common = (Counter(gold) & Counter(found)).total()
+def _f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
+    if not gold or not predicted:
+        return float(gold == predicted)
+    common = (Counter(gold) & Counter(predicted)).total()
     if not common:
         return 0.0
-    precision, recall = common / len(found), common / len(gold)
+    precision, recall = common / len(predicted), common / len(gold)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -72,13 +72,13 @@ def best_scores(
         best: The most probable answer to each question, also where none is predicted.
         no_answer: The probabilities of no answer.
     """
-    found = {}
+    scores = {}
     for name, exact in (("exact", True), ("f1", False)):
         totals, thresholds = _totals(gold, best, no_answer, exact)
         chosen = int(totals.argmax())
-        found[f"best_{name}"] = float(totals[chosen]) / len(gold)
-        found[f"best_{name}_thresh"] = float(thresholds[chosen])
-    return found
+        scores[f"best_{name}"] = float(totals[chosen]) / len(gold)
+        scores[f"best_{name}_thresh"] = float(thresholds[chosen])
+    return scores
 
 
 def best_no_answer_threshold(

@@ -146,8 +146,8 @@ def _strict_spans(tables: Tables) -> Items:
 
 def _characters(tables: Tables) -> Items:
     rows = zip(tables.predicted, tables.predictions, strict=True)
-    own = tables.schemes[1]
-    spans = [tags_to_spans(t, str(own)) if p.spans is None else p.spans for t, p in rows]
+    scheme = tables.schemes[1]
+    spans = [tags_to_spans(t, str(scheme)) if p.spans is None else p.spans for t, p in rows]
     return items_in_characters(tables, spans)
 
 
@@ -169,10 +169,10 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
         )
     if isinstance(words := row.get("words"), list) and all(isinstance(w, str) for w in words):
         check_words(where, words, example)
-    found, scores = row.get("scores"), tuple[float, ...]()
-    if isinstance(found, list) and len(found) == len(row["tags"]):
-        known = [score for each in found if (score := probability(each)) is not None]
-        scores = tuple(known) if len(known) == len(found) else ()
+    listed, scores = row.get("scores"), tuple[float, ...]()
+    if isinstance(listed, list) and len(listed) == len(row["tags"]):
+        known = [score for value in listed if (score := probability(value)) is not None]
+        scores = tuple(known) if len(known) == len(listed) else ()
     tags = tuple(tag or NO_TAG for tag in row["tags"])
     return TokenPrediction(example.id, example.words, tags, scores, decided=withheld_in(row))
 
@@ -183,11 +183,11 @@ def _tables_of_file(
     gold = respelled([example.tags or () for example in examples])
     predicted = respelled([prediction.tags for prediction in predictions])
     scheme = detect_scheme(gold)
-    own = scheme and (predicted_scheme(predicted, scheme) or scheme)
-    if scheme not in (None, "BIO", own):  # as training reads gold: scores agree
+    of_predictions = scheme and (predicted_scheme(predicted, scheme) or scheme)
+    if scheme not in (None, "BIO", of_predictions):  # as training reads gold: scores agree
         gold, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold], "BIO"
     facts: dict[str, Any] = {"examples": examples, "predictions": predictions}
-    return TAGS.of_values(gold, predicted, schemes=(scheme, own), **facts)
+    return TAGS.of_values(gold, predicted, schemes=(scheme, of_predictions), **facts)
 
 
 # --- Plain tags -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def groupings(tables: Tables) -> dict[str, Grouping]:
     """Group texts by the agreement of their annotators, if there are votes."""
     names = ("unanimous", "majority", "tied", "without votes")
     votes = [example.votes for example in tables.examples]
-    groups = (names[3] if each is None else agreement(each)[0] for each in votes)
+    groups = (names[3] if of_text is None else agreement(of_text)[0] for of_text in votes)
     if not has_votes(tables):
         return {}
     return {"votes": right_by_group(tables.items, groups, names, "texts")}
@@ -75,12 +75,14 @@ def _divergences(tables: Tables) -> np.ndarray:
 
 def _majority_shares(tables: Tables) -> np.ndarray:
     votes = [example.votes for example in tables.examples]
-    return np.array([(0, 0) if each is None else (agreement(each)[1], 1) for each in votes])
+    return np.array(
+        [(0, 0) if of_text is None else (agreement(of_text)[1], 1) for of_text in votes]
+    )
 
 
 def _entropies_of_votes(tables: Tables) -> np.ndarray:
     shares = [np.array([list(example.shares().values())]) for example in tables.examples]
-    return _means(np.concatenate([_entropies(each) for each in shares]))
+    return _means(np.concatenate([_entropies(of_text) for of_text in shares]))
 
 
 METRICS = {

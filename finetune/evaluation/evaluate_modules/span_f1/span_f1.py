@@ -56,4 +56,4 @@ class SpanF1(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
             raise ValueError("the tags do not spell entities: expected B-TYPE, I-TYPE and O.")
         tables = TYPES["tags"].of_values(references, predictions, schemes=(scheme, None))
         by_type = class_scores(tables).items()
-        return score(tables) | {f"span_f1_conll:{name}": each["f1"] for name, each in by_type}
+        return score(tables) | {f"span_f1_conll:{name}": scores["f1"] for name, scores in by_type}
