@@ -127,6 +127,3 @@ def fit_on_words(
     gold = np.array([tag for tags, _ in pairs for tag in tags], dtype=int)
     known = gold != IGNORED
     return fit_and_describe(np.concatenate([rows for _, rows in pairs])[known], gold[known])
-
-
-# --- Probabilities under a temperature ------------------------------------------------------------

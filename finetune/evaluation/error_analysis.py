@@ -17,7 +17,7 @@ from finetune.evaluation.decisions.abstaining import abstained_note, tables_of_d
 from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import analysis_scores, class_scores, is_rated, name_of
 from finetune.evaluation.predictions import GoldSource, align_runs
-from finetune.evaluation.runs import RunFolder, find_system
+from finetune.evaluation.runs import find_system, saved_decisions
 from finetune.evaluation.span_matching import scores_by_criterion
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError
@@ -178,7 +178,7 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
 def analyze_file(path: Path, source: GoldSource | None = None) -> Analysis:
     """Analyze the predictions of a file with the decisions of its run."""
     aligned = align_runs([path], source)
-    decisions = RunFolder.open(path.parent).decisions
+    decisions = saved_decisions(path.parent)
     if not aligned.runs[0].gold:
         raise UserError("no example has gold")
     return replace(

@@ -36,7 +36,7 @@ from finetune.evaluation.prediction_types import TYPES, type_of_row
 from finetune.evaluation.prediction_types.labels import NO_LABEL
 from finetune.evaluation.prediction_types.spans import SPANS, with_spelled_spans
 from finetune.evaluation.prediction_types.tags import TAGS
-from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.runs import RunFolder, saved_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
     Example,
@@ -388,7 +388,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
                 f"{file}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in {files[0]}: "
                 "the files do not belong together, or one was cut."
             )
-    if costs := source.costs or RunFolder.open(paths[0].parent).decisions.costs:
+    if costs := source.costs or saved_decisions(paths[0].parent).costs:
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1
     aligned_by = "" if one_file else "id" if by_id else "position"

@@ -130,13 +130,6 @@ class RunFolder:
         """The folder of the best model."""
         return self.path / "best"
 
-    @property
-    def decisions(self) -> Decisions:
-        """The decisions that `finetune thresholds` saved with the best model."""
-        path = self.best / "finetune.json"
-        extra = read_object(path, {"extra": dict}).get("extra", {}) if path.is_file() else {}
-        return Decisions.restored(extra.get("decisions", {}))
-
     def predictions(self, split: str) -> Path:
         """The file with the predictions of a split, which also holds their gold."""
         return self.path / _PREDICTIONS.format(split)
@@ -202,6 +195,13 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """Read the summary of several seeds or folds; OSError if there is none."""
     folds = folder / "folds.json"
     return read_object(folds if folds.is_file() else folder / "seeds.json", _SUMMARY)
+
+
+def saved_decisions(folder: Path) -> Decisions:
+    """Read the decisions that `finetune thresholds` saved with the best model of a run."""
+    path = folder / "best" / "finetune.json"
+    extra = read_object(path, {"extra": dict}).get("extra", {}) if path.is_file() else {}
+    return Decisions.restored(extra.get("decisions", {}))
 
 
 def write_run_checksums(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from finetune.data.examples import Examples
@@ -71,35 +72,29 @@ def _forms_of_spans(
     examples: Examples, scheme: str | None = None
 ) -> tuple[set[str], bool, FormSets]:
     # with a scheme, a sentence that has tags and no spans has the spans that its tags spell
-    all_tags, lack_spans, types = set[str](), False, _Forms()
+    all_tags, lack_spans, types = set[str](), False, FormSets()
     for words, spans, tags in examples.columns("words", "spans", "tags"):
         all_tags.update(tags or ())
         if spans is None and tags:
             lack_spans = True
             spans = tags_to_spans(tags, scheme) if scheme else None
         for span in spans or ():
-            types.add(surface(words, span), span.label)
-    return all_tags, lack_spans, types.table
+            form = surface(words, span)
+            types[form] = _joined(types.get(form, frozenset()), span.label)
+    return all_tags, lack_spans, types
 
 
 def _tags_of_words(examples: Examples) -> FormSets:
-    forms = _Forms()
+    forms = FormSets()
     for words, tags in examples.columns("words", "tags"):
         for word, tag in zip(words, tags or (), strict=bool(tags)):
-            forms.add(word, tag)
-    return forms.table
+            forms[word] = _joined(forms.get(word, frozenset()), tag)
+    return forms
 
 
-class _Forms:
-    def __init__(self) -> None:
-        self.table = FormSets()
-        self._known = dict[frozenset[str], frozenset[str]]()
-
-    def add(self, form: str, kind: str) -> None:
-        kinds = self.table.get(form, frozenset())
-        if kind not in kinds:
-            kinds |= {kind}
-            self.table[form] = self._known.setdefault(kinds, kinds)
+@cache
+def _joined(kinds: frozenset[str], kind: str) -> frozenset[str]:
+    return kinds | {kind}
 
 
 def surface(words: Sequence[str], span: Span) -> str:
