@@ -29,7 +29,7 @@ from finetune.evaluation.runs import RunFolder, write_run_checksums
 from finetune.inference.predictor import Predictor
 from finetune.registry import install_command
 from finetune.reporting.environment import RunOutcome, saved_outcome, write_environment
-from finetune.reporting.html import write_report, write_run_report
+from finetune.reporting.html import report_run, write_report
 from finetune.reporting.many_runs import write_best_recipe, write_search
 from finetune.reporting.model_card import write_run_readme
 from finetune.runtime.device import resolve_precision
@@ -75,6 +75,8 @@ class TrainedRun:
     """Baselines, and why the run is degenerate if it is."""
     notes: tuple[str, ...] = ()
     """Notes on the data and the training."""
+    summary: tuple[str, ...] = ()
+    """The main score with its interval, and the scores of classes, as text."""
 
     def __repr__(self) -> str:
         first_scores = "".join(
@@ -256,7 +258,6 @@ def train_once(
     recipe_run: RecipeRun | None = None,
     repeatable: bool | None = None,
     reporter: Reporter | None = None,
-    report: Callable[[Path], object] = write_run_report,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     loss: LossFunction | None = None,
@@ -273,7 +274,6 @@ def train_once(
         repeatable: Whether the settings alone train the run again. By default they do unless
             ``data``, ``callbacks``, ``metrics`` or ``loss`` are given.
         reporter: Shows the progress.
-        report: Writes the report and the model card.
         callbacks, metrics, loss: As in ``train``.
 
     Returns:
@@ -298,9 +298,7 @@ def train_once(
         )
         if not folder.accelerator.is_main_process:
             return None
-        return _finished(
-            task, dataset, config, result, folder, command, report, recipe_run, repeatable
-        )
+        return _finished(task, dataset, config, result, folder, command, recipe_run, repeatable)
 
 
 @contextlib.contextmanager
@@ -354,7 +352,6 @@ def search(
     quiet: bool = False,
     command: str | None = None,
     reporter: Reporter | None = None,
-    report: Callable[[Path], object] = write_run_report,
     **settings: Any,
 ) -> FinishedSearch:
     """Search for the settings with the best validation score, then score them on test.
@@ -371,7 +368,6 @@ def search(
         quiet: Show no progress.
         command: The command or call of the search, for its README.
         reporter: Shows the progress.
-        report: Writes the report on the best trial.
         settings: The other settings, the same for all trials. The call with the same ``out``
             continues a search.
 
@@ -414,7 +410,6 @@ def search(
                     command=command,
                     folder=writer,
                     reporter=reporter,
-                    report=report,
                     metrics=metrics,
                 )
                 assert finished is not None, "this is the main process"
@@ -430,7 +425,6 @@ def train_multitask(
     *,
     command: str,
     reporter: Reporter | None = None,
-    report: Callable[[Path], object] = write_run_report,
 ) -> dict[str, TrainedRun]:
     """Train several tasks on one encoder; each has a run folder in ``out``, with its name.
 
@@ -455,7 +449,7 @@ def train_multitask(
         if not folder.accelerator.is_main_process:
             return {}
         return {
-            name: _finished(*parts[name], result, folder, command, report)
+            name: _finished(*parts[name], result, folder, command)
             for name, result in results.items()
         }
 
@@ -486,7 +480,6 @@ def distill(
     baseline: bool = False,
     command: str = "finetune.distill",
     reporter: Reporter | None = None,
-    report: Callable[[Path], object] = write_run_report,
     **settings: Any,
 ) -> DistilledRun:
     """Train a small student on the outputs of a trained model, and compare them.
@@ -501,7 +494,6 @@ def distill(
             folder ``OUT-without-teacher``.
         command: The command that trains this run, for its README.
         reporter: Shows the progress.
-        report: Writes the reports.
         settings: Settings of the run, such as ``epochs``. The teacher gives all others that
             describe the task and not its training.
 
@@ -529,7 +521,7 @@ def distill(
         result = fit_student(
             task, dataset, config, folder, reporter, loaded, distillation or Distillation(), layers
         )
-        runs = {"student": _finished(task, dataset, config, result, folder, command, report)}
+        runs = {"student": _finished(task, dataset, config, result, folder, command)}
     if plain is not None:
         reporter.log(f"student without teacher: {plain.out}")
         with _opened(plain, reporter, accelerator=folder.accelerator) as (folder, reporter):
@@ -537,7 +529,7 @@ def distill(
             plain = replace(plain, steps=steps, eval_every=eval_every)
             result = fit_without_teacher(task, dataset, plain, folder, reporter, loaded, layers)
             config = result.task.state.config
-            run = _finished(result.task, dataset, config, result, folder, command, report)
+            run = _finished(result.task, dataset, config, result, folder, command)
             runs["student without teacher"] = run
     metrics = runs["student"].metrics
     split = next((name for name in ("test", *metrics) if name in metrics), "")
@@ -561,7 +553,6 @@ def _finished(
     result: FitResult,
     folder: RunWriter,
     command: str,
-    report: Callable[[Path], object],
     recipe_run: RecipeRun | None = None,
     repeatable: bool = False,
 ) -> TrainedRun:
@@ -578,12 +569,12 @@ def _finished(
         weights=result.weights,
         cuda_graphs=result.cuda_graphs,
     )
-    report(result.folder)
+    summary = report_run(result.folder)
     write_run_checksums(result.folder)
     repeatable = repeatable and not (config.custom_metrics or config.custom_loss)
     # last: now the run is finished
     write_run_readme(config, result, outcome, command, repeatable=repeatable)
-    return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes))
+    return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes), tuple(summary))
 
 
 def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:

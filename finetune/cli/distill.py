@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
-from finetune.cli.train import report_run, resumable, show_run
+from finetune.cli.train import resumable, show_run
 from finetune.config.options import COMMON, DATA, Help, argument
 from finetune.config.tasks import Resume, TrainConfig
 
@@ -97,7 +97,6 @@ class Distill(FormatOption, Command):
                 baseline=self.baseline,
                 command=command_line(),
                 reporter=reporter,
-                report=report_run,
                 **settings,
             )
         self._print(result)

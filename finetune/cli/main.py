@@ -16,7 +16,7 @@ import finetune
 from finetune import registry
 from finetune.cli.help import command_help, options_of, overview
 from finetune.cli.options import Command
-from finetune.cli.output import error_line, show
+from finetune.cli.output import show
 from finetune.cli.parsing import before_dashes, filled, is_option, parsed
 from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
@@ -31,6 +31,7 @@ from finetune.runtime.processes import (
     require_one_process,
 )
 from finetune.runtime.progress import output_may_be_lost
+from finetune.runtime.terminal import error_line
 from finetune.types import UserError, did_you_mean
 
 HELP = ("-h", "--help", "--help-all")
@@ -166,16 +167,7 @@ def parse(arguments: Sequence[str]) -> Any:
     if path is not None and (key := listed_recipes(path)) is not None:
         return imported(LISTS[key].parse)(path, words[1:])
     kind, defaults = _command(name, words, path)
-    if path is not None and defaults is None:
-        names = {option.name for option in options_of(kind)}
-        of_training = {option.name for option in options_of(command_class("classify"))}
-        typed = [argument.partition("=")[0].replace("_", "-") for argument in words]
-        if refused := next((name for name in typed if name in of_training - names), None):
-            raise UserError(
-                f"{refused} does not apply to several tasks: leave it out. See finetune run {path} "
-                "--help."
-            )
-    values = parsed(name if defaults is None else f"run {path}", kind, words)
+    values = parsed(name if path is None else f"run {path}", kind, words)
     return filled(kind, values, defaults)
 
 

@@ -142,7 +142,29 @@ class InputOptions(DataOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoldOptions(DataOptions):
+class MetricOptions(DataOptions):
+    """Options of the commands that score predictions."""
+
+    group: ClassVar[str] = "data"
+
+    positive: Annotated[str | None, Help("LABEL")] = None
+    """Positive label of the metric `f1`, if there are two labels. Default: the positive label of
+    the run, else a choice by name as in training, else the label that is rarer in gold."""
+    costs: Annotated[str | None, Help("FILE")] = None
+    """File of the costs of mistakes, for the metric `mean_cost`; the format is that of `finetune
+    thresholds`. Default: the costs of the run."""
+
+    def gold_source(self, gold: str | None, **more: Any) -> GoldSource:
+        """Describe where the gold is, and how to read it."""
+        from finetune.evaluation.decisions.costs import read_costs
+        from finetune.evaluation.predictions import GoldSource
+
+        costs = None if self.costs is None else read_costs(self.costs)
+        return GoldSource(gold=gold, positive=self.positive, costs=costs, **self.reading, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldOptions(MetricOptions):
     """Options of the commands that compare predictions with gold."""
 
     group: ClassVar[str] = "data"
@@ -152,26 +174,11 @@ class GoldOptions(DataOptions):
     train: Annotated[str | None, Help("DATA")] = None
     """Training data of the models, for scores of seen and unseen names and words. Default: the
     vocabulary in the run folder."""
-    positive: Annotated[str | None, Help("LABEL")] = None
-    """Positive label of the metric `f1`, if there are two labels. Default: the positive label of
-    the run, else a choice by name as in training, else the label that is rarer in gold."""
-    costs: Annotated[str | None, Help("FILE")] = None
-    """File of the costs of mistakes, for the metric `mean_cost`; the format is that of `finetune
-    thresholds`. Default: the costs of the run."""
 
     @property
     def source(self) -> GoldSource:
         """The place of the gold, and the settings to read it."""
-        from finetune.evaluation.decisions.costs import read_costs
-        from finetune.evaluation.predictions import GoldSource
-
-        return GoldSource(
-            gold=self.gold,
-            train=self.train,
-            positive=self.positive,
-            costs=None if self.costs is None else read_costs(self.costs),
-            **self.reading,
-        )
+        return self.gold_source(self.gold, train=self.train)
 
 
 @dataclass(frozen=True, kw_only=True)

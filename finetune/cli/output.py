@@ -7,13 +7,10 @@ import dataclasses
 import json
 import logging as python_logging
 import math
-import os
 import re
 import shutil
 import sys
-import tempfile
 import textwrap
-import traceback
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +23,6 @@ from rich.text import Text
 from finetune.config.tasks import flag
 from finetune.config.values import shown_value
 from finetune.runtime.files import is_free
-from finetune.runtime.memory import is_out_of_memory
 from finetune.runtime.progress import terminal
 from finetune.runtime.records import (
     RECORD_SUFFIXES,
@@ -37,7 +33,7 @@ from finetune.runtime.records import (
     require_suffix,
 )
 from finetune.runtime.terminal import printable
-from finetune.types import CustomFunctionError, UserError
+from finetune.types import UserError
 
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
@@ -227,26 +223,6 @@ def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool
         bool(rows) and not any(isinstance(row[index], str) for row in rows)
         for index in range(len(columns))
     ]
-
-
-def error_line(error: Exception) -> tuple[str, int]:
-    """Format an error for the user, with its exit code; write the traceback of a bug to a file."""
-    if os.environ.get("FINETUNE_TRACEBACK"):
-        raise error
-    if isinstance(error, UserError):
-        return f"error: {error}".replace("\n", "\\n"), 2
-    if isinstance(error, CustomFunctionError):
-        return f"{''.join(traceback.format_exception(error.__cause__))}error: {error}.", 2
-    if isinstance(error, OSError) and error.strerror:
-        return f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2
-    if is_out_of_memory(error):
-        return "error: out of memory: lower --max-tokens, then --max-length.", 2
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="finetune-", suffix=".log", delete=False, encoding="utf-8"
-    ) as file:
-        traceback.print_exception(error, file=file)
-    problem = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"internal error: {problem}; traceback in {file.name}; please report", 1
 
 
 @contextlib.contextmanager

@@ -66,9 +66,6 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     masked language model fills [MASK] or <mask> with the five most probable subwords."""
     pair: Annotated[str | None, DATA] = None
     """Second text, for models of text pairs."""
-    out: Annotated[str | None, Help("FILE", common=True)] = None
-    """File to write; its suffix sets the format. Suffixes are .jsonl, .json, .csv, .tsv and
-    .parquet. Without --out, predictions are printed."""
     resume: Annotated[bool, OUTPUT] = False
     """Continue --out FILE.jsonl of an interrupted command with the same model, input and settings.
     If there is no such file, it is started."""

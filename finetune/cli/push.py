@@ -14,7 +14,7 @@ from finetune.config.options import argument
 from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
-    from finetune.reporting.hub_upload import Pushed
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +67,12 @@ class Push(Command):
             license=self.license,
             replace=self.replace,
         )
-        show_push(pushed)
-
-
-def show_push(pushed: Pushed) -> None:
-    """Print the address of a model that was uploaded."""
-    if pushed.removed:
-        names = abbreviated(pushed.removed, 3)
-        show(f"removed: {names}", error=True)
-    if pushed.license is None:
-        show(
-            "note: the card names no license, as the card of the base model has none: add one with "
-            "finetune push … --license apache-2.0",
-            error=True,
-        )
-    show(f"pushed: {pushed.address}")
+        if pushed.removed:
+            show(f"removed: {abbreviated(pushed.removed, 3)}", error=True)
+        if pushed.license is None:
+            show(
+                "note: the card names no license, as the card of the base model has none: add one "
+                "with finetune push … --license apache-2.0",
+                error=True,
+            )
+        show(f"pushed: {pushed.address}")

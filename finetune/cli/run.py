@@ -17,7 +17,6 @@ from finetune.cli.output import (
 from finetune.cli.train import (
     RunOptions,
     TaskCommand,
-    report_run,
     resumable,
     show_run,
     task_command,
@@ -166,9 +165,7 @@ class MultitaskOptions(Command):
         reporter = Reporter(quiet=not is_main_process())
         command = command_line()
         with resumable(reporter, lambda: f"{command} --resume", *(out / n for n in recipe.tasks)):
-            runs = api.train_multitask(
-                recipe, out, command=command, reporter=reporter, report=report_run
-            )
+            runs = api.train_multitask(recipe, out, command=command, reporter=reporter)
         for name, run in runs.items():
             show_run(run, f"{name}, in {run.folder}:", "this run")
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from finetune.cli.options import Command, DataOptions, FormatOption
+from finetune.cli.options import Command, FormatOption, MetricOptions
 from finetune.cli.output import print_tables, show
 from finetune.cli.predict import predicted
-from finetune.config.options import DATA, Help, argument
+from finetune.config.options import DATA, argument
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreCommand(FormatOption, DataOptions, Command):
+class ScoreCommand(FormatOption, MetricOptions, Command):
     """Score predictions against gold labels, score a model on a file, or print the scores of a run.
 
     Examples:
@@ -33,12 +33,6 @@ class ScoreCommand(FormatOption, DataOptions, Command):
     Default: the field `gold` of the predictions."""
     data: Annotated[str | None, DATA] = None
     """File with gold labels that the model predicts and is scored on, such as another test set."""
-    positive: str | None = None
-    """Positive label of the metric `f1`, if there are two labels. Default: the positive label of
-    the run, else a choice by name as in training, else the label that is rarer in gold."""
-    costs: Annotated[str | None, Help("FILE")] = None
-    """File of the costs of mistakes, for the metric `mean_cost`; the format is that of `finetune
-    thresholds`."""
 
     def run(self) -> None:
         """Print the metrics."""
@@ -63,19 +57,10 @@ class ScoreCommand(FormatOption, DataOptions, Command):
 
     def _score(self, predictions: Path, gold: str | None, usual: Mapping[str, str] | None) -> None:
         from finetune.evaluation.decisions.abstaining import abstained_note
-        from finetune.evaluation.decisions.costs import read_costs
         from finetune.evaluation.metrics import score
-        from finetune.evaluation.predictions import GoldSource, align_runs
+        from finetune.evaluation.predictions import align_runs
 
-        source = GoldSource(
-            gold=gold,
-            columns=column_map(self.columns),
-            usual_columns=usual,
-            positive=self.positive,
-            costs=None if self.costs is None else read_costs(self.costs),
-            encoding=self.encoding,
-        )
-        aligned = align_runs([predictions], source)
+        aligned = align_runs([predictions], self.gold_source(gold, usual_columns=usual))
         (tables,) = aligned.runs
         scores = score(tables)
         if self.format == "json":

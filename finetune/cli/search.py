@@ -11,7 +11,6 @@ from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import (
     TaskCommand,
-    report_run,
     require_unset,
     resumable,
     show_run,
@@ -66,7 +65,6 @@ class SearchCommand(FormatOption, Command):
                 minutes=self.minutes,
                 command=command_line(),
                 reporter=reporter,
-                report=report_run,
             )
         print_tables(self.format, ("", *search_table(found.search)))
         number, error = quantity(len(found.search.trials), "trial"), self.format != "table"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
 import statistics
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finetune.cli.options import TrainingCommand
-from finetune.cli.output import error_line, print_table, quiet_libraries, show
+from finetune.cli.output import print_table, quiet_libraries, show
 from finetune.config.expected_scores import require_metric
 from finetune.config.metric_properties import is_overall
 from finetune.config.options import COMMON, Help
@@ -232,7 +231,7 @@ def _announce(kind: str, config: TrainConfig, finished: bool) -> None:
 
 def _print_runs(runs: Runs, config: TrainConfig, begin: float) -> None:
     from finetune.evaluation.reproduction import summary_table
-    from finetune.reporting.html import REPORT_FILE
+    from finetune.reporting.html import REPORT_FILE, report_run
     from finetune.reporting.many_runs import curve_of, write_curve
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import clock
@@ -286,7 +285,6 @@ def train_once(
     from finetune.runtime.progress import Reporter
 
     reporter = reporter or Reporter(quiet=not is_main_process())
-    summary: list[str] = []
     with resumable(reporter, resume_command, Path(config.out or "")):
         run = api.train_once(
             task,
@@ -297,12 +295,11 @@ def train_once(
             recipe_run=recipe_run,
             repeatable=repeatable,
             reporter=reporter,
-            report=lambda folder: summary.extend(report_run(folder)),
         )
     if run is not None:
         lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
         show(lines, indent=14)
-        for line in summary:
+        for line in run.summary:
             show(line)
     return run
 
@@ -362,26 +359,6 @@ def score_lines(
         if baselines and split in baselines:
             lines.append(f"{'':>12}  ({baselines[split]})")
     return "\n".join(lines) or "no split with gold labels to score"
-
-
-def report_run(folder: Path) -> list[str]:
-    """Write the report and the model card of finished runs; print why if that fails.
-
-    Return the lines that sum up the run.
-    """
-    from finetune.reporting.html import write_run_report
-    from finetune.reporting.runs import summary_lines
-
-    try:
-        return summary_lines(write_run_report(folder))
-    except Exception as error:  # the run is finished: a bug writes its traceback to a file
-        problem, _ = error_line(error)
-        show(
-            "The run is finished, but its report or model card could not be written. Try again "
-            f"with: finetune report {shlex.quote(str(folder))}\n{problem}",
-            error=True,
-        )
-        return []
 
 
 def dry_run(name: str, config: TrainConfig) -> None:

@@ -37,7 +37,7 @@ _FRACTIONS = frozenset({"precision", "recall", "f1", "accuracy"})
 
 
 def analysis_tables(found: Analysis) -> dict[str, PageTable]:
-    """Return the tables of an analysis that have rows, by name."""
+    """Make the tables of an analysis that have rows, by name."""
     tables = {"scores": PageTable("Scores", ["metric", "value"], [*found.scores.items()])}
     for name, rows in found.tables.items():
         if rows and name == "confusion":
@@ -54,7 +54,7 @@ def analysis_tables(found: Analysis) -> dict[str, PageTable]:
 
 
 def reliability_table(found: Analysis) -> PageTable:
-    """Return accuracy by confidence, for reading: without empty bins."""
+    """Make the table of accuracy by confidence, without empty bins."""
     columns = ["confidence", "predictions", "mean confidence", "accuracy"]
     rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in found.bins if each.number]
     return PageTable("Predictions by confidence", columns, rows, [3])
@@ -97,7 +97,7 @@ def error_examples(
     most: int,
     reasons: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] | None = None,
 ) -> tuple[list[ErrorExample], int]:
-    """Return at most ``most`` examples with errors, and the number of all of them.
+    """Collect at most ``most`` examples with errors, and count all of them.
 
     The most confident errors come first. ``name`` is the name of the run in the report, ``reasons``
     returns the reasons of its predictions for examples.
@@ -293,7 +293,7 @@ def fragments(spans: Sequence[Span]) -> list[Fragment]:
 def highlight(
     example: TokenExample, styles: Mapping[Span, str], first: int, last: int
 ) -> list[Part]:
-    """Return words ``first`` to ``last`` (exclusive) with spans: "right", "missed" or "wrong"."""
+    """Mark the spans in words ``first`` to ``last`` (exclusive): "right", "missed" or "wrong"."""
     clipped = {Span(max(s.start, first), min(s.end, last), s.label): styles[s] for s in styles}
     starting = defaultdict(list)
     for fragment in fragments([span for span in clipped if span.start < span.end]):

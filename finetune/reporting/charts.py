@@ -66,12 +66,12 @@ class Ranges(NamedTuple):
     size: tuple[int, int] = SIZE
 
     def x(self, value: float) -> float:
-        """Return the horizontal coordinate of a value."""
+        """The horizontal coordinate of a value."""
         span = self.right - self.left or 1.0
         return LEFT + (value - self.left) / span * (self.size[0] - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Return the vertical coordinate of a value."""
+        """The vertical coordinate of a value."""
         span, height = self.top - self.bottom or 1.0, self.size[1]
         return height - BOTTOM - (value - self.bottom) / span * (height - TOP - BOTTOM)
 
@@ -127,7 +127,7 @@ def chart(
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return about ``most`` round values from ``low`` to ``high``.
+    """Choose about ``most`` round values from ``low`` to ``high``.
 
     >>> ticks(0, 1)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]

@@ -113,14 +113,14 @@ def write_environment(
 
 
 def saved_outcome(run: RunFolder) -> RunOutcome:
-    """Return baselines and reasons of a finished run, from its ``environment.json``."""
+    """Read the baselines of a finished run, and why it is degenerate, from its folder."""
     found = run.environment.get("baselines") or {}
     baselines = {split: Baseline(**each) for split, each in found.items()}
     return RunOutcome(baselines, run.environment.get("degenerate") or (), ())
 
 
 def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> str:
-    """Return advice after a run that learned nothing or had few examples; empty for other runs."""
+    """Advise after a run that learned nothing or had few examples; empty for other runs."""
     few = len(train) < FEW_EXAMPLES
     if not degenerate and (config.schedule.once or not few):
         return ""
@@ -145,7 +145,7 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
 
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
-    """Return versions, machine and command of this process."""
+    """Collect the versions, the machine and the command of this process."""
     versions = {"finetune": finetune.__version__}
     for package in PACKAGES:
         try:
@@ -166,7 +166,7 @@ def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """Return the command that started this process or launch, without --resume, for a shell."""
+    """The command that started this process or launch, without --resume, for a shell."""
     arguments = [
         argument
         for before, argument in pairwise(sys.argv)
@@ -181,7 +181,7 @@ def command_line() -> str:
 
 
 def resume_command(out: str) -> str:
-    """Return the command that continues an interrupted run: the same command with --resume."""
+    """The command that continues an interrupted run: the same command with --resume."""
     named = any(argument.split("=")[0] == "--out" for argument in sys.argv)
     words = [command_line()]
     words += [] if named else [f"--out {shlex.quote(out)}"]
@@ -189,13 +189,13 @@ def resume_command(out: str) -> str:
 
 
 def again_command(folder: Path) -> str:
-    """Return a command that trains with the settings of a run, in another folder."""
+    """A command that trains with the settings of a run, in another folder."""
     settings, out = folder / RUN_SETTINGS, folder.with_name(f"{folder.name}-again")
     return shlex.join(["finetune", "run", str(settings), "--out", str(out)])
 
 
 def predict_command(folder: Path, task: str, pairs: bool | None, mask: str) -> str:
-    """Return a command that predicts with a trained model, in place of a mask if it has one."""
+    """A command that predicts with a trained model; its text has a ``mask`` if there is one."""
     if file := CONFIGS[task].description.example_file:
         return f"finetune predict {shlex.quote(str(folder))} --file {file}"
     second = ' --pair "…"' if pairs else ""

@@ -5,8 +5,10 @@ The page is that of all pages; ``templates/report.html`` has the markup of score
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,8 +34,10 @@ from finetune.reporting.analysis import (
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import PageTable, Section, markup, page_of
-from finetune.reporting.runs import ModelRuns, Run, compare_all_pairs, gather
+from finetune.reporting.runs import ModelRuns, Run, compare_all_pairs, gather, summary_lines
 from finetune.runtime.files import require_replaceable, write_text
+from finetune.runtime.terminal import error_line
+from finetune.runtime.terminal import printable as printable_text
 from finetune.types import UserError, quantity
 
 REPORT_FILE = "report.html"
@@ -49,7 +53,7 @@ _CLASS_TABLES = ("type", "relation", "label", "tag", "counted")
 _DECISION_TABLES = ("risk", "answered", "sets", "costs")
 
 ReasonsOf = Callable[[Path, Sequence[Any]], Mapping[str, Sequence[Any]]]
-"""Returns the ``explanation`` and the ``nearest`` examples of examples that a run predicted."""
+"""A function that explains predictions of a run: attributions and nearest training examples."""
 NamedRuns = Sequence[tuple[str, Run]]
 NamedEvaluations = Sequence[tuple[str, Analysis]]
 
@@ -93,6 +97,23 @@ def write_run_report(folder: Path) -> ModelRuns:
     _write_page([model], folder / REPORT_FILE, MOST_EXAMPLES)
     _write_card(model)
     return model
+
+
+def report_run(folder: Path) -> list[str]:
+    """Write the report and the model card of a finished run, and sum up the run in lines.
+
+    If that fails, a warning says why: the run itself is finished.
+    """
+    try:
+        return summary_lines(write_run_report(folder))
+    except Exception as error:  # a bug writes its traceback to a file
+        problem, _ = error_line(error)
+        text = (
+            "The run is finished, but its report or model card could not be written. Try again "
+            f"with: finetune report {shlex.quote(str(folder))}\n{problem}"
+        )
+        logging.getLogger(__name__).warning(printable_text(text))
+        return []
 
 
 def _write_page(

@@ -23,14 +23,14 @@ class Pushed(NamedTuple):
     """The address of a model that was uploaded, and the files that it replaced."""
 
     address: str
-    removed: tuple[str, ...]
+    removed: list[str]
     """Files of the repository that the model does not have."""
     license: str | None
     """The license in the card."""
 
 
 def degenerate_reasons(folder: Path) -> list[str]:
-    """Return why a run, or the run of a saved model, is degenerate; none of other folders."""
+    """List why a run, or the run of a saved model, is degenerate; empty for other folders."""
     run = RunFolder.open(model_folder(folder).parent)
     if problem := run.problems.get("environment.json"):
         raise UserError(problem)
@@ -90,7 +90,7 @@ def push(
 
 
 def without_paths(text: str) -> str:
-    """Return the text of a task file whose settings hold no local paths."""
+    """Remove the local paths from the settings in the text of a task file."""
     content = json.loads(text)
     content["config"] = published(content["config"])
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -133,7 +133,7 @@ class LearningCurve(NamedTuple):
     scores: Mapping[int, Sequence[float]]
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        """Return columns and rows: the mean score of each size."""
+        """Make the columns and rows of a table: the mean score of each size."""
         rows = [
             [size, len(scores), statistics.fmean(scores), standard_deviation(scores)]
             for size, scores in sorted(self.scores.items())
@@ -156,7 +156,7 @@ def write_curve(folder: Path, curve: LearningCurve) -> Path:
 
 
 def curve_of(results: Runs, config: TrainConfig) -> LearningCurve:
-    """Return the curve of the scores on test, else on validation."""
+    """Collect the scores on test, else on validation, by size."""
     finished = list(results.metrics.items())
     scored = finished[0][1]
     split = next((name for name in ("test", "validation", *scored) if name in scored), None)

@@ -42,7 +42,7 @@ def write_card(model: ModelRuns) -> None:
 
 
 def card(model: ModelRuns) -> str:
-    """Return the card: metadata in YAML, then Markdown."""
+    """Write the text of the card: metadata in YAML, then Markdown."""
     run = model.runs[0]
     path = run.path / "best" / TASK_FILE
     if not path.is_file():
@@ -82,7 +82,7 @@ LISTED_PATHS = ("test_sets", "custom_metrics")
 
 
 def published(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without what only this machine knows: local paths."""
+    """Shorten local paths in settings to their last part."""
     found = dict(settings)
     for name, value in settings.items():
         if name in PATHS and isinstance(value, str):
@@ -102,12 +102,12 @@ def _without_folders(value: str) -> str:
 
 
 def for_hub(text: str, id: str) -> str:
-    """Return a card whose example loads the model by its id on the hub."""
+    """Let the example of a card load the model by its id on the hub."""
     return text.replace(PLACEHOLDER, id)
 
 
 def metadata(run: Run, native: bool) -> str:
-    """Return the YAML block: library, task, base model, data, metrics and results by split."""
+    """Write the YAML block: library, task, base model, data, metrics and results by split."""
     from huggingface_hub import EvalResult, ModelCardData
 
     data = _hub_data(run)
@@ -147,7 +147,7 @@ def _title(run: Run) -> str:
 
 
 def base_model(run: Run) -> str | None:
-    """Return the hub id of the encoder; None for a local folder."""
+    """The hub id of the encoder; None for a local folder."""
     name = run.config.get("init_from") or run.config.get("model") or ""
     if run.config.get("config") or Path(name).exists():
         return None
@@ -178,7 +178,7 @@ def _encoder(run: Run) -> str:
 
 
 def is_native(task: str, config: Mapping[str, Any]) -> bool:
-    """Return whether transformers, or sentence-transformers, can use the model of a task."""
+    """Whether transformers, or sentence-transformers, can use the model of a task."""
     return not config.get("bilstm") and not CONFIGS[task].description.custom_head(config)
 
 

@@ -74,7 +74,7 @@ def page_of(
     source: str = "",
     command: str,
 ) -> str:
-    """Return a page of notes, charts and tables: one file that needs no network.
+    """Render a page of notes, charts and tables: one file that needs no network.
 
     ``kind`` stands above the heading, ``about`` and ``facts`` (values with what they count) under
     it, ``source`` and the ``command`` at the end. A section without content is left out.
@@ -101,7 +101,7 @@ def _template_text(name: str) -> str:
 
 
 def markup(template: str, macro: str, *values: Any) -> str:
-    """Return the markup of a macro of a template, whose values are escaped."""
+    """Render a macro of a template, whose values are escaped."""
     made: str = vars(template_environment().get_template(template).module)[macro](*values)
     return made
 
@@ -119,7 +119,7 @@ def printable(text: str) -> str:
 
 @functools.cache
 def template_environment() -> Environment:
-    """Return the environment of the templates.
+    """Make the environment of the templates, once.
 
     HTML templates escape every value. Markdown has no escape that also holds inside of code, so
     the Markdown templates pass every name through the filter ``code``, and every sentence that

@@ -352,7 +352,7 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
 
 
 def summary_lines(model: ModelRuns) -> list[str]:
-    """Return the score with its interval, the scores of few classes, and the rare classes."""
+    """Sum up a run in lines: its score with the interval, classes if they are few, rare classes."""
     score, run = model.score, model.runs[0]
     if score is None:
         return []

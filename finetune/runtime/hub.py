@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from finetune.runtime.processes import process_index
 from finetune.runtime.progress import Reporter
@@ -179,20 +179,13 @@ def create_repository(id: str, *, private: bool | None = None) -> str:
     return str(repository)
 
 
-class Uploaded(NamedTuple):
-    """The address of a repository after an upload, and the files that were removed from it."""
-
-    address: str
-    removed: tuple[str, ...]
-
-
 def upload_folder(
     repository: str,
     folder: Path,
     changed: Mapping[str, str] | None = None,
     *,
     replace: bool = False,
-) -> Uploaded:
+) -> tuple[str, list[str]]:
     """Upload a folder to a repository of models, in one commit.
 
     Args:
@@ -200,6 +193,9 @@ def upload_folder(
         folder: The files, also those in its folders.
         changed: The texts of files whose content differs from the folder.
         replace: Remove all other files of the repository.
+
+    Returns:
+        The address of the repository, and the files that were removed from it.
 
     Raises:
         HubError: The hub refuses the upload, or does not answer.
@@ -219,7 +215,7 @@ def upload_folder(
             *map(CommitOperationDelete, removed),
         ]
         api.create_commit(repository, operations, commit_message="Upload with finetune")
-    return Uploaded(f"{constants.ENDPOINT}/{repository}", tuple(removed))
+    return f"{constants.ENDPOINT}/{repository}", removed
 
 
 @contextlib.contextmanager

@@ -1,6 +1,13 @@
-"""Text that cannot steer a terminal."""
+"""Text for terminals: errors in one line, and names that cannot steer the terminal."""
 
 from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+
+from finetune.runtime.memory import is_out_of_memory
+from finetune.types import CustomFunctionError, UserError
 
 _CONTROLS = {
     code: f"\\u{code:04x}"
@@ -22,3 +29,23 @@ def printable(text: str) -> str:
     Names and texts from files cannot steer a terminal, and JSON keeps its value.
     """
     return text.translate(_CONTROLS)
+
+
+def error_line(error: Exception) -> tuple[str, int]:
+    """Format an error for the user, with its exit code; write the traceback of a bug to a file."""
+    if os.environ.get("FINETUNE_TRACEBACK"):
+        raise error
+    if isinstance(error, UserError):
+        return f"error: {error}".replace("\n", "\\n"), 2
+    if isinstance(error, CustomFunctionError):
+        return f"{''.join(traceback.format_exception(error.__cause__))}error: {error}.", 2
+    if isinstance(error, OSError) and error.strerror:
+        return f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2
+    if is_out_of_memory(error):
+        return "error: out of memory: lower --max-tokens, then --max-length.", 2
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="finetune-", suffix=".log", delete=False, encoding="utf-8"
+    ) as file:
+        traceback.print_exception(error, file=file)
+    problem = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"internal error: {problem}; traceback in {file.name}; please report", 1

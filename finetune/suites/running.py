@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from finetune.cli.output import error_line, print_tables, show
-from finetune.cli.train import report_run, resumable, train_once
+from finetune.cli.output import print_tables, show
+from finetune.cli.train import resumable, train_once
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.reporting.environment import command_line
+from finetune.reporting.html import report_run
 from finetune.runtime.files import is_free
 from finetune.runtime.launch import is_main_process, on_all_processes, on_main_process
 from finetune.runtime.processes import num_processes
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
+from finetune.runtime.terminal import error_line
 from finetune.suites.commands import LoadedSuite
 from finetune.suites.definition import RESULT_FILES, RESULTS_FILE, SuiteTask
 from finetune.suites.results import COLUMNS, write_results

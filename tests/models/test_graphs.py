@@ -568,7 +568,7 @@ def test_several_tasks_are_equal_with_and_without_recordings(
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
         out, quiet = tmp_path / str(len(runs)), Reporter(quiet=True)
-        train_multitask(recipe, out, command="", reporter=quiet, report=lambda folder: None)
+        train_multitask(recipe, out, command="", reporter=quiet)
         runs.append([path.read_bytes() for path in sorted(out.glob("last/*/model.safetensors"))])
     assert len(runs[0]) == 2 and runs[0] == runs[1]
     assert len({id(encoder) for encoder in trained}) == 2

@@ -91,7 +91,7 @@ class Head(nn.Module, ABC):
                 f'model = finetune.load("{repository}")\n```\n'
             )
             (Path(place) / "README.md").write_text(text, encoding="utf-8")
-            return upload_folder(repository, Path(place)).address
+            return upload_folder(repository, Path(place))[0]
 
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
