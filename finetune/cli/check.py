@@ -129,7 +129,7 @@ class Check(OutOption, DataOptions, Command):
         if self.format == "json":
             show(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
         else:
-            show(render(findings), indent=9)
+            show(render(findings))
         stopping = ("error", "warning") if self.strict else ("error",)
         if any(finding.level in stopping for finding in findings):
             sys.exit(1)

@@ -64,9 +64,9 @@ class FormatOption:
     all results and CSV all digits; LaTeX (booktabs) and Markdown are rounded. Notes go to standard
     error. `--json` is short for `--format json`."""
 
-    def note(self, text: str, *, indent: int | None = None) -> None:
+    def note(self, text: str) -> None:
         """Print a line of the text output; for other formats, print it as a note."""
-        show(text, error=self.format != "table", indent=indent)
+        show(text, error=self.format != "table")
 
 
 @dataclass(frozen=True, kw_only=True)

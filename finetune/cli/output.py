@@ -8,9 +8,7 @@ import json
 import logging as python_logging
 import math
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,28 +36,12 @@ from finetune.types import UserError
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
 
-def show(text: str = "", *, error: bool = False, indent: int | None = None) -> None:
+def show(text: str = "", *, error: bool = False) -> None:
     """Print a text on standard output or standard error, without its control characters.
 
-    Commands print with this function and `print_table` only. With ``indent``, a terminal gets
-    lines that are broken between words, and all but the first begin with that many blanks.
+    Commands print with this function and `print_table` only.
     """
-    stream, text = sys.stderr if error else sys.stdout, printable(text)
-    if indent is not None and stream.isatty():
-        width = shutil.get_terminal_size().columns
-        text = re.sub(r" (?=[\d(])", "\xa0", text)  # a number stays on the line of its name
-        text = "\n".join(
-            textwrap.fill(
-                line,
-                width,
-                subsequent_indent=" " * indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-                replace_whitespace=False,
-            )
-            for line in text.split("\n")
-        ).replace("\xa0", " ")
-    print(text, file=stream, flush=True)
+    print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def print_table(

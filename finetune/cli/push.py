@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +34,7 @@ class Push(Command):
     replace: bool = False
     """Delete files of the repository that the model does not have."""
     yes: bool = False
-    """Upload the model of a degenerate run without asking."""
+    """Upload the model also if the run is degenerate."""
 
     license: str | None = None
     """License of the model for its card, such as `apache-2.0`. Default: the license in the card of
@@ -54,12 +53,8 @@ class Push(Command):
 
         reasons = degenerate_reasons(Path(self.folder))
         if reasons and not self.yes:
-            problem = f"{self.folder}: this run is degenerate ({'; '.join(reasons)})"
-            if not sys.stdin.isatty():
-                raise UserError(f"{problem}: train it again, or add --yes to upload it.")
-            show(f"{problem}. Upload its model all the same? [y/N]")
-            if input().strip().lower() not in ("y", "yes"):
-                raise UserError("nothing was uploaded.")
+            problem = f"this run is degenerate ({'; '.join(reasons)})"
+            raise UserError(f"{self.folder}: {problem}: train it again, or add --yes to upload it.")
         pushed = push(
             Path(self.folder),
             self.id,

@@ -297,8 +297,7 @@ def train_once(
             reporter=reporter,
         )
     if run is not None:
-        lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
-        show(lines, indent=14)
+        show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive))
         for line in run.summary:
             show(line)
     return run
@@ -331,11 +330,7 @@ def resumable(reporter: Reporter, command: Callable[[], str], *folders: Path) ->
 def show_run(run: TrainedRun, title: str, name: str = "", *, error: bool = False) -> None:
     """Print the scores of a run under a title; with a ``name``, why the run is degenerate, too."""
     show(title, error=error)
-    show(
-        score_lines(run.metrics, run.outcome.baselines, run.outcome.positive),
-        indent=14,
-        error=error,
-    )
+    show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive), error=error)
     if name and run.outcome.degenerate:
         show(f"{name} is degenerate: {'; '.join(run.outcome.degenerate)}", error=error)
 

@@ -132,7 +132,7 @@ def test_push_later(signed_in: Hub, place: Path):
     assert run("push", place / "ner").code == 2
 
 
-def test_a_degenerate_run_warns_and_push_asks(
+def test_a_degenerate_run_warns_and_is_pushed_only_with_yes(
     signed_in: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("finetune.reporting.environment.degenerate", lambda *_: ["test: no spans"])
@@ -141,11 +141,9 @@ def test_a_degenerate_run_warns_and_push_asks(
     for card in ("README.md", "best/README.md"):
         assert "**Warning: this run is degenerate" in (folder / card).read_text("utf-8")
     run("push", folder, "lab/names").refused("degenerate (test: no spans)")
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    for answer, code in (("n", 2), ("y", 0)):
-        monkeypatch.setattr("builtins.input", lambda answer=answer: answer)
-        assert run("push", folder, "lab/names").code == code
-        assert bool(uploaded(signed_in, "lab/names")) == (answer == "y")
+    assert not uploaded(signed_in, "lab/names")
+    run("push", folder, "lab/names", "--yes").ok()
+    assert uploaded(signed_in, "lab/names")
 
 
 def test_published_settings_have_no_paths(place: Path):
