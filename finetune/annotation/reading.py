@@ -82,7 +82,7 @@ def read_annotations(
         known = check_columns(columns, (*texts.ROLES, *token_records.ROLES))
     options = ReadOptions(known, texts.HEADER_NAMES, convert_row=rows_of_tool)
     table = open_text_table(file, options)
-    records = table.all()
+    records = table.peek(None)
     if not records:
         raise DataError(f"{file.name}: there is no row in it.")
     names = {name.lower() for name in table.header}

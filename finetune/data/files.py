@@ -174,9 +174,6 @@ class _Reopened(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._position
-
     def readinto(self, buffer: Any) -> int:
         with self._path.open("rb", buffering=0) as file:
             file.seek(self._position)

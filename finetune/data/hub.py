@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import ReadOptions, Record
-from finetune.data.tables import Table, class_names, joined, parquet_table
+from finetune.data.tables import Table, class_names, parquet_table
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
 from finetune.types import abbreviated, did_you_mean
@@ -132,12 +132,8 @@ class Download:
     """The data set with its commit."""
     size: int
     """Its bytes."""
-    read: Callable[[], dict[str, Table]]
-    """Returns its tables; pickled for other processes."""
-
-    def tables(self) -> dict[str, Table]:
-        """Return its tables by the hub's split names."""
-        return self.read()
+    tables: Callable[[], dict[str, Table]]
+    """Returns its tables by the hub's split names; pickled for other processes."""
 
 
 @remembered
@@ -194,13 +190,9 @@ def _copy(
 def _copied_tables(files_of: Mapping[str, Sequence[Path]], id: str) -> dict[str, Table]:
     tables = {}
     for split, paths in files_of.items():
-        title, first, parts = f"{id}[{split}]", 1, []
-        for path in paths:
-            part, size = parquet_table(str(path), f"{title}:", ReadOptions(), first)
-            parts.append(part)
-            first += size
-        tables[split] = table = joined(parts)
-        table.name, table.names = title, {**table.names, **CLASS_NAMES.get(id, {})}
+        title = f"{id}[{split}]"
+        tables[split] = table = parquet_table(paths, title, f"{title}:", ReadOptions())
+        table.names = {**table.names, **CLASS_NAMES.get(id, {})}
     return tables
 
 

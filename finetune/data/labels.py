@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+from finetune.config.values import conforms
 from finetune.data.dataset import CONVERT_ADVICE, DataError, Dataset
 from finetune.data.examples import Examples
 from finetune.data.json_files import json_cell
@@ -42,30 +43,37 @@ RawLabel = str | int | float | tuple[str, ...] | None
 Label = str | tuple[str, ...] | float | None
 
 
-def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
-    """Return one value of a label column; ``names`` are the class names of its integers."""
-    if isinstance(value, str):
+def read_label(
+    value: Any, names: Sequence[str] | None, where: str
+) -> tuple[RawLabel, Votes | None]:
+    """Return one value of a label column, and its votes if it has any.
+
+    ``names`` are the class names of its integers.
+    """
+    cell = json_cell(value)
+    if isinstance(cell, Mapping):
+        votes = read_votes(cell, where)
+        return majority(votes), votes
+    if isinstance(value, str) and not conforms(cell, list[str]):
         name = value.strip()
-        value = json_cell(name)
-        if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-            return None if name.lower() in MISSING else name
-    if isinstance(value, list | tuple):
-        labels = tuple(_label_name(item, names, where) for item in value)
+        return None if name.lower() in MISSING else name, None
+    if isinstance(cell, list | tuple):
+        labels = tuple(_label_name(item, names, where) for item in cell)
         repeated = next((name for name in labels if labels.count(name) > 1), None)
         if repeated is not None:
             raise DataError(
                 f"{where}: the list of labels holds {repeated!r} twice: list the names of the "
                 'labels that apply, such as ["joy", "surprise"], not a 0/1 vector.'
             )
-        return labels
+        return labels, None
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
+        return None, None
     if isinstance(value, bool):
-        return str(value).lower()
+        return str(value).lower(), None
     if isinstance(value, int) and names is not None:
-        return None if value == MISSING_NUMBER else _label_name(value, names, where)
+        return None if value == MISSING_NUMBER else _label_name(value, names, where), None
     if isinstance(value, int | float):
-        return value
+        return value, None
     legal = "a text, a number or a list of texts"
     raise DataError(f"{where}: a label must be {legal}, not {value!r}: --columns label=NAME?")
 
@@ -268,12 +276,6 @@ def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
     if not votes:
         raise DataError(f"{where}: no label has a vote: {_LEGAL}; a row without gold has no label.")
     return votes
-
-
-def object_of(value: Any) -> Mapping[Any, Any] | None:
-    """Return a value that is an object, or a cell that holds one as JSON; None for any other."""
-    value = json_cell(value)
-    return value if isinstance(value, Mapping) else None
 
 
 def majority(votes: Votes) -> str:

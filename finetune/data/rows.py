@@ -45,6 +45,8 @@ class RowReader(ABC):
     header_names: ClassVar[frozenset[str]]
     """Usual names of columns, in lower case. They tell a header from data."""
 
+    open = staticmethod(open_text_table)
+
     @abstractmethod
     def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of a table, and return the function that makes examples.
@@ -58,10 +60,6 @@ class RowReader(ABC):
         Raises:
             DataError: A column is missing.
         """
-
-    def open(self, file: DataFile, options: ReadOptions) -> Table:
-        """Open a file as a table."""
-        return open_text_table(file, options)
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Return the examples with the gold of all splits in one form, and notes on all splits."""
@@ -100,7 +98,8 @@ class RowReader(ABC):
                 )
             notes += [note for note in table.notes if note not in notes]
         examples, more_notes = self.finished(found, source.splits)
-        orders = (table.label_order for table in source.splits.values())
+        labels = ((t, t.read.get("label") or t.read.get("tags")) for t in source.splits.values())
+        orders = (tuple(table.names.get(name or "", ())) for table, name in labels)
         return Dataset(
             source.name,
             examples,
@@ -116,7 +115,6 @@ class RowReader(ABC):
         first = table.peek(holder.MOST_IN_MEMORY + 1)
         if not first:
             return Examples()
-        table.set_header(first)
         make = self.choose(table, first, columns, gold)
         if "_task_hash" in table.header or _are_answers(table, first):
             raise DataError(
@@ -159,9 +157,9 @@ class RowReader(ABC):
             names = self.header_names | {name.lower() for name in usual.values()}
             options = ReadOptions(columns, names, usual_columns=usual, predicting=True)
             table = open_input(source, partial(self.open, options=options), format, encoding)
-        if (first := table.first()) is None:
+        if not (first := table.peek(1)):
             return
-        make = self.choose(table, [first], columns, "read" if gold else "unread")
+        make = self.choose(table, first, columns, "read" if gold else "unread")
         for index, row in enumerate(table.records):
             if rows is not None and not table.sentences:
                 rows[index] = row.values

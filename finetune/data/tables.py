@@ -64,11 +64,6 @@ class Table:
     """How many rows are no examples, by reason."""
 
     @property
-    def label_order(self) -> tuple[str, ...]:
-        """The class names of the labels in the order of their numbers; empty if they have none."""
-        return tuple(self.names.get(self.read.get("label") or self.read.get("tags") or "", ()))
-
-    @property
     def by_name(self) -> dict[str, str]:
         """The columns by their names in lower case; of two that differ only in case, the first."""
         return {name.lower(): name for name in reversed(self.header)}
@@ -94,29 +89,16 @@ class Table:
             return ()
         return tuple(find_column(self, role, each) for each in name.split("+"))
 
-    def peek(self, number: int) -> list[Any]:
-        """Return the next rows, at most ``number``, which remain to be read."""
+    def peek(self, number: int | None) -> list[Any]:
+        """Return the next rows, at most ``number``, which remain to be read; None returns all.
+
+        The columns of these rows are the ``header`` if it is empty.
+        """
         ahead = list(islice(self.records, number))
         self.records = chain(iter(ahead), self.records)
-        return ahead
-
-    def first(self) -> Any:
-        """Return the first row, None without any; sets ``header`` from it if it is empty."""
-        for record in self.peek(1):
-            self.set_header([record])
-            return record
-        return None
-
-    def all(self) -> list[Any]:
-        """Return all rows; sets ``header`` from them if it is empty."""
-        rows = list(self.records)
-        self.set_header(rows)
-        return rows
-
-    def set_header(self, rows: Iterable[Any]) -> None:
-        """Set ``header``, if it is empty, from the columns of some rows."""
         if not self.header and not self.sentences:
-            self.header = list(dict.fromkeys(key for row in rows for key in row.values))
+            self.header = list(dict.fromkeys(key for row in ahead for key in row.values))
+        return ahead
 
 
 def joined(parts: Sequence[Table]) -> Table:
@@ -494,43 +476,43 @@ def _sheet_rows(sheet: Any, where: str, **bounds: int) -> Iterator[tuple[Any, ..
 
 def read_parquet(file: DataFile, options: ReadOptions) -> Table:
     """Read a Parquet file; class names come from the metadata that `datasets` writes."""
-    return parquet_table(file.name, f"{file.name}:row ", options)[0]
+    return parquet_table([file.name], file.name, f"{file.name}:row ", options)
 
 
-def parquet_table(name: str, place: str, options: ReadOptions, first: int = 1) -> tuple[Table, int]:
-    """Read a Parquet file; return its table and its number of rows.
-
-    The place of a row is ``place`` and its number, counted from ``first``.
-    """
+def parquet_table(paths: Sequence[Any], name: str, place: str, options: ReadOptions) -> Table:
+    """Read Parquet files as one table; the place of a row is ``place`` and its number from 1."""
     import pyarrow
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(name) as opened:
-            schema, num_rows = opened.schema_arrow, opened.metadata.num_rows
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{name}: not a readable Parquet file ({error}).") from error
-    refuse_repeated(schema.names, name)
-    check_header(schema.names, options, name)
-    described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = described.get("info", {}).get("features", {})
+    names: dict[str, Sequence[str]] = {}
+    headers = []
+    for path in paths:
+        try:
+            schema = pyarrow.parquet.read_schema(path)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(f"{path}: not a readable Parquet file ({error}).") from error
+        refuse_repeated(schema.names, str(path))
+        check_header(schema.names, options, str(path))
+        described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        names |= class_names(described.get("info", {}).get("features", {}))
+        headers += schema.names
 
     def rows() -> Iterator[Record]:
         number = 0
-        try:
-            with pyarrow.parquet.ParquetFile(name) as opened:
-                for batch in opened.iter_batches(holder.CHUNK):
-                    values = batch.to_pylist()
-                    for row in values:
-                        yield Record(row, f"{place}{number + first}")
-                        number += 1
-        except (pyarrow.ArrowException, OSError, ValueError) as error:
-            raise DataError(
-                f"{name}: damaged after row {number} ({error}): copy it again."
-            ) from error
+        for path in paths:
+            first = number
+            try:
+                with pyarrow.parquet.ParquetFile(path) as opened:
+                    for batch in opened.iter_batches(holder.CHUNK):
+                        for row in batch.to_pylist():
+                            number += 1
+                            yield Record(row, f"{place}{number}")
+            except (pyarrow.ArrowException, OSError, ValueError) as error:
+                raise DataError(
+                    f"{path}: damaged after row {number - first} ({error}): copy it again."
+                ) from error
 
-    table = Table(name, list(schema.names), rows(), names=class_names(features))
-    return table, num_rows
+    return Table(name, list(dict.fromkeys(headers)), rows(), names=names)
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -12,11 +12,9 @@ from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, Record
 from finetune.data.labels import (
     RawLabel,
+    Votes,
     convert_labels,
-    majority,
-    object_of,
-    raw_label,
-    read_votes,
+    read_label,
     votes_notes,
     without_gold,
 )
@@ -216,7 +214,7 @@ def example_maker(columns: Columns, table: Table) -> Make:
     """Return the function that makes an example of a row, its label as in the file."""
     text_column, pair_column, label_column, negative_column = map(columns.get, ROLES)
     names = table.names.get(label_column or "")
-    known: dict[str, RawLabel] = {}
+    known: dict[str, tuple[RawLabel, Votes | None]] = {}
 
     def make(index: int, record: Record) -> TextExample:
         where = record.where
@@ -225,14 +223,11 @@ def example_maker(columns: Columns, table: Table) -> Make:
         value = None if label_column is None else record.values.get(label_column)
         label, votes = None, None
         if isinstance(value, str) and value in known:
-            label = known[value]
-        elif (counts := object_of(value)) is not None:
-            votes = read_votes(counts, where)
-            label = majority(votes)
+            label, votes = known[value]
         elif value is not None:
-            label = raw_label(value, names, where)
+            label, votes = read_label(value, names, where)
             if isinstance(value, str) and len(known) < MOST_KNOWN:
-                known[value] = label
+                known[value] = label, votes
         negative = None if negative_column is None else text_cell(record, negative_column)
         return TextExample(index, text, pair, label, where, record.key, negative, votes=votes)
 

@@ -50,7 +50,8 @@ class TokenReader(RowReader):
     def __init__(self, relations: bool = False) -> None:
         self.relations = relations
 
-    def open(self, file: DataFile, options: ReadOptions) -> Table:
+    @staticmethod
+    def open(file: DataFile, options: ReadOptions) -> Table:
         """Open a file; text, TSV and unknown files are CoNLL columns unless they hold raw text.
 
         Raw text and tables of texts are only legal for prediction.
@@ -186,7 +187,7 @@ def read_gold(
     names = HEADER_NAMES | {name.lower() for name in usual.values()}
     file = open_data(source, encoding=encoding)
     table = reader.open(file, ReadOptions(columns, names, usual_columns=usual))
-    rows = table.all()
+    rows = table.peek(None)
     make = reader.choose(table, rows, columns, "unread") if rows else None
     examples, _ = to_bio({"gold": [make(0, row) for row in rows] if make else []})
     return list(examples["gold"])
@@ -204,8 +205,7 @@ def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
         opened = next(iter(open_splits(source, None, read_file, encoding).splits.values()))
     if opened.sentences:
         return "tokens"
-    first = opened.first()
-    values = first.values if first else {}
+    values: Mapping[str, Any] = next((row.values for row in opened.peek(1)), {})
     if {name.lower() for name in values} & {*WORD_COLUMNS}:
         return "tokens"
     lists = (value for value in values.values() if isinstance(value, list) and value)

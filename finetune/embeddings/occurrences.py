@@ -104,8 +104,7 @@ def _has_senses(path: str, encoding: str) -> bool:
     if file.format not in ("json", "jsonl", "parquet", "xml"):
         return False
     table = read_file(file)
-    first = None if table.sentences else table.first()
-    return first is not None and "targets" in first.values
+    return not table.sentences and any("targets" in row.values for row in table.peek(1))
 
 
 def find_occurrences(

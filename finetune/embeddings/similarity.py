@@ -77,7 +77,7 @@ def read_similarity(
         raise DataError(f"--data {spec}: choose one split of {', '.join(names)} with --split.")
     chosen = names[0] if len(names) == 1 else "test"
     table = opened.splits[chosen]
-    records = table.all()
+    records = table.peek(None)
     if not records:
         raise DataError(f"{table.name}: there is no pair in it.")
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
