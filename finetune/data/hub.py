@@ -132,8 +132,12 @@ class Download:
     """The data set with its commit."""
     size: int
     """Its bytes."""
-    tables: Callable[[], dict[str, Table]]
-    """Returns its tables by the hub's split names; pickled for other processes."""
+    read: Callable[[], dict[str, Table]]
+    """Returns its tables; pickled for other processes."""
+
+    def tables(self) -> dict[str, Table]:
+        """Return its tables by the hub's split names."""
+        return self.read()
 
 
 @remembered

@@ -1,33 +1,70 @@
 """From settings to the data of a run: read, convert, check, divide.
 
 ``read_and_divide`` is the way of all data of labeled tasks. What a task says of its data is a
-``TaskData``. ``prepared_data`` and ``read_once`` take large data from the cache.
+``TaskData``. ``prepared_data`` and ``read_once`` take large data from the cache, so that a second
+start reads no row again: an entry has the examples of all splits and what was derived from them.
+It is named by a hash of the bytes of the input files, of the settings that it depends on, and of
+the version of the program. Data that fit in memory have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import ast
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
+import finetune
 from finetune.config.tasks import TrainConfig, affects_of, column_map, named_test_sets, settings
 from finetune.data import examples as holder
 from finetune.data.checks import check_data
 from finetune.data.choices import CHOICES
-from finetune.data.dataset import WARNING, Dataset
-from finetune.data.mixing import with_replay
+from finetune.data.dataset import WARNING, Dataset, remember_fingerprint
+from finetune.data.examples import Examples
 from finetune.data.questions import QUESTIONS
-from finetune.data.snapshots import Inputs, Prepared, large_inputs
 from finetune.data.sources import PartOf, SourceContent, content_of, is_test, resolve
-from finetune.data.splitting import with_held_out_splits, with_test_sets
+from finetune.data.splitting import with_held_out_splits, with_replay, with_test_sets
 from finetune.data.texts import read_text
 from finetune.data.tokens import read_tokens
-from finetune.types import ChoiceQuestion, Question, UserError, quantity
+from finetune.runtime.cache import (
+    cache_folder,
+    check_entry,
+    file_hash,
+    is_enabled,
+    making,
+    write_about,
+)
+from finetune.runtime.files import SaveError, replace_folder
+from finetune.types import ChoiceQuestion, LabelSet, Question, UserError, quantity
 
 LOOKED_AT = 2**23
 """Most bytes of data that are read once more before torch is imported."""
+
+
+KIND = "examples"
+"""The folder of the cache."""
+MIN_BYTES = 10 * 2**20
+"""Least size of the input files; smaller ones are read in a few seconds."""
+VERSION = 3
+"""A number to raise with each change of what is read, converted, checked, divided or written."""
+DESCRIPTION = "description.json"
+"""The file of an entry with all but columns and numbers of examples."""
+
+
+class Prepared(NamedTuple):
+    """Data that are ready for a task."""
+
+    data: Dataset
+    derived: dict[str, Any]
+    """Further values for the task: literals of Python, and sets of labels."""
+    is_large: bool
+    """Whether the data, or the documents that they were made from, do not fit in memory."""
 
 
 class TaskData(Protocol):
@@ -202,12 +239,16 @@ def inputs_of(
 ) -> Inputs | None:
     """Return the inputs of large data, with all settings that prepared data may depend on.
 
+    Small data, data in memory and data without the cache have none.
+
     Args:
         config: The settings.
         sources: The sources of the data.
         contents: The content of each source.
-        more: Further settings.
+        more: Further settings, values of JSON.
     """
+    if not is_enabled():
+        return None
     marks = affects_of(type(config))
     facts = {
         "task": config.description.name,
@@ -215,7 +256,22 @@ def inputs_of(
         "settings": {n: value for n, value in settings(config).items() if marks[n].data},
         **more,
     }
-    return large_inputs(contents, facts)
+    files, commits, size = list[Path](), list[str](), 0
+    try:
+        for content in contents:
+            if content is None:
+                return None
+            if isinstance(content, Sequence):
+                files += content
+                size += sum(path.stat().st_size for path in content)
+            elif content.used.revision is None:
+                return None
+            else:
+                commits.append(str(content.used))
+                size += content.size
+        return Inputs(files, commits, facts) if size >= MIN_BYTES else None
+    except OSError:
+        return None  # the readers report it
 
 
 def limited(data: Dataset, config: TrainConfig) -> Dataset:
@@ -287,3 +343,86 @@ def _without_unlabeled_tests(task: TaskData, data: Dataset) -> Dataset:
     ]
     splits = {split: data.splits[split] for split in data.splits if split not in unlabeled}
     return replace(data, splits=splits, notes=[*data.notes, *notes])
+
+
+class Inputs:
+    """The files that data are read from, commits of the hub, and settings: all that matters."""
+
+    def __init__(
+        self, files: Sequence[Path], commits: Sequence[str], settings: Mapping[str, Any]
+    ) -> None:
+        self.files, self.commits, self.settings = files, commits, settings
+        self.content = self._content()
+
+    def prepared(self, make: Callable[[], Prepared], **more: Any) -> Prepared:
+        """Return the prepared data: from the cache, or made and, if they are large, kept there.
+
+        Of several processes one makes them, and the others wait for it.
+
+        Args:
+            make: Reads and prepares the data.
+            more: Further settings that the result depends on.
+        """
+        key = self._key(more)
+        if (found := _load(key)) is not None:
+            return found
+        with making(KIND, key) as waited:
+            if (found := _load(key)) is not None:
+                return found
+            if not waited:
+                made = make()
+                if made.is_large and self._content() == self.content:
+                    return _saved(key, made) or made
+                return made
+        return make()  # small data, or there is no room: each process reads for itself
+
+    def known(self) -> Prepared | None:
+        """Return the prepared data if they are in the cache."""
+        return _load(self._key({}))
+
+    def _key(self, more: Mapping[str, Any]) -> str:
+        facts = [VERSION, finetune.__version__, self.content, {**self.settings, **more}]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def _content(self) -> list[str]:
+        return [*map(file_hash, self.files), *self.commits]
+
+
+def _load(key: str) -> Prepared | None:
+    entry = cache_folder(KIND) / key
+    with contextlib.suppress(OSError, ValueError):
+        check_entry(entry)
+        saved = json.loads((entry / DESCRIPTION).read_text(encoding="utf-8"))
+        splits = {name: Examples.load(entry, name, own) for name, own in saved["splits"].items()}
+        fingerprint, fields = saved["fingerprint"], saved["fields"]
+        fields["label_order"] = tuple(fields["label_order"])
+        data = Dataset(**fields, splits=splits, fingerprint_of=lambda: fingerprint)
+        remember_fingerprint(data.without_tests(), saved["training_fingerprint"])
+        derived = ast.literal_eval(saved["derived"])
+        labels = {name: LabelSet(derived[name]) for name in saved["label_sets"]}
+        return Prepared(data, derived | labels, True)
+    return None
+
+
+def _saved(key: str, made: Prepared) -> Prepared | None:
+    data, entry = made.data, cache_folder(KIND) / key
+    label_sets = [name for name, value in made.derived.items() if isinstance(value, LabelSet)]
+    derived = made.derived | {name: tuple(made.derived[name]) for name in label_sets}
+    with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
+        content = {
+            "splits": {name: rows.save(fresh, name) for name, rows in data.splits.items()},
+            "fields": {
+                "name": data.name,
+                "notes": data.notes,
+                "format": data.format,
+                "label_order": data.label_order,
+                "pinned": data.pinned,
+            },
+            "fingerprint": data.fingerprint,
+            "training_fingerprint": data.training_fingerprint,
+            "derived": repr(derived),
+            "label_sets": label_sets,
+        }
+        (fresh / DESCRIPTION).write_text(json.dumps(content), encoding="utf-8")
+        write_about(fresh)
+    return _load(key)

@@ -20,11 +20,10 @@ import numpy as np
 from finetune.config.tasks import column_map
 from finetune.data import Dataset, read_text, with_held_out_splits
 from finetune.data.examples import Examples, collected
-from finetune.data.mixing import sampling_probabilities
-from finetune.data.preparation import inputs_of
+from finetune.data.preparation import Inputs, Prepared, inputs_of
 from finetune.data.running_text import read_running_text, text_sources
-from finetune.data.snapshots import Inputs, Prepared
 from finetune.data.sources import PartOf, content_of, resolve
+from finetune.data.splitting import sampling_probabilities
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig

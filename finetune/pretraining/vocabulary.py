@@ -32,8 +32,8 @@ from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenize
 
 from finetune.cli.output import print_table, show
 from finetune.config.values import text_encoding
-from finetune.data.mixing import sampling_probabilities
 from finetune.data.running_text import TextSource, text_sources
+from finetune.data.splitting import sampling_probabilities
 from finetune.data.word_splitting import split_words
 from finetune.preprocessing.subwords import Template
 from finetune.preprocessing.tokenizer import SubwordTokenizer

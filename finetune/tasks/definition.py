@@ -12,8 +12,7 @@ from finetune.config.tasks import IN_MEMORY, TrainConfig
 from finetune.data import Dataset, unmeasured_labels
 from finetune.data.dataset import DataError
 from finetune.data.json_files import read_object
-from finetune.data.preparation import limited, prepared_data, read_data
-from finetune.data.snapshots import Prepared
+from finetune.data.preparation import Prepared, limited, prepared_data, read_data
 from finetune.evaluation.runs import RunFolder
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model

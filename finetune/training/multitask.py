@@ -16,7 +16,7 @@ import numpy as np
 
 from finetune.config.tasks import Resume, TrainConfig, affects_of, flag, settings
 from finetune.data import Dataset
-from finetune.data.mixing import sampling_probabilities
+from finetune.data.splitting import sampling_probabilities
 from finetune.evaluation.runs import RunFolder
 from finetune.preprocessing.encodings import EncodedExamples
 from finetune.runtime.files import recover

@@ -12,9 +12,9 @@ import pytest
 
 from finetune.data import examples as holder
 from finetune.data import files
-from finetune.data.mixing import sampling_probabilities
 from finetune.data.running_text import read_running_text, sample_lines, text_sources
 from finetune.data.sources import input_files
+from finetune.data.splitting import sampling_probabilities
 from finetune.types import UserError
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from finetune.config.tasks import ClassifyConfig
 from finetune.data import examples as holder
-from finetune.data import preparation, snapshots
+from finetune.data import preparation
 from finetune.runtime.cache import cache_folder, making
 from finetune.runtime.files import SaveError
 from finetune.tasks import load_task, task_class
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
+    monkeypatch.setattr(preparation, "MIN_BYTES", 0)
     data.keep_on_disk(monkeypatch)  # tests/training have workers
 
 
@@ -102,7 +102,7 @@ def test_other_labels_leave_the_entry_as_it_is(config: ClassifyConfig) -> None:
 def test_small_data_have_none(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holder, "MOST_IN_MEMORY", 10_000)
     load_task(config, "classify")
-    monkeypatch.setattr(snapshots, "MIN_BYTES", 10**6)
+    monkeypatch.setattr(preparation, "MIN_BYTES", 10**6)
     monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
     load_task(config, "classify")
     assert not cache_entries()
@@ -125,7 +125,7 @@ def test_whatever_changes_the_data_is_read(
     train.write_bytes(train.read_bytes().replace(b"room", b"ruom", 1))
     os.utime(train, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert reads(config, monkeypatch), "size and time are the same"
-    monkeypatch.setattr(snapshots, "VERSION", snapshots.VERSION + 1)
+    monkeypatch.setattr(preparation, "VERSION", preparation.VERSION + 1)
     assert reads(config, monkeypatch)
 
 
@@ -251,10 +251,10 @@ def test_one_of_two_processes_reads(config: ClassifyConfig, tmp_path: Path) -> N
     program = f"""
 import os, sys
 from finetune.data import examples as holder
-from finetune.data import preparation, snapshots
+from finetune.data import preparation
 from finetune.training import cache
 holder.MOST_IN_MEMORY, holder.CHUNK = 5, 4
-snapshots.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
+preparation.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
 read_data = preparation.read_data
 def read(*arguments):
     open({str(tmp_path / "read-by-")!r} + os.environ["RANK"], "w").close()

@@ -22,7 +22,7 @@ import transformers
 from finetune import fit, load_task  # noqa: F401
 from finetune.cli.main import main
 from finetune.data import examples as holder
-from finetune.data import snapshots
+from finetune.data import preparation
 from finetune.training import (
     cache,
     repeated_runs,  # noqa: F401
@@ -51,7 +51,7 @@ def child(job: dict[str, Any], answers: int) -> None:
 def keep_on_disk(folder: str) -> None:
     """Let small data take the way of data larger than memory, with a cache in ``folder``."""
     holder.MOST_IN_MEMORY, holder.CHUNK = 5, 4
-    snapshots.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
+    preparation.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
     os.environ["FINETUNE_CACHE"] = folder
 
 

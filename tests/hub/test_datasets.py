@@ -19,7 +19,7 @@ from huggingface_hub import constants
 
 from finetune.config.recipes import load_recipe
 from finetune.config.tasks import ClassifyConfig
-from finetune.data import DataError, read_text, read_tokens, snapshots
+from finetune.data import DataError, preparation, read_text, read_tokens
 from finetune.data import examples as holder
 from finetune.data import hub as hub_data
 from finetune.data.running_text import read_running_text, text_sources
@@ -302,7 +302,7 @@ def test_a_run_is_continued_on_its_commit(hub: Hub, encoder: Path, tmp_path: Pat
 SMALL_STORES = {
     (holder, "MOST_IN_MEMORY"): 5,
     (holder, "CHUNK"): 4,
-    (snapshots, "MIN_BYTES"): 0,
+    (preparation, "MIN_BYTES"): 0,
 }
 """Settings with which 12 rows do not fit in memory."""
 
@@ -363,9 +363,9 @@ def test_one_of_two_processes_reads_large_data(hub: Hub, encoder: Path, tmp_path
     small = "".join(f"{m.__name__}.{n} = {v}\n" for (m, n), v in SMALL_STORES.items())
     program = f"""
 import os, sys
-from finetune.data import hub, snapshots
+from finetune.data import hub, preparation
 from finetune.data import examples as holder
-import finetune.data.examples, finetune.data.snapshots
+import finetune.data.examples, finetune.data.preparation
 {small}
 own = hub.Download.tables
 def tables(found):

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 import finetune
 from finetune.config.tasks import TrainConfig
-from finetune.data import columns, snapshots
-from finetune.data.snapshots import Inputs
+from finetune.data import columns, preparation
+from finetune.data.preparation import Inputs
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE
 from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_folder
@@ -62,7 +62,7 @@ def test_the_same_weights(
         if run == "disk":
             data.keep_on_disk(monkeypatch, processes=2 if held_out else 1)
             monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
-            monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
+            monkeypatch.setattr(preparation, "MIN_BYTES", 0)
         if run == "cached":
             monkeypatch.setattr(Inputs, "prepared", lambda inputs, make: inputs.known())
         config = config_of(name, tmp_path, out=str(tmp_path / run), **settings)
@@ -105,7 +105,7 @@ def test_sources_of_running_text(
     for run in ("memory", "disk", "cached"):
         if run == "disk":
             data.keep_on_disk(monkeypatch)
-            monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
+            monkeypatch.setattr(preparation, "MIN_BYTES", 0)
         if run == "cached":
             monkeypatch.setattr(Inputs, "prepared", lambda inputs, make: inputs.known())
         task, loaded = lab.load(config)
@@ -127,7 +127,7 @@ def test_limit_bounds_the_rows_that_are_read(
     with pytest.raises(UserError, match="not valid JSON"):
         lab.load(config)
     data.keep_on_disk(monkeypatch)
-    monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
+    monkeypatch.setattr(preparation, "MIN_BYTES", 0)
     _, loaded = lab.load(config)
     assert len(loaded.splits["train"]) == 4
     assert "train: rows after the first 8 are not read (--limit)" in loaded.notes

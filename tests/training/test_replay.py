@@ -12,7 +12,7 @@ import pytest
 
 import finetune
 from finetune.data import Dataset, read_text
-from finetune.data.mixing import with_replay
+from finetune.data.splitting import with_replay
 from finetune.types import TextExample, UserError
 from tests import laboratory as lab
 from tests.command import Outcome
