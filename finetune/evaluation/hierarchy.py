@@ -109,7 +109,7 @@ def level_scores(tables: Tables) -> dict[str, float]:
     names = tables.type.default, "macro_f1"
     metrics = [(name, tables.type.metrics[name]) for name in names]
     return {
-        f"{name}_level:{level}": float(metric.value(total(metric.counts, cut, metric.by_class)))
+        f"{name}_level:{level}": float(metric.value(total(metric.counts, cut)))
         for level, cut in _levels(tables).items()
         for name, metric in metrics
     }

@@ -243,10 +243,12 @@ class Tables:
 
     def part(self, start: int, stop: int) -> Tables:
         """Take the values and items of some examples."""
+        if (start, stop) == (0, len(self)):
+            return self
         items = self.items.take(slice(*np.searchsorted(self.items.example, [start, stop])))
-        items = replace(items, example=items.example - start)
-        sides = self.gold[start:stop], self.predicted[start:stop]
-        return replace(self, gold=sides[0], predicted=sides[1], items=items)
+        names = ("gold", "predicted", "examples", "predictions")
+        columns = {name: getattr(self, name)[start:stop] for name in names}
+        return replace(self, **columns, items=replace(items, example=items.example - start))
 
 
 def sorted_names(tables: Tables) -> tuple[str, ...]:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
 
+_MOST_COUNTS = 1 << 20
+"""The most counts of names to hold at a time."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -41,8 +44,6 @@ class Metric:
     applies: Callable[[Tables], bool] = lambda _: True
     reported: bool = True
     analyzed: bool = False
-    by_class: bool = False
-    """Whether the counts are large where there are many names, and so are summed in parts."""
 
 
 # --- Counts of each example -----------------------------------------------------------------------
@@ -223,17 +224,18 @@ RATES = {"precision": precision, "recall": recall, "f1": f1}
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-def total(
-    counts: Callable[[Tables], np.ndarray], tables: Tables, by_class: bool = False
-) -> np.ndarray:
-    """Sum the counts of all examples; sums of floats are rounded once."""
-    if by_class:
-        starts = range(0, max(1, len(tables)), 1024)
-        parts = (tables.part(start, start + 1024) for start in starts)
-        rows = np.array([counts(part).sum(axis=0) for part in parts])
-    else:
-        rows = counts(tables)
-    return rows.sum(axis=0) if rows.dtype.kind == "i" else _exact_sum(np.moveaxis(rows, 0, -1))
+def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
+    """Sum the counts of all examples; sums of floats are rounded once.
+
+    Where there are many names, counts are made for some examples at a time.
+    """
+    size = max(1, _MOST_COUNTS // len(tables.names) if tables.names else len(tables))
+    rows = []
+    for start in range(0, max(1, len(tables)), size):
+        of_part = counts(tables.part(start, start + size))
+        rows.append(of_part.sum(axis=0, keepdims=True) if of_part.dtype.kind == "i" else of_part)
+    sums = np.concatenate(rows)
+    return sums.sum(axis=0) if sums.dtype.kind == "i" else _exact_sum(np.moveaxis(sums, 0, -1))
 
 
 def score(tables: Tables) -> dict[str, float]:
@@ -252,7 +254,7 @@ def _scores_of(tables: Tables, use: Literal["reported", "analyzed"]) -> dict[str
     for name, metric in tables.type.metrics.items():
         if getattr(metric, use) and metric.applies(tables):
             if metric.counts not in sums:
-                sums[metric.counts] = total(metric.counts, tables, metric.by_class)
+                sums[metric.counts] = total(metric.counts, tables)
             scores[name] = float(metric.value(sums[metric.counts]))
     return scores
 
@@ -284,7 +286,7 @@ def class_scores(tables: Tables) -> dict[str, dict[str, float]]:
     """Compute ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name."""
     return {
         name: {rate: float(value(row)) for rate, value in RATES.items()} | {"support": int(row[2])}
-        for name, row in zip(tables.names, total(class_counts, tables, True), strict=True)
+        for name, row in zip(tables.names, total(class_counts, tables), strict=True)
     }
 
 

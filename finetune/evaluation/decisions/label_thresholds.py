@@ -143,7 +143,7 @@ class LabelProbabilities:
     def value(self, metric: Metric, thresholds: np.ndarray) -> float:
         """Compute the score under thresholds [C], or under those of each example [N, C]."""
         tables = self.tables(self.scores >= thresholds)
-        return float(metric.value(total(metric.counts, tables, metric.by_class)))
+        return float(metric.value(total(metric.counts, tables)))
 
 
 def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[str, float]:

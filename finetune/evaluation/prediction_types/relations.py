@@ -127,7 +127,7 @@ RELATIONS = PredictionType(
     metrics={
         **rates("relation_{}_strict"),
         "relation_f1": Metric(partial(item_counts, table="untyped"), f1),
-        "relation_f1_macro": Metric(class_counts, macro_f1, by_class=True),
+        "relation_f1_macro": Metric(class_counts, macro_f1),
         "ece": expected_calibration_error(),
     },
     default="relation_f1_strict",

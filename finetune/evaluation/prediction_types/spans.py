@@ -200,7 +200,7 @@ SPAN_METRICS = {
         for counts in (partial(_matching_counts, criterion=criterion),)
         for rate, value in RATES.items()
     },
-    "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True, by_class=True),
+    "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True),
     "ece": expected_calibration_error(),
     **{
         f"span_{rate}_characters": Metric(

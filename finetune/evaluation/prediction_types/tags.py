@@ -253,9 +253,9 @@ PLAIN_TAGS = PredictionType(
     wording=Wording("tags", "sentence", "words"),
     metrics={
         "accuracy": Metric(item_counts, recall),
-        "macro_f1": Metric(class_counts, macro_f1, by_class=True),
-        "weighted_f1": Metric(class_counts, weighted_f1, by_class=True),
-        "matthews": Metric(class_counts, matthews, by_class=True),
+        "macro_f1": Metric(class_counts, macro_f1),
+        "weighted_f1": Metric(class_counts, weighted_f1),
+        "matthews": Metric(class_counts, matthews),
         "ece": expected_calibration_error(),
     },
     default="accuracy",
