@@ -30,8 +30,8 @@ from finetune.evaluation.items import (
     Tables,
     Wording,
     is_number,
-    pair_items,
     probability,
+    set_items,
     sorted_names,
     withheld_in,
 )
@@ -137,14 +137,13 @@ def _tables_of_file(
             f"{files[1]}: its labels are numbers, but the predictions are names such as "
             f"{predicted[0]!r}: the files do not belong together."
         )
-    size, left_out = len(gold), abstained_answers(predictions, len(predictions))
-    pairs = zip(left_out, predicted, strict=True)
-    forced = [withheld if isinstance(withheld, str) else label for withheld, label in pairs]
-    names = canonical_names(map(_name, (*gold, *predicted, *forced)))  # all names or none
-    pairs = zip(left_out, names[2 * size :], strict=True)
-    left_out = [name if isinstance(withheld, str) else None for withheld, name in pairs]
-    sides = names[:size], names[size : 2 * size]
-    return LABEL.of_values(*sides, items=decided_items(*sides, predictions, left_out), **facts)
+    left_out = abstained_answers(predictions, len(predictions))
+    labels = (*gold, *predicted, *(label for label in left_out if isinstance(label, str)))
+    names = list(dict.fromkeys(map(_name, labels)))
+    renamed = dict(zip(names, canonical_names(names), strict=True))  # all names or none
+    gold, predicted = ([renamed[_name(label)] for label in side] for side in (gold, predicted))
+    items = decided_items(gold, predicted, predictions, list(map(renamed.get, left_out)))
+    return LABEL.of_values(gold, predicted, items=items, **facts)
 
 
 def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
@@ -330,18 +329,12 @@ def _label_items(
     predicted: Sequence[Sequence[str]],
     predictions: Sequence[TextPrediction],
 ) -> Items:
-    sides = enumerate(zip(map(set, gold), map(set, predicted), strict=True))
-    rows = [
-        (index, name if name in right else None, name if name in labels else None)
-        for index, (right, labels) in sides
-        for name in sorted(right | labels)
-    ]
     scores = [prediction.scores or {} for prediction in predictions]
-    items = pair_items(rows, scores)
+    items = set_items(gold, predicted, scores)
     if predictions and all(prediction.scores is not None for prediction in predictions):
-        for item, (index, label, answer) in enumerate(rows):
-            if answer is None:  # a label that is not predicted
-                items.score[item] = 1 - scores[index].get(label or "", math.nan)
+        missed = np.array([label is None for label in items.predicted], bool)
+        sides = zip(items.example[missed], items.gold[missed], strict=True)
+        items.score[missed] = [1 - scores[index].get(label, math.nan) for index, label in sides]
     return items
 
 
