@@ -135,19 +135,20 @@ def degenerate(
 def _only_prediction(path: Path) -> str | None:
     if not path.is_file():
         return None
-    values, size, nothing = set[Any](), 0, ""
+    values, size, nothing = set[str](), 0, ""
     with path.open(encoding="utf-8", newline="\n") as lines:
-        for size, row in enumerate(map(json.loads, lines), 1):
+        for row in map(json.loads, lines):
+            size += 1
             if not (name := type_of_row(row)):
                 return None
-            type, where = TYPES[name], f"{path}:{size}"
-            prediction = type.parse(row, where, type.gold_of_row(size - 1, where, row))
-            repeated = type.repeats(prediction)
-            if repeated is None or len(values := values.union(repeated)) > 1:
+            type = TYPES[name]
+            repeated = type.repeats(row[type.key])
+            if repeated is None:
+                return None
+            values |= {json.dumps(value, ensure_ascii=False) for value in repeated}
+            if len(values) > 1:
                 return None
             nothing = f"no {type.wording.predicted} at all"
     if not values:
         return nothing or None
-    return (
-        f"every prediction is {json.dumps(values.pop(), ensure_ascii=False)}" if size > 1 else None
-    )
+    return f"every prediction is {values.pop()}" if size > 1 else None

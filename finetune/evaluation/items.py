@@ -363,7 +363,7 @@ class PredictionType:
     uncertainty: Callable[[Any], float | None] = lambda _: None
     """From a prediction to its uncertainty; None without a measure."""
     repeats: Callable[[Any], Collection[Any] | None] = lambda _: None
-    """From a prediction to what may be the same for all examples; None if nothing may."""
+    """From the value of the key to what is degenerate if all are equal; None if nothing is."""
     tables: Mapping[str, Callable[[Tables], Items]] = field(default_factory=dict)
     """Further tables of items by name, such as those of another reading of the same tags."""
     groupings: Callable[[Tables, TrainingVocabulary | None], Mapping[str, Grouping]] = lambda *_: {}

@@ -272,6 +272,14 @@ def expected_calibration_error() -> Metric:
     return Metric(confidence_counts, calibration_error, is_rated, reported=False)
 
 
+CLASS_METRICS = {
+    "macro_f1": Metric(class_counts, macro_f1),
+    "weighted_f1": Metric(class_counts, weighted_f1),
+    "matthews": Metric(class_counts, matthews),
+}
+"""The metrics of one label or tag, besides its accuracy."""
+
+
 def metrics_of_names(tables: Tables) -> dict[str, Metric]:
     """Make the metrics precision, recall and F1 of each label, tag or type: ``f1:NAME`` …"""
     return {

@@ -126,7 +126,7 @@ SUBWORDS = PredictionType(
     parse=_parse,
     read_gold=_read_gold,
     gold_of_row=text_of_row,
-    repeats=lambda prediction: {*prediction.subwords},
+    repeats=lambda subwords: subwords,
     groupings=_groupings,
     sides=None,
 )

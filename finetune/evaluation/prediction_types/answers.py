@@ -208,7 +208,7 @@ ANSWERS = PredictionType(
     parse=_parse,
     read_gold=lambda file, source: list(QUESTIONS.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,
-    repeats=lambda prediction: {_value(prediction)},
+    repeats=lambda answer: [answer],
     groupings=_groupings,
     ranked=_ranked,
     further_scores=_best_scores,

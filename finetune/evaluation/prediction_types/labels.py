@@ -36,6 +36,7 @@ from finetune.evaluation.items import (
     withheld_in,
 )
 from finetune.evaluation.metrics import (
+    CLASS_METRICS,
     Metric,
     by_example,
     class_counts,
@@ -43,7 +44,6 @@ from finetune.evaluation.metrics import (
     f1,
     item_counts,
     macro_f1,
-    matthews,
     mean,
     ratio,
     recall,
@@ -218,7 +218,7 @@ _SHARED: dict[str, Any] = {
     "read_gold": _read_gold,
     "gold_of_row": _text_of_row,
     "probabilities": lambda predictions: [prediction.scores for prediction in predictions],
-    "repeats": lambda prediction: {prediction.label},
+    "repeats": lambda label: [label],
     "ranked": best_labels,
     "without_gold": "no row has a label.",
 }
@@ -261,9 +261,7 @@ LABEL = PredictionType(
     wording=Wording("a label", "text", "labels"),
     metrics={
         "accuracy": Metric(item_counts, recall),
-        "macro_f1": Metric(class_counts, macro_f1),
-        "weighted_f1": Metric(class_counts, weighted_f1),
-        "matthews": Metric(class_counts, matthews),
+        **CLASS_METRICS,
         "f1": Metric(positive_counts, f1, lambda tables: tables.positive is not None),
         "micro_f1": Metric(item_counts, f1, reported=False, analyzed=True),
         "mean_cost": Metric(_cost_counts, mean, lambda tables: bool(tables.costs)),

@@ -136,7 +136,7 @@ RELATIONS = PredictionType(
     items=_items,
     parse=_parse,
     read_gold=lambda file, source: read_gold(file, relations=True, **source.reading),
-    repeats=lambda prediction: None if prediction.relations else (),
+    repeats=lambda relations: None if relations else (),
     tables={"untyped": _untyped},
     further_scores=f1_of_names,
     named=(("relation_{}_strict", ""),),

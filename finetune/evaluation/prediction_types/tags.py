@@ -38,17 +38,14 @@ from finetune.evaluation.items import (
     withheld_in,
 )
 from finetune.evaluation.metrics import (
+    CLASS_METRICS,
     Metric,
-    class_counts,
     expected_calibration_error,
     f1,
     item_counts,
-    macro_f1,
-    matthews,
     mean,
     rates,
     recall,
-    weighted_f1,
 )
 from finetune.evaluation.prediction_types.spans import (
     OF_WORDS,
@@ -222,7 +219,7 @@ _SHARED: dict[str, Any] = {
     "read_gold": lambda file, source: list(read_token_file(file, **source.reading)),
     "tables_of_file": _tables_of_file,
     "uncertainty": _uncertainty,
-    "repeats": lambda prediction: {*prediction.tags},
+    "repeats": lambda tags: tags,
     "has_confusions": True,
     **OF_WORDS,
 }
@@ -253,9 +250,7 @@ PLAIN_TAGS = PredictionType(
     wording=Wording("tags", "sentence", "words"),
     metrics={
         "accuracy": Metric(item_counts, recall),
-        "macro_f1": Metric(class_counts, macro_f1),
-        "weighted_f1": Metric(class_counts, weighted_f1),
-        "matthews": Metric(class_counts, matthews),
+        **CLASS_METRICS,
         "ece": expected_calibration_error(),
     },
     default="accuracy",
