@@ -27,6 +27,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # nor threads that read a few small weights
 
+import hypothesis
 import pytest
 import torch
 from transformers.utils.logging import set_verbosity_error
@@ -34,6 +35,8 @@ from transformers.utils.logging import set_verbosity_error
 from tests import laboratory
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("suite", max_examples=25, deadline=None, database=None)
+hypothesis.settings.load_profile("suite")
 # A shell that starts the tests with "&" ignores SIGINT, and Python then installs no handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.fsync = lambda _: None  # no machine loses its power here: the disk may write when it likes
@@ -47,6 +50,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
     return LoadFileScheduling(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files of slow tests, unless slow tests are wanted."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text("utf-8") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

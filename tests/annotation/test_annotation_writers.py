@@ -291,7 +291,7 @@ LABELS = {
 }
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     data=st.data(), kind=st.sampled_from([*LABELS]), pairs=st.booleans(), to=st.sampled_from(TOOLS)
 )

@@ -180,7 +180,7 @@ def test_bytes_that_are_not_utf8_are_named(write, tmp_path):
         examples(data)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.text("aé😀ß東\u0301 .\n\u2028", max_size=8), min_size=1, max_size=6), st.data())
 def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
     """Spans over random stretches of any text keep their characters, but for invisible ends."""

@@ -315,7 +315,7 @@ def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(transformers.modeling_utils, "safe_save_file", save_file)
     # a steep rate, so that the second evaluation is better than the first
-    flags = ("--steps", "24", "--eval-every", "12", "--lr", "1e-2", "--out", tmp_path / "run")
+    flags = ("--steps", "12", "--eval-every", "6", "--lr", "1e-2", "--out", tmp_path / "run")
     outcome = train("classify", place / "bert", place / "sentiment", *flags)
     outcome.refused("No space left", "The previous version is intact", "--resume")
     names = {path.name for path in (tmp_path / "run").iterdir()}

@@ -129,8 +129,14 @@ def test_whatever_changes_the_data_is_read(
     assert reads(config, monkeypatch)
 
 
-@pytest.mark.parametrize("file", ["train.arrow", "description.json", "about.json"])
-@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "other JSON"])
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        *(("train.arrow", damage) for damage in ("cut", "changed", "missing")),
+        *(("description.json", damage) for damage in ("cut", "other JSON")),
+        *(("about.json", damage) for damage in ("missing", "other JSON")),
+    ],
+)
 def test_damaged_is_made_again(
     file: str, damage: str, config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

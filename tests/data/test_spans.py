@@ -28,7 +28,7 @@ def within(inner: Span, outer: Span) -> bool:
     return wider and outer.start <= inner.start and inner.end <= outer.end
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(spans_of_a_sentence)
 def test_geometry_by_definition(spans):
     every = set(spans)
@@ -56,7 +56,7 @@ def test_geometry_by_hand():
     assert not overlapping([Span(0, 1, "A"), Span(1, 2, "A")])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=400))
 def test_proposed_width_is_the_smallest_that_covers_enough(widths):
     held = {limit: sum(width <= limit for width in widths) for limit in range(61)}

@@ -104,7 +104,7 @@ def test_long_csv_fields(read):
     assert len(read("a.csv", f"text,label\n{'x' * 200_000},p\n").splits["train"][0].text) == 200_000
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.text(min_size=1), st.sampled_from("pq")), min_size=1))
 def test_any_text_survives_json_lines(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("json") / "a.jsonl"

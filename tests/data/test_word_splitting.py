@@ -17,7 +17,7 @@ def invisible(character):
     return character.isspace() or unicodedata.category(character) == "Cf" or control
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.text(max_size=30)
     | st.text("aé1-'’.,:  \u200b\u200d\u00ad\u0301\u0930\u093f中かก\ud800\x00", max_size=15)
@@ -33,7 +33,7 @@ def test_words_cover_what_is_visible(text):
     assert not any(all(map(invisible, word)) for word in words)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.text("abcé1ሰ", min_size=1, max_size=5), max_size=6))
 def test_plain_words_stay_whole(words):
     assert split_words(" ".join(words))[0] == words
@@ -94,7 +94,7 @@ def test_character_spans_on_no_word(span):
         chars_to_words([(0, 1), (2, 3)], [Span(*span, "X")])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(text=st.text("ab -.中\u0301", min_size=1, max_size=20), data=st.data())
 def test_character_spans_cover_what_they_touch(text, data):
     _, offsets = split_words(text)

@@ -65,7 +65,7 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
     data = data_of(tmp_path / "data")
     (data / "validation.jsonl").unlink()
-    lab.train("classify", tmp_path / "run", data=data, steps=1, validation="0.3").ok()
+    lab.train("classify", tmp_path / "run", data=data, steps=20, lr=1e-2, validation="0.3").ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
     outcome = run(*command, "--max-loss", "100").ok()
     assert "int8: validation accuracy" in outcome.out, outcome

@@ -29,7 +29,7 @@ NOT_RUN = {"push", "serve"}
 """Commands that need minutes or a network, or do not end; their own tests cover them."""
 
 
-TRAINED_ON, EVALUATED = 240, 20
+TRAINED_ON, EVALUATED = 120, 20
 """Examples of each file to train on, and to validate or test on."""
 
 
@@ -142,20 +142,20 @@ class Workspace:
         if words[0] == "run" and words[1:2] in ([], ["--only"]):  # a table of recipes
             return words
         if words[:2] == ["run", "examples/multitask.yaml"]:
-            words[words.index("--limit") + 1] = "40"
+            words[words.index("--limit") + 1] = "16"
             return words
         if words[0] == "run":
             words += ["--model", self.model]
         if words[0] in CONFIGS and output_of(words) not in READ and not self.trains_all:
-            return [*words, "--steps", "1", "--limit", "30", "--dry-run"]
+            return [*words, "--steps", "1", "--limit", "16", "--dry-run"]
         if words[0] in {*CONFIGS, "run", "distill"}:
             words += ["--steps", "1"]
-            words += [] if "--sizes" in words else ["--limit", "30"]
+            words += [] if "--sizes" in words else ["--limit", "20"]
         if "--seeds" in words:
             words[words.index("--seeds") + 1] = "2"
         if words[0] == "search":
             words[words.index("--trials") + 1] = "2"
-            words += ["--steps", "1", "--limit", "30"]
+            words += ["--steps", "1", "--limit", "16"]
         return words
 
 

@@ -89,7 +89,7 @@ def test_example(
             pytest.skip(f"needs {package}")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [str(script), *ARGUMENTS.get(script.stem, ())])
-    settings = {"MODEL": model, "STEPS": "6", "OUT": tmp_path / "run", "ROUNDS": "1"}
+    settings = {"MODEL": model, "STEPS": "4", "OUT": tmp_path / "run", "ROUNDS": "1"}
     settings |= {"COPIES": tmp_path / "copies"}
     for name, value in settings.items():
         monkeypatch.setenv(name, str(value))
@@ -164,7 +164,7 @@ NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 
 def set_up_notebook(model: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    for name, value in (("MODEL", model), ("EPOCHS", "0.3"), ("OUT", out)):
+    for name, value in (("MODEL", model), ("EPOCHS", "0.1"), ("OUT", out)):
         monkeypatch.setenv(name, str(value))
 
 

@@ -43,7 +43,7 @@ def test_edges_and_nothing():
     assert [bin.number for bin in reliability([0.0, 1.0], [False, True])] == [1, *[0] * 13, 1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
 def test_bins_hold_everything(answers: list[tuple[float, bool]]):
     confidences, right = map(list, zip(*answers, strict=True))

@@ -303,7 +303,7 @@ drawn = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(drawn, drawn)
 def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span]):
     found = span_errors(gold, predicted)

@@ -303,7 +303,7 @@ def naive(pairs):
     return scores
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(sentences)
 def test_against_a_naive_count(pairs):
     gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]
@@ -325,7 +325,7 @@ def flat_spans(draw, num_words=8):
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(flat_spans(), flat_spans()), min_size=1, max_size=5))
 def test_flat_spans_score_as_in_strict_seqeval(pairs):
     gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]

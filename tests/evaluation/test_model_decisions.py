@@ -92,8 +92,7 @@ def test_answers_of_one_example_count_as_far_as_they_are_independent() -> None:
         at_risk(one, 0.05)
 
 
-@pytest.mark.parametrize("number", [5, 20, 30, 100])
-@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize(("number", "even"), [(5, True), (20, False), (30, True), (100, False)])
 def test_the_bound_holds_for_answers_of_few_examples(number: int, even: bool) -> None:
     rng = np.random.default_rng(0)
     for risk, correlation in ((0.02, 0.2), (0.1, 0.2), (0.1, 0.9)):

@@ -30,7 +30,7 @@ from finetune.types import (
     TokenPrediction,
 )
 
-quick = settings(max_examples=8, deadline=None)
+quick = settings(max_examples=5, deadline=None)
 NAMES = ["a", "b", "c"]
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "S-LOC"]

@@ -27,7 +27,7 @@ drawn = st.lists(
     max_size=6,
 )
 sentences = st.lists(st.tuples(drawn, drawn), min_size=1, max_size=4)
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 
 
 KINDS_BY_HAND = {

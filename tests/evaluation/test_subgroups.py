@@ -32,7 +32,7 @@ rows = st.lists(
     min_size=1,
     max_size=4,
 )
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 
 
 def tables_of(kind: str, words, gold, predicted, train=None) -> dict[str, list[dict]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import (
@@ -82,13 +83,13 @@ KINDS = {
 }
 OF_TRANSFORMERS = [name for name, kind in KINDS.items() if kind.auto_class is not None]
 OWN = [name for name, kind in KINDS.items() if kind.auto_class is None]
-HEADS = [
-    (family, name)
-    for name in OF_TRANSFORMERS
-    for family in tiny.FAMILIES
-    if family not in KINDS[name].without
+OF_FAMILIES = [
+    pytest.param(family, kind, marks=() if i % len(OF_TRANSFORMERS) == j else pytest.mark.slow)
+    for i, family in enumerate(tiny.FAMILIES)
+    for j, kind in enumerate(OF_TRANSFORMERS)
+    if family not in KINDS[kind].without
 ]
-"""Every family with every kind of head that transformers has for it."""
+"""Every family with every kind of head that transformers has for it; one of each is not slow."""
 
 
 def head_of(

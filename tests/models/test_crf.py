@@ -101,7 +101,7 @@ sentences = st.builds(
     st.lists(st.integers(0, 5), min_size=1, max_size=4),
     st.just(True),
 )
-some = settings(max_examples=60, deadline=None)
+some = settings(max_examples=25, deadline=None)
 
 
 def log_sum(values) -> float:

@@ -43,7 +43,12 @@ KINDS = (["c2p", "p2c"], ["c2p"], ["p2c"], [])
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("shared", [True, False])
 def test_options(kinds: list[str], shared: bool) -> None:
-    for absolute, segments, norm in product((True, False), (0, 2), ("none", "layer_norm")):
+    for absolute, segments, norm in (  # each pair of values
+        (True, 0, "none"),
+        (True, 2, "layer_norm"),
+        (False, 0, "layer_norm"),
+        (False, 2, "none"),
+    ):
         assert_equals_plain(
             (9, 24, 3, 10),
             pos_att_type=kinds,
@@ -67,16 +72,16 @@ def test_options_of_v1(kinds: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "lengths"),
     [
-        {"embedding_size": 24},
-        {"relative_attention": False},
-        {"relative_attention": False, "pos_att_type": None},
-        {"max_relative_positions": 20},
-        {"max_relative_positions": 100},
+        ({"embedding_size": 24}, LENGTHS),
+        ({"relative_attention": False}, (64, 2, 64)),
+        ({"relative_attention": False, "pos_att_type": None}, (1, 2)),
+        ({"max_relative_positions": 20}, (64, 2, 64)),
+        ({"max_relative_positions": 100}, LENGTHS),
+        ({}, (7, 7)),
     ],
 )
-@pytest.mark.parametrize("lengths", [LENGTHS, (64, 2, 64), (1, 2), (7, 7)])
 def test_further_options_of_v1(changes: dict, lengths: tuple[int, ...]) -> None:
     assert_equals_plain(lengths, "deberta", **changes)
 
@@ -96,8 +101,15 @@ def test_further_options(changes: dict) -> None:
     assert_equals_plain(**changes)
 
 
-@pytest.mark.parametrize("buckets", [8, 16, 64, 128, 200])
-@pytest.mark.parametrize("lengths", [(64,), (64, 5, 1, 63, 64), (1, 2), (9, 8, 10)])
+@pytest.mark.parametrize(
+    ("buckets", "lengths"),
+    [
+        *((buckets, (64, 5, 1, 63, 64, 9, 8, 10)) for buckets in (8, 16, 64, 128, 200)),
+        (16, (64,)),
+        (8, (1, 2)),
+        (16, (9, 8, 10)),
+    ],
+)
 def test_lengths_up_to_the_limit(buckets: int, lengths: tuple[int, ...]) -> None:
     """Distances on both sides of half the buckets, from which on they are shared."""
     assert_equals_plain(lengths, position_buckets=buckets)

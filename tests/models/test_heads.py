@@ -7,9 +7,7 @@ import shutil
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-)
+from transformers import AutoModelForSequenceClassification
 
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier, subword_rows
 from finetune.models.loading import MODEL_ALIASES, resolve_model
@@ -18,8 +16,8 @@ from finetune.types import TokenSequence
 from tests import laboratory as lab
 from tests import tiny
 from tests.models.heads import (
-    HEADS,
     LABELS,
+    OF_FAMILIES,
     expected_logits,
     head_of,
     sequences_of,
@@ -27,7 +25,7 @@ from tests.models.heads import (
 )
 from tests.models.parity import CLOSE, assert_equal, encodings
 
-every_head = pytest.mark.parametrize(("family", "kind"), HEADS)
+every_head = pytest.mark.parametrize(("family", "kind"), OF_FAMILIES)
 
 
 def both(kind: str, family: str, **changes):

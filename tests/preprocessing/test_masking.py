@@ -45,12 +45,12 @@ def lists(ragged) -> list[list[int]]:
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_counts_of_an_epoch(unit: str) -> None:
-    given = sequences(1500)
+    given = sequences(500)
     found = replace(RULE, unit=unit).apply(given, seed=1, epoch=0)
     numbers = found.targets["position"].counts
     if unit != "words":
         assert set(numbers) == {round(0.15 * 126)}
-    assert numbers.sum() / (1500 * 126) == pytest.approx(0.15, abs=0.001)
+    assert numbers.sum() / (500 * 126) == pytest.approx(0.15, abs=0.001)
     kinds, per_unit = [], 0
     for mask in masks(found):
         by_unit = {(unit, kind) for unit, kind in zip(mask.unit, mask.kind, strict=True)}

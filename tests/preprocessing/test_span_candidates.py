@@ -15,7 +15,7 @@ from finetune.preprocessing.span_candidates import (
 )
 from finetune.preprocessing.windows import windows
 
-quick = settings(max_examples=80, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 lengths = st.integers(0, 14)
 widths = st.none() | st.integers(1, 17)
 

@@ -239,14 +239,15 @@ class Runs:
         data = self.place / "data" / name
         for split in ("train", "validation"):
             write_jsonl(data / f"{split}.jsonl", case.rows)
+        steps, lr = (40, 5e-3) if case.task == "ner" else (24, 1e-2)
         settings = {
             "model": str(self.place / FAMILY.get(name, "bert")),
             "data": str(data),
             "out": str(self.place / "runs" / name),
-            "steps": 40,
-            "eval_every": 40,
+            "steps": steps,
+            "eval_every": steps,
             "batch_size": 8,
-            "lr": 5e-3,
+            "lr": lr,
             "precision": "fp32",
             "weight_decay": 0.0,
             "max_length": 40,

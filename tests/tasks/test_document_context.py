@@ -119,7 +119,7 @@ documents = st.lists(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     rows=documents,
@@ -219,10 +219,10 @@ def test_learns_what_only_the_neighbours_say(tmp_path: Path):
     config = lab.config(
         "tag",
         model=lab.checkpoint(dropout=0.0),
-        data=lab.data("documents", (240, 60, 120)),
+        data=lab.data("documents", (240, 12, 120)),
         context="doc",
-        steps=160,
-        eval_every=160,
+        steps=120,
+        eval_every=120,
         batch_size=24,
         max_length=None,
         lr=1e-2,

@@ -25,7 +25,7 @@ from finetune.tasks.span_decoding import (
 )
 from finetune.types import Span
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 THRESHOLDS = {"A": 0.3, "B": 0.5}  # and C has the default
 ROUND = [0.0, 0.01, 0.3, 0.31, 0.5, 0.6, 0.9, 1.0]
 scores = st.sampled_from(ROUND) | st.floats(0, 1)
@@ -174,7 +174,7 @@ def validation(draw, most_texts=4, most=6):
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(validation())
 def test_one_threshold_equals_trying_all(decoding, data):
     gold, candidates = data
@@ -187,7 +187,7 @@ def test_one_threshold_equals_trying_all(decoding, data):
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=validation())
 def test_thresholds_by_type_do_no_harm(decoding, data):
     """Copies of the texts give every type enough gold."""

@@ -19,6 +19,7 @@ from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, Span, TokenExample
 from tests.command import run
+from tests.covering import covering
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -91,22 +92,24 @@ def out_of_reach(task: Any, examples: list[TokenExample]) -> int:
     return int(re.match(r"([\d,]+) of", lines[0])[1]) if lines else 0
 
 
-@pytest.mark.parametrize("data", ["nested", "twice", "crossing"])
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"max_width": 3},
-        {"max_width": 1},
-        {"representation": "biaffine"},
-        {"max_length": 10, "overlap": 4},
-        {"max_length": 8, "overlap": 0, "max_width": 5},
-        {"max_length": 10, "overlap": 5, "representation": "biaffine"},
-        {"multi_label": True},
-        {"multi_label": True, "max_length": 10, "overlap": 5, "max_width": 4},
-        {"decoding": "flat"},
-        {"decoding": "overlapping", "multi_label": True},
-    ],
+    ("settings", "data"),
+    covering(
+        [
+            {},
+            {"max_width": 3},
+            {"max_width": 1},
+            {"representation": "biaffine"},
+            {"max_length": 10, "overlap": 4},
+            {"max_length": 8, "overlap": 0, "max_width": 5},
+            {"max_length": 10, "overlap": 5, "representation": "biaffine"},
+            {"multi_label": True},
+            {"multi_label": True, "max_length": 10, "overlap": 5, "max_width": 4},
+            {"decoding": "flat"},
+            {"decoding": "overlapping", "multi_label": True},
+        ],
+        ["nested", "twice", "crossing"],
+    ),
     ids=str,
 )
 def test_gold_is_answered_but_for_what_is_said_to_be_lost(
@@ -178,7 +181,7 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
         data=str(place / "nested"),
         out=str(tmp_path / "run"),
         steps=200,
-        eval_every=50,
+        eval_every=100,
         lr=5e-3,
         batch_size=6,
         precision="fp32",

@@ -29,7 +29,7 @@ def legal(tags: list[str], scheme: str | None) -> bool:
 
 @pytest.mark.parametrize("scheme", TAGS)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_viterbi_equals_enumeration(scheme: str | None, data) -> None:
     names = TAGS[scheme]
     num_words = data.draw(st.integers(1, 4))

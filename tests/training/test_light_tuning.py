@@ -42,7 +42,7 @@ METHODS = ("lora", "bitfit", "head", "mask")
 
 def config_of(kind: str, out: Path, **changes: Any) -> TrainConfig:
     model = lab.checkpoint(dropout=0.1, layers=3)
-    settings = {"out": out, "steps": 4, "eval_every": 2, "max_length": 32, **changes}
+    settings = {"out": out, "steps": 2, "eval_every": 1, "max_length": 32, **changes}
     return lab.config(kind, **{"model": model, **settings})
 
 
@@ -82,7 +82,7 @@ def test_every_head(kind: str, method: str, tmp_path: Path) -> None:
     assert 0 < trained < total == sum(weight.numel() for weight in before.values())
 
 
-@pytest.mark.parametrize("kind", [each for each in KINDS if each != "bi"])
+@pytest.mark.parametrize("kind", ["classify", "crf", "ner windows", "softmax", "pretrain"])
 def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> None:
     from peft import PeftModel
 
@@ -196,8 +196,13 @@ def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         lab.fit(config)
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "deberta", "distilbert"])
-@pytest.mark.parametrize("batching", ["packed", "padded"])
+@pytest.mark.parametrize(
+    ("family", "batching"),
+    [
+        *((name, "packed") for name in ("bert", "modernbert", "deberta-v2", "deberta")),
+        *((name, "padded") for name in ("distilbert", "modernbert")),
+    ],
+)
 def test_gradient_checkpointing_is_exact(family: str, batching: Any) -> None:
     """Layers run again, packed, with the dropout of the forward pass."""
     model = tiny_model(family, dropout=0.2).train()

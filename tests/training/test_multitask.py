@@ -29,7 +29,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def write_recipe(place: Path, name: str = "both.yaml", more: str = "", own: str = "") -> Path:
+def write_recipe(
+    place: Path, name: str = "both.yaml", more: str = "", own: str = "", tagged: str = "windows"
+) -> Path:
     text = f"""task: multitask
 model: {lab.checkpoint()}
 epochs: 2
@@ -39,7 +41,7 @@ precision: fp32
 {more}
 tasks:
   mood: {{task: classify, data: {lab.data("sentiment")}}}
-  names: {{task: tag, data: {lab.data("windows")}, batch_size: 6{own}}}
+  names: {{task: tag, data: {lab.data(tagged)}, batch_size: 6{own}}}
 """
     path = place / name
     path.write_text(text, "utf-8")

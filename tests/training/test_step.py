@@ -98,7 +98,7 @@ SENTENCES = ("mirror", "simcse", "prompt", "cosine", "cmlm", "softmax", "ranking
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     **{each: (each, {}) for each in (*SENTENCES, "spans", "nsp")},
     "few-shot": ("classify", {"few_shot": True}),
-    "bilstm": ("classify", {"bilstm": True}),
+    "bilstm": ("classify", {"bilstm": True, "max_length": 12}),
     "class weights": ("classify", {"class_weights": "auto"}),
     "focal": ("classify", {"loss": "focal"}),
     "logit-adjusted": ("classify", {"loss": "logit-adjusted"}),
