@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedConfig
 
 from finetune.models.dropout import dropout as drop
-from finetune.models.packing import PackedCall, PackedLayout, RowOrder
+from finetune.models.packing import PackedCall, PackedLayout, PaddedIndex, RowOrder
 from finetune.types import UserError
 
 NAME = "finetune_packed"
@@ -91,14 +91,17 @@ def attend(
         raise UserError("a packed row takes no attention mask: its layout has the boundaries")
     if getattr(module, "is_causal", False):
         raise UserError(f"{type(module).__name__} attends causally; packing is for encoders")
+    call = PackedCall(layout, dropout, scaling, sliding_window)
     compute: Callable[..., Tensor] = _grouped
     if _flash_supports(query):
         compute = _flash
+    elif query.device.type != "cpu" and layout.is_one_group:
+        return _padded(query, key, value, call), None
     elif query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT):
         compute = _by_products
     # 3 of [T, A, D]; the gradient of an index would be written into zeros
     rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
-    return compute(*rows, PackedCall(layout, dropout, scaling, sliding_window))[None], None
+    return compute(*rows, call)[None], None
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
@@ -110,7 +113,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
             queries,
             keys,
             values,
-            attn_mask=group.attention_mask(call.sliding_window, query.device),
+            attn_mask=call.layout.bias(group, call.sliding_window, query.dtype),
             dropout_p=call.dropout,
             scale=call.scaling,
         )
@@ -118,17 +121,56 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
     return order.to_tokens(torch.cat(outputs)).view(query.shape)
 
 
+def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
+    """Attend in one group: [1, A, T, D] three times -> [1, T, A, D].
+
+    Each view would be a node of autograd, which costs the host of a GPU more than its kernels.
+    """
+    index = call.layout.padded_index
+    queries, keys, values = _Pad.apply(index, query, key, value)  # type: ignore[no-untyped-call]
+    bias = call.layout.bias(index.group, call.sliding_window, query.dtype)
+    output = F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=bias, dropout_p=call.dropout, scale=call.scaling
+    )
+    attended: Tensor = _Unpad.apply(index, output)  # type: ignore[no-untyped-call]
+    return attended
+
+
+class _Pad(torch.autograd.Function):
+    """Copies rows [1, A, T, D] to padded rows [N, A, L, D].
+
+    The gradient of padding is 0, since no token attends to it.
+    """
+
+    @staticmethod
+    def forward(context: Any, index: PaddedIndex, *tensors: Tensor) -> tuple[Tensor, ...]:
+        context.index = index
+        return tuple([index.pad(tensor.transpose(1, 2)) for tensor in tensors])
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *[context.index.unpad(each).transpose(1, 2) for each in gradients]
+
+
+class _Unpad(torch.autograd.Function):
+    """Copies padded rows [N, A, L, D] to rows [1, T, A, D]."""
+
+    @staticmethod
+    def forward(context: Any, index: PaddedIndex, padded: Tensor) -> Tensor:
+        context.index = index
+        return index.unpad(padded)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        return None, context.index.pad_with_zeros(gradients[0])
+
+
 def _by_products(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    layout = call.layout
-
-    def biases() -> list[Tensor | None]:
-        masks = [group.attention_mask(call.sliding_window, query.device) for group in layout.groups]
-        return [None if m is None else torch.where(m, 0.0, -torch.inf) for m in masks]
-
+    layout, rows = call.layout, (query, key, value)
     scale = query.shape[-1] ** -0.5 if call.scaling is None else call.scaling
-    biases_of_groups = layout.cached(("biases", call.sliding_window), biases)
-    order = layout.row_order(query.shape[1])
-    return attend_in_groups((query, key, value), order, biases_of_groups, call.dropout, scale)
+    window = call.sliding_window
+    biases = [layout.bias(group, window, torch.float32) for group in layout.groups]
+    return attend_in_groups(rows, layout.row_order(query.shape[1]), biases, call.dropout, scale)
 
 
 def attend_in_groups(

@@ -250,8 +250,6 @@ def reason_to_run_plainly(encoder: Encoder) -> str:
     """Return why an encoder has no rows of fixed shapes now; empty if it has."""
     if encoder.model.device.type != "cuda":
         return "there is no GPU"
-    if encoder.model.dtype not in (torch.bfloat16, torch.float16):
-        return "attention in single precision reads lengths on the host"
     return reason_of_model(encoder)
 
 

@@ -89,7 +89,7 @@ class PackedLayout:
         Both are [size, L], on the CPU. Padding repeats the first token of its sequence.
         """
         if not self.lengths:
-            raise RuntimeError("attention reads the lengths of sequences on the host")
+            raise RuntimeError("one sequence is so long that attention cannot pad all others to it")
         ends = torch.tensor(self.lengths).cumsum(0)
         groups = []
         for members in group_by_length(self.lengths, self.max_waste, TOKEN_MULTIPLE):
@@ -99,6 +99,48 @@ class PackedLayout:
             valid = offsets < lengths
             groups.append((torch.where(valid, begin + offsets, begin), valid))
         return groups
+
+    @property
+    def padded_size(self) -> tuple[int, int]:
+        """N and L of a single group of all sequences."""
+        number = len(self.lengths) if self.shape is None else self.shape.num_sequences
+        return number, round_up(self.max_seqlen, TOKEN_MULTIPLE)
+
+    @property
+    def is_one_group(self) -> bool:
+        """Whether a single group is not too much padding."""
+        number, longest = self.padded_size
+        return number * longest <= (1 + self.max_waste) * self.num_tokens
+
+    @cached_property
+    def padded_index(self) -> PaddedIndex:
+        """The index of a single group, computed on the device."""
+        (number, longest), device = self.padded_size, self.cu_seqlens.device
+        starts, lengths = self.cu_seqlens[:-1], self.cu_seqlens.diff()
+        columns = torch.arange(longest, device=device)
+        valid = columns < lengths[:, None]
+        # padding repeats the first token of its sequence
+        sources = starts[:, None] + columns * valid
+        before = torch.arange(number, device=device) * longest - starts
+        positions = torch.repeat_interleave(before, lengths, output_size=self.num_tokens)
+        positions += torch.arange(self.num_tokens, device=device)
+        # a query attends to something in an empty sequence, too
+        key_mask = valid | (columns == 0)
+        group = Group(number, longest, key_mask[:, None, None])
+        return PaddedIndex(sources.flatten().clamp_(max=self.num_tokens - 1), positions, group)
+
+    def bias(self, group: Group, sliding_window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """Return what attention adds to the scores of a group: -inf between unrelated tokens.
+
+        It is broadcastable to [size, A, L, L]; None adds nothing.
+        """
+
+        def make() -> Tensor | None:
+            mask = group.attention_mask(sliding_window, self.cu_seqlens.device)
+            zero = torch.zeros((), dtype=dtype, device=self.cu_seqlens.device)
+            return None if mask is None else torch.where(mask, zero, -torch.inf)
+
+        return self.cached((id(group), sliding_window, dtype), make)
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
         """Return the value under a key, made once for all layers."""
@@ -120,6 +162,34 @@ class PackedCall(NamedTuple):
     dropout: float = 0.0
     scaling: float | None = None
     sliding_window: int | None = None
+
+
+class PaddedIndex(NamedTuple):
+    """The places of T tokens among N padded rows of L, laid end to end."""
+
+    sources: Tensor  # the token at each place [N * L]
+    positions: Tensor  # the place of each token [T]
+    group: Group
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """Copy rows [1, T, A, D] to padded rows [N, A, L, D]."""
+        return self._split(rows[0].flatten(1).index_select(0, self.sources), rows)
+
+    def pad_with_zeros(self, rows: Tensor) -> Tensor:
+        """Copy rows [1, T, A, D] to rows [N, A, L, D] padded with 0."""
+        flat = rows[0].flatten(1)
+        padded = rows.new_zeros(len(self.sources), flat.shape[1])
+        return self._split(padded.index_copy_(0, self.positions, flat), rows)
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """Copy padded rows [N, A, L, D] to rows [1, T, A, D]."""
+        heads = padded.shape[1], padded.shape[3]
+        flat = padded.transpose(1, 2).flatten(0, 1).flatten(1)
+        return flat.index_select(0, self.positions).view(1, -1, *heads)
+
+    def _split(self, padded: Tensor, rows: Tensor) -> Tensor:
+        size, longest, _ = self.group
+        return padded.view(size, longest, *rows.shape[2:]).transpose(1, 2)
 
 
 class RowOrder(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -209,6 +210,24 @@ def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
     for path in (attention._grouped, attention._by_products):
         found = path(*ordered, PackedCall(layout_of(lengths)))
         torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_one_padded_group_as_on_a_gpu(window: int | None) -> None:
+    """Output and gradients equal those of the groups of a CPU, also with an empty sequence."""
+    lengths, found = [20, 1, 33, 0], []
+    rows = [
+        torch.randn(1, 2, sum(lengths), 8, dtype=torch.double, requires_grad=True) for _ in range(3)
+    ]
+    weight = torch.randn(1, sum(lengths), 2, 8, dtype=torch.double)
+    on_device = [replace(layout_of(n), max_waste=3.0) for n in (lengths, [*lengths, 500])]
+    assert [layout.is_one_group for layout in on_device] == [True, False]
+    padded = attention._padded(*rows, PackedCall(layout_of(lengths), sliding_window=window))
+    grouped, _ = attend(LAYER, *rows, None, layout=layout_of(lengths), sliding_window=window)
+    for output in (padded, grouped):
+        found.append([output, *torch.autograd.grad((output * weight).sum(), rows)])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
 
 
 def test_half_precision_is_as_near_as_its_products() -> None:

@@ -330,13 +330,27 @@ def test_exchanged_weights_are_recorded_again() -> None:
     assert torch.equal(found, expected)
 
 
+def test_passes_in_single_precision_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their attention pads all sequences to the longest of the shape."""
+
+    def padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
+        rows = [tensor.transpose(0, 1)[None] for tensor in (query, key, value)]
+        return attention._padded(*rows, call)[0]
+
+    monkeypatch.setattr(attention, "_flash", padded)
+    encoder = encoder_of()
+    plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2), None)
+    replayed, run = steps(encoder, seeds(1, 2), Pool())
+    assert run.recordings and all(map(torch.equal, plain, replayed))
+
+
 def test_attention_by_groups_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads lengths on the host, and a recording keeps them."""
     monkeypatch.setattr(attention, "_flash_supports", lambda query: False)
     encoder, said = encoder_of(), list[str]()
     plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2), None)
     found, _ = steps(encoder, seeds(1, 2), Pool(), report=said.append)
-    assert len(said) == 1 and "on the host" in said[0]
+    assert len(said) == 1 and "so long that attention cannot pad all others" in said[0]
     assert all(map(torch.equal, plain, found))
 
 
