@@ -6,6 +6,7 @@ Attention reads the boundaries of sequences as a tensor, as FlashAttention does.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -25,6 +26,7 @@ from finetune.models.dropout import dropout
 from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES
 from finetune.models.graphs import EncoderGraphs
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.packing import PackedCall
 from finetune.models.recording import CallAgain, Passes, PassKey
 from finetune.models.shapes import MULTIPLE, RowShape, RowShapes, best_sizes, with_fillers
@@ -35,9 +37,11 @@ from finetune.training.run_folder import open_run
 from finetune.types import Batch, TokenSequence
 from tests import laboratory as lab
 from tests import tiny
+from tests.forks import in_two_forks
 from tests.models.parity import CLOSE, assert_equal, encodings
 from tests.operators import DEVICE, finding_waits
 from tests.small_data import read_jsonl
+from tests.training.same_weights import same_files
 from tests.training.test_multitask import write_recipe
 
 PACKED = [name for name in tiny.PACKED if FAMILIES[name].packing == "interface"]
@@ -168,17 +172,24 @@ def test_a_frozen_encoder_in_training_mode_replays_forward_passes() -> None:
     assert encoder.graphs is not None and encoder.graphs.recordings
 
 
-def test_hidden_states_of_layers_are_replayed() -> None:
+@pytest.mark.parametrize("with_head", [False, True])
+def test_hidden_states_of_layers_are_replayed(with_head: bool) -> None:
     """As distillation compares them."""
-    encoder = encoder_of()
     results = []
-    for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
-        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+    for recorder in (None, Pool()):
+        torch.manual_seed(0)
+        encoder, read = encoder_of(), None
+        if with_head:
+            name = lab.checkpoint("bert", dropout=0.1)
+            head = SequenceClassifier.from_pretrained(name, labels=["a", "b"]).double().train()
+            encoder, read = head.encoder, head.with_states
+        encoder.graphs = EncoderGraphs(encoder, SHAPES, recorder, report=pytest.fail)
         for seed in (1, 2):
             torch.manual_seed(seed)
-            hidden, states = each(batch_of(seed, each.model), [0, 1])
-            ((hidden**3).sum() + sum((state**2).sum() for state in states)).backward()
-        results.append([hidden, *states, *gradients_of(each)])
+            output, states = (read or encoder)(batch_of(seed, encoder.model), [0, 1])
+            ((output**3).sum() + sum((state**2).sum() for state in states)).backward()
+        assert bool(encoder.graphs.recordings) == (recorder is not None)
+        results.append([output, *states, *gradients_of(encoder)])
     assert all(map(torch.equal, *results))
 
 
@@ -515,6 +526,40 @@ def test_runs_are_equal_with_and_without_recordings(
     assert runs[0] == runs[1]
     assert used[0].startswith("not used: " if name in PLAIN else "used for ")
     assert used[1].startswith("not used: ")
+
+
+IN_TWO_PROCESSES = """
+import os, runpy, sys
+from finetune.models import attention, graphs
+from tests.models.test_graphs import Pool, attend
+
+attention._flash_supports, attention._flash = lambda query: True, attend
+graphs.FEWEST_STEPS, graphs.SIGHTINGS = 0, 1
+graphs.reason_to_run_plainly = graphs.reason_of_model
+graphs.new_recorder = Pool if sys.argv.pop(1) == "replayed" else lambda: None
+record = graphs.EncoderGraphs._record
+
+
+def noted(*arguments):
+    os.write(2, b"recorded\\n")  # all processes but the first print nothing
+    return record(*arguments)
+
+
+graphs.EncoderGraphs._record = noted
+runpy.run_module("finetune", run_name="__main__")
+"""
+
+
+def test_two_processes_are_equal_with_and_without_recordings(tmp_path: Path) -> None:
+    """The exchange of gradients is outside of the recordings."""
+    settings = {"steps": 4, "lr": 1e-3, "max_tokens": 60, "model": lab.checkpoint(dropout=0.1)}
+    for way in ("replayed", "plain"):
+        words = lab.words("classify", tmp_path / way, **settings)
+        processes = in_two_forks([sys.executable, "-c", IN_TWO_PROCESSES, way, *words])
+        outputs = [process.communicate() for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], outputs
+        assert all(("recorded" in said) == (way == "replayed") for _, said in outputs)
+    same_files(tmp_path / "replayed", tmp_path / "plain")
 
 
 @pytest.mark.parametrize(
