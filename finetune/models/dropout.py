@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,31 +48,5 @@ def dropout(input: Tensor, p: float) -> Tensor:
         return F.dropout(input, p)
     numbers = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     lanes = numbers.view(torch.int16)[: input.numel()].view(input.shape)
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[input.dtype.itemsize]
-    bits = lanes.ge_(level - LEVELS // 2).neg_().to(integers)
-    output: Tensor = _Mask.apply(input, bits, LEVELS / (LEVELS - level))  # type: ignore[no-untyped-call]
-    return output
-
-
-class _Mask(torch.autograd.Function):
-    """Scales values, and clears the bits of dropped ones, which is faster than a fill.
-
-    ``bits`` has integers as wide as the values: 0 for a dropped one, else all ones.
-    """
-
-    @staticmethod
-    def forward(context: Any, values: Tensor, bits: Tensor, scale: float) -> Tensor:
-        context.save_for_backward(bits)
-        context.scale = scale
-        return _masked(values, bits, scale)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (bits,) = context.saved_tensors
-        return _masked(gradients[0], bits, context.scale), None, None
-
-
-def _masked(values: Tensor, bits: Tensor, scale: float) -> Tensor:
-    scaled = (values * scale).contiguous()
-    scaled.view(bits.dtype).bitwise_and_(bits)
-    return scaled
+    keep = lanes.ge_(level - LEVELS // 2).to(input.dtype)
+    return input * (LEVELS / (LEVELS - level)) * keep

@@ -52,8 +52,6 @@ class TrainerState:
     """State of the loss scaler; empty without fp16."""
     num_threads: int | None = None
     """Threads of an operation on a CPU; None on other devices."""
-    is_old: bool = False
-    """True if an earlier version began the run, whose dropout drew other random numbers."""
 
 
 def save_checkpoint(
@@ -82,12 +80,9 @@ def save_checkpoint(
 
 def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) -> TrainerState:
     """Restore what ``save_checkpoint`` has saved, except the weights of the models."""
-    names = [name for group in masters.groups for name in group["names"]]
     moments: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in load_file(str(folder / OPTIMIZER)).items():
         name, _, kind = key.rpartition(".")
-        if name.isdecimal():  # an earlier version numbered the weights
-            name = names[int(name)]
         moments.setdefault(name, {})[kind] = value
     if any(moments[name]["exp_avg"].shape != masters.shapes[name] for name in moments):
         raise UserError(
@@ -95,20 +90,7 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
             "train other rows of the embedding table: train again with another --out."
         )
     masters.load_moments(optimizer, moments)
-    return _read_state(folder)
-
-
-def _read_state(folder: Path) -> TrainerState:
     saved = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    names = {field.name for field in dataclasses.fields(Progress)}
-    if "tasks" not in saved:
-        if any(folder.glob(f"*/{STATE}")):
-            raise UserError(
-                f"{folder}: a run of several tasks of an earlier version, which cannot continue: "
-                "train again with another --out."
-            )
-        saved["tasks"] = {"": {name: saved[name] for name in names & saved.keys()}}
-        saved["is_old"] = True
     known = {field.name for field in dataclasses.fields(TrainerState)}
     state = TrainerState(**{name: saved[name] for name in known & saved.keys()})
     state.tasks = {name: Progress(**values) for name, values in saved["tasks"].items()}

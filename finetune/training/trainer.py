@@ -196,7 +196,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
             state = load_checkpoint(last, masters, optimizer)
             if state.loss_scale:  # there is none before the first step
                 step.scaler.load_state_dict(state.loss_scale)
-            _report_differences(state, num_threads, reporter)
+            _report_threads(state.num_threads, num_threads, reporter)
             reporter.log(f"continuing from step {state.step} of {schedule.num_steps}")
         state.num_threads = num_threads
         for name, scorer in scorers.items():
@@ -275,18 +275,12 @@ def _prepared(scorer: Scorer, model: Any, saved: Path | None) -> Iterator[None]:
         yield
 
 
-def _report_differences(state: TrainerState, num_threads: int | None, reporter: Reporter) -> None:
-    differ = "the weights will differ"
-    if state.num_threads not in (None, num_threads):
-        before = state.num_threads
+def _report_threads(before: int | None, now: int | None, reporter: Reporter) -> None:
+    if before not in (None, now):
         reporter.log(
-            f"the run was started with {before} CPU threads, and now has {num_threads}: {differ} "
-            f"by rounding from an uninterrupted run (OMP_NUM_THREADS={before} avoids that)"
-        )
-    if state.is_old:
-        reporter.log(
-            f"the run was started by an earlier version: {differ} from an uninterrupted run, "
-            "because dropout draws other random numbers now"
+            f"the run was started with {before} CPU threads, and now has {now}: the weights will "
+            "differ by rounding from an uninterrupted run "
+            f"(OMP_NUM_THREADS={before} avoids that)"
         )
 
 
