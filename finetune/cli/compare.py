@@ -53,21 +53,21 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
 
     def run(self) -> None:
         """Compare the systems and print the result."""
-        entries = [self._entry(given) for given in (self.first, self.second, *self.more)]
+        entries = [self._entry(system) for system in (self.first, self.second, *self.more)]
         data = {entry.data for entry in entries}
         if len(entries) > 2 or len(data) > 1 or self.baseline is not None:
             return self._print_table([self._named(entry) for entry in entries])
         return self._compare_two(*entries)
 
-    def _entry(self, given: str) -> Entry:
+    def _entry(self, argument: str) -> Entry:
         from finetune.evaluation.compare import Entry
 
-        name, equals, runs = given.partition("=")
-        if not equals or Path(given).exists():
-            return Entry("", "", given)
+        name, equals, runs = argument.partition("=")
+        if not equals or Path(argument).exists():
+            return Entry("", "", argument)
         system, colon, data = name.partition(":")
         if not system or not runs or (colon and not data):
-            raise UserError(f"{given}: write RUN, NAME=RUN or NAME:DATA=RUN.")
+            raise UserError(f"{argument}: write RUN, NAME=RUN or NAME:DATA=RUN.")
         return Entry(system, data, runs)
 
     def _named(self, entry: Entry) -> Entry:

@@ -183,7 +183,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             names = ("decoding", "threshold", "keep_columns", "encoding", "columns")
             settings = {name: vars(self)[name] for name in (*names, "explain", "nearest")}
             settings["costs"] = self._costs
-            content = content_of(model.folder, [each.digest for each in contents], settings)
+            content = content_of(model.folder, [content.digest for content in contents], settings)
             multiple = CHUNK * num_processes()
             skip = on_main_process(
                 lambda: start_lines(Path(output), content, resume=self.resume, multiple=multiple)

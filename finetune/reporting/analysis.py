@@ -36,10 +36,10 @@ _FRACTIONS = frozenset({"precision", "recall", "f1", "accuracy"})
 """Columns that a page also draws as bars."""
 
 
-def analysis_tables(found: Analysis) -> dict[str, PageTable]:
+def analysis_tables(analysis: Analysis) -> dict[str, PageTable]:
     """Make the tables of an analysis that have rows, by name."""
-    tables = {"scores": PageTable("Scores", ["metric", "value"], [*found.scores.items()])}
-    for name, rows in found.tables.items():
+    tables = {"scores": PageTable("Scores", ["metric", "value"], [*analysis.scores.items()])}
+    for name, rows in analysis.tables.items():
         if rows and name == "confusion":
             columns = ["gold", *rows[0]["predicted"]]
             cells = [[row["gold"], *row["predicted"].values()] for row in rows]
@@ -48,15 +48,15 @@ def analysis_tables(found: Analysis) -> dict[str, PageTable]:
             bars = [index for index, column in enumerate(rows[0]) if column in _FRACTIONS]
             cells = [[*row.values()] for row in rows]
             tables[name] = PageTable(TITLES.get(name, name.capitalize()), [*rows[0]], cells, bars)
-    if found.bins:
-        tables["calibration"] = PageTable("Calibration", found.bins[0]._fields, found.bins)
+    if analysis.bins:
+        tables["calibration"] = PageTable("Calibration", analysis.bins[0]._fields, analysis.bins)
     return tables
 
 
-def reliability_table(found: Analysis) -> PageTable:
+def reliability_table(analysis: Analysis) -> PageTable:
     """Make the table of accuracy by confidence, without empty bins."""
     columns = ["confidence", "predictions", "mean confidence", "accuracy"]
-    rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in found.bins if each.number]
+    rows = [[f"{bin.low:.2f} to {bin.high:.2f}", *bin[2:]] for bin in analysis.bins if bin.number]
     return PageTable("Predictions by confidence", columns, rows, [3])
 
 
@@ -116,14 +116,14 @@ def error_examples(
         "most confident errors": {error.example.id for error in confident},
         "possible label errors": {*label_errors},
     }
-    order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
+    order = sorted(by_id, key=lambda id: -max(error.confidence or 0.0 for error in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
     chosen = [run.examples[indices[id]] for id in order[:most]]
     why = reasons(chosen) if reasons and chosen else {}
-    found = []
+    examples = []
     for place, (id, example) in enumerate(zip(order, chosen, strict=False)):
         errors = by_id[id]
-        sides = [side for each in errors for side in (each.gold, each.predicted)]
+        sides = [side for error in errors for side in (error.gold, error.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
         texts, sentences = [], list[tuple[str, list[Part]]]()
         if run.type.in_words:
@@ -132,7 +132,7 @@ def error_examples(
             texts, sentences = [example.text], _in_context(example, errors[0])
         else:
             texts = [example.text, example.pair]
-        found.append(
+        examples.append(
             ErrorExample(
                 run=name,
                 where=example.where or f"example {id}",
@@ -144,10 +144,12 @@ def error_examples(
                 **({} if run.type.in_words else _values(run, indices[id], errors)),
                 texts=[clip(text, _MOST_CHARACTERS) for text in texts if text is not None],
                 sentences=sentences,
-                **_reasons(example, errors, **{name: own[place] for name, own in why.items()}),
+                **_reasons(
+                    example, errors, **{name: listed[place] for name, listed in why.items()}
+                ),
             )
         )
-    return found, len(by_id)
+    return examples, len(by_id)
 
 
 def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, Any]:
@@ -194,15 +196,15 @@ def _reasons(
         text = clip(near.example.line(), _MOST_CHARACTERS // 4)
         neighbors.append((near.similarity, marks, text, near.example.where))
     explanations = []
-    for each in explanation:
-        words = each.label.words
+    for attribution in explanation:
+        words = attribution.label.words
         if words is None or any(e["start"] <= words[0] and words[1] <= e["end"] for e in wrong):
-            largest = max(map(abs, each.scores), default=0.0) or 1.0
-            pairs = zip(each.words.words, each.scores, strict=True)
+            largest = max(map(abs, attribution.scores), default=0.0) or 1.0
+            pairs = zip(attribution.words.words, attribution.scores, strict=True)
             parts = [(clip(word), score, score / largest) for word, score in pairs]
-            if each.words.num_first < len(parts):
-                parts.insert(each.words.num_first, ("‖", 0.0, 0.0))
-            explanations.append((each.label.label, parts[:_MOST_WORDS]))
+            if attribution.words.num_first < len(parts):
+                parts.insert(attribution.words.num_first, ("‖", 0.0, 0.0))
+            explanations.append((attribution.label.label, parts[:_MOST_WORDS]))
     return {"neighbors": neighbors, "explanations": explanations}
 
 
@@ -210,7 +212,7 @@ def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Par
     context = example.pair or ""
     sides = [side for side in (error.gold, error.predicted) if side]
     places = [(side["start"], side["end"]) for side in sides]
-    if not all(isinstance(each, int) for place in places for each in place):
+    if not all(isinstance(edge, int) for place in places for edge in place):
         return []
     edges = {edge for place in places for edge in place}
     words = list[tuple[int, int]]()

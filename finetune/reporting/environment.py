@@ -87,16 +87,16 @@ def write_environment(
     }
     if device == "cuda":
         content["cuda_graphs"] = cuda_graphs
-    found: Sequence[ScoreVerdict] = ()
+    compared: Sequence[ScoreVerdict] = ()
     if recipe_run:
-        found = verdicts(
+        compared = verdicts(
             recipe_run.recipe.expected,
             metrics,
             recipe_run.differing,
             data.fingerprint,
             num_degenerate=1 if reasons else 0,
         )
-        records = [verdict.to_dict() for verdict in found]
+        records = [verdict.to_dict() for verdict in compared]
         content["recipe"] = recipe_run.to_dict() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
@@ -105,7 +105,7 @@ def write_environment(
     return RunOutcome(
         baselines,
         reasons,
-        found,
+        compared,
         positive,
         predict_command(folder, task.name, task.state.pairs, mask),
         advice(config, data.splits["train"], bool(reasons)),
@@ -114,8 +114,8 @@ def write_environment(
 
 def saved_outcome(run: RunFolder) -> RunOutcome:
     """Read the baselines of a finished run, and why it is degenerate, from its folder."""
-    found = run.environment.get("baselines") or {}
-    baselines = {split: Baseline(**each) for split, each in found.items()}
+    saved = run.environment.get("baselines") or {}
+    baselines = {split: Baseline(**baseline) for split, baseline in saved.items()}
     return RunOutcome(baselines, run.environment.get("degenerate") or (), ())
 
 

@@ -150,13 +150,11 @@ def _page(
         *([_comparison(models)] if len(models) > 1 else []),
         *([_errors(evaluated, most_examples, why)] if evaluated else []),
         Section("Scores by class", tables=_class_tables(evaluated)),
-        _by_run("Confusion", [(name, _confusion(each)) for name, each in evaluated]),
-        _by_run(
-            "Calibration and decisions", [(name, _calibration(each)) for name, each in evaluated]
-        ),
-        _by_run("Subgroups", [(name, _subgroups(each)) for name, each in evaluated]),
+        _by_run("Confusion", _confusion, evaluated),
+        _by_run("Calibration and decisions", _calibration, evaluated),
+        _by_run("Subgroups", _subgroups, evaluated),
         Section("Training", charts=_curves(runs, metric)),
-        _by_run("Environment", [(name, _environment(run)) for name, run in runs]),
+        _by_run("Environment", _environment, runs),
     ]
     tasks = ", ".join(dict.fromkeys(run.task for _, run in runs))
     kind = "comparison" if len(models) > 1 else "seeds" if len(runs) > 1 else "run"
@@ -166,7 +164,7 @@ def _page(
         f"{tasks} · {kind}",
         ", ".join(model.name for model in models),
         sections,
-        about="; ".join(dict.fromkeys("{} on {}".format(*each.source) for each in models)),
+        about="; ".join(dict.fromkeys("{} on {}".format(*model.source) for model in models)),
         facts=_facts(runs) if len(models) == 1 else (),
         source=f"Fingerprint of the data: {named}." if named else "",
         command="finetune report",
@@ -187,10 +185,9 @@ def _facts(runs: NamedRuns) -> list[tuple[Any, str]]:
     return facts
 
 
-def _by_run(title: str, sections: Sequence[tuple[str, Section]]) -> Section:
-    if len(sections) == 1:
-        return replace(sections[0][1], title=title)
-    return Section(title, parts=[replace(section, title=name) for name, section in sections])
+def _by_run(title: str, section_of: Callable[[Any], Section], runs: Sequence[Any]) -> Section:
+    parts = [replace(section_of(run), title=name) for name, run in runs]
+    return replace(parts[0], title=title) if len(parts) == 1 else Section(title, parts=parts)
 
 
 def _results(models: Sequence[ModelRuns], runs: NamedRuns) -> Section:
@@ -233,8 +230,8 @@ def _comparison(models: Sequence[ModelRuns]) -> Section:
 
 def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) -> Section:
     per_run = math.ceil(most / max(1, len(evaluated)))
-    found = [error_examples(name, each, per_run, reasons[name]) for name, each in evaluated]
-    examples = [example for some, _ in found for example in some]
+    of_runs = [error_examples(name, run, per_run, reasons[name]) for name, run in evaluated]
+    examples = [example for some, _ in of_runs for example in some]
     values = {
         "run": ("Run", [e.run for e in examples] if len(evaluated) > 1 else []),
         "view": ("Show", [view for e in examples for view in e.views]),
@@ -243,11 +240,11 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
     }
     errors = {
         "examples": examples,
-        "total": sum(number for _, number in found),
+        "total": sum(number for _, number in of_runs),
         "per_run": per_run,
-        "notes": [(name, each.not_credible) for name, each in evaluated if each.not_credible],
+        "notes": [(name, run.not_credible) for name, run in evaluated if run.not_credible],
         "filters": {
-            key: (name, Counter(found).most_common()) for key, (name, found) in values.items()
+            key: (name, Counter(listed).most_common()) for key, (name, listed) in values.items()
         },
     }
     html = markup("report.html", "error_list", errors, len(evaluated) > 1)
@@ -276,16 +273,16 @@ def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[PageTabl
     for split, table in zip(by_split, tables, strict=True):
         of_split = [summary.get(split, {}).get(row[0], {}) for row in table.rows]
         rows = [
-            [*row, found.get("mean"), found.get("standard_deviation")]
-            for row, found in zip(table.rows, of_split, strict=True)
+            [*row, statistics.get("mean"), statistics.get("standard_deviation")]
+            for row, statistics in zip(table.rows, of_split, strict=True)
         ]
         with_means.append(replace(table, columns=[*table.columns, "mean", "deviation"], rows=rows))
     return with_means
 
 
 def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> PageTable:
-    names = dict.fromkeys(name for each in scores.values() for name in each if ":" not in name)
-    rows = [[name, *(each.get(name) for each in scores.values())] for name in names]
+    names = dict.fromkeys(name for column in scores.values() for name in column if ":" not in name)
+    rows = [[name, *(column.get(name) for column in scores.values())] for name in names]
     return PageTable(caption, ["score", *scores], rows)
 
 
@@ -322,7 +319,7 @@ def _validation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
         return None
     caption = f"{metric} on {first['split']}"
     if len(runs) > 1:
-        return _curve(caption, [(name, _points(each, metric)) for name, each in lines])
+        return _curve(caption, [(run, _points(rows, metric)) for run, rows in lines])
     series = {metric: _points(lines[0][1], metric)}
     for name in scores:
         if (points := _points(lines[0][1], name)) not in series.values():
@@ -353,7 +350,7 @@ def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:
         return [known[name] for name in _CLASS_TABLES if name in known]
     tables = []
     for key in _CLASS_TABLES[:-1]:
-        by_class = [{row[key]: row for row in each.tables.get(key, ())} for _, each in evaluated]
+        by_class = [{row[key]: row for row in run.tables.get(key, ())} for _, run in evaluated]
         rows = []
         for name in dict.fromkeys(name for of_run in by_class for name in of_run):
             of_name = [of_run.get(name, {}) for of_run in by_class]

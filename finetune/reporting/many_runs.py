@@ -109,8 +109,9 @@ def write_best_recipe(
         if search.metric not in metrics_of(search.task) or split not in SCORED_SPLITS:
             continue
         model = gather(run, split)
-        found = model.score
-        wide = (found.estimate.high - found.estimate.low) / 2 if found else 0.0
+        wide = 0.0
+        if model.score is not None:
+            wide = (model.score.estimate.high - model.score.estimate.low) / 2
         expected.append(
             Expected(
                 split,

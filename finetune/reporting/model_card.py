@@ -83,16 +83,16 @@ LISTED_PATHS = ("test_sets", "custom_metrics")
 
 def published(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Shorten local paths in settings to their last part."""
-    found = dict(settings)
+    shortened = dict(settings)
     for name, value in settings.items():
         if name in PATHS and isinstance(value, str):
-            found[name] = _without_folders(value)
+            shortened[name] = _without_folders(value)
         elif name in LISTED_PATHS and isinstance(value, list | tuple):
-            named = (each.rpartition("=") for each in value)
-            found[name] = [own + mark + _without_folders(path) for own, mark, path in named]
+            named = (item.rpartition("=") for item in value)
+            shortened[name] = [key + mark + _without_folders(path) for key, mark, path in named]
         elif isinstance(value, Mapping):
-            found[name] = published(value)
-    return found
+            shortened[name] = published(value)
+    return shortened
 
 
 def _without_folders(value: str) -> str:
@@ -128,7 +128,7 @@ def metadata(run: Run, native: bool) -> str:
         if (hub_name := properties_of(name).hub) and ":" not in name and math.isfinite(value)
     ]
     metrics = dict.fromkeys(result.metric_type for result in results)
-    made = ModelCardData(
+    content = ModelCardData(
         base_model=base_model(run),
         datasets=[data["id"]] if data else None,
         eval_results=results or None,
@@ -139,7 +139,7 @@ def metadata(run: Run, native: bool) -> str:
         pipeline_tag=kind,
         tags=["finetune", run.task],
     )
-    return made.to_yaml().strip()
+    return content.to_yaml().strip()
 
 
 def _title(run: Run) -> str:
@@ -166,8 +166,8 @@ def _data_name(run: Run) -> str:
 def _hub_data(run: Run) -> dict[str, Any]:
     from_hub = run.environment.get("data") == "hub"
     spec = str(run.config.get("data_used") or run.config.get("data")).partition(",")[0]
-    found = hub_dataset(spec) if from_hub else None
-    return found._asdict() if found else {}
+    dataset = hub_dataset(spec) if from_hub else None
+    return dataset._asdict() if dataset else {}
 
 
 def _encoder(run: Run) -> str:

@@ -60,8 +60,8 @@ class Section:
     @property
     def has_content(self) -> bool:
         """True if there is anything to show."""
-        own = self.notes, self.charts, self.tables, self.links, self.html
-        return any(own) or any(part.has_content for part in self.parts)
+        content = self.notes, self.charts, self.tables, self.links, self.html
+        return any(content) or any(part.has_content for part in self.parts)
 
 
 def page_of(
@@ -102,8 +102,8 @@ def _template_text(name: str) -> str:
 
 def markup(template: str, macro: str, *values: Any) -> str:
     """Render a macro of a template, whose values are escaped."""
-    made: str = vars(template_environment().get_template(template).module)[macro](*values)
-    return made
+    text: str = vars(template_environment().get_template(template).module)[macro](*values)
+    return text
 
 
 def render(template: str, **values: Any) -> str:
@@ -127,7 +127,7 @@ def template_environment() -> Environment:
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader(PACKAGE),
         autoescape=lambda name: name is None or not name.endswith(".md"),
         undefined=StrictUndefined,
@@ -135,7 +135,7 @@ def template_environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "value": shown_value,
         "score": format_score,
         "json": functools.partial(json.dumps, ensure_ascii=False),
@@ -144,9 +144,9 @@ def template_environment() -> Environment:
         "clip": clip,
         "metric_title": metric_title,
     }
-    made.globals["quantity"] = quantity
-    made.tests["numeric"] = is_numeric
-    return made
+    environment.globals["quantity"] = quantity
+    environment.tests["numeric"] = is_numeric
+    return environment
 
 
 def format_score(value: float, name: str) -> str:

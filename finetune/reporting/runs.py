@@ -119,8 +119,8 @@ class ModelRuns:
     @property
     def baseline(self) -> Mapping[str, Any] | None:
         """The majority-class baseline of the split of the score."""
-        found = self.seeds.get("baselines") or self.runs[0].environment.get("baselines") or {}
-        baseline = found.get(self.score.split, {}) if self.score else {}
+        baselines = self.seeds.get("baselines") or self.runs[0].environment.get("baselines") or {}
+        baseline = baselines.get(self.score.split, {}) if self.score else {}
         if not {"label", "metric", "share"} <= baseline.keys():
             return None
         return {**baseline, "rule": Baseline(**baseline).rule}
@@ -140,9 +140,10 @@ class ModelRuns:
             lines += [f"{prefix}{line}" for line in run.warnings]
             if not self.seeds and (reasons := run.environment.get("degenerate")):
                 lines.append(f"{run.path.name} is degenerate: {'; '.join(reasons)}")
-        for each in self.seeds.get("degenerate") or ():
-            name = each["seed"] if "folds" in self.seeds else f"seed {each['seed']}"
-            lines.append(f"{name} is degenerate: {'; '.join(each['reasons'])}")
+        for run_of_seed in self.seeds.get("degenerate") or ():
+            seed = run_of_seed["seed"]
+            name = seed if "folds" in self.seeds else f"seed {seed}"
+            lines.append(f"{name} is degenerate: {'; '.join(run_of_seed['reasons'])}")
         return lines
 
 
@@ -184,17 +185,17 @@ def _score_of_folds(runs: Sequence[Run], folds: Mapping[str, Any]) -> MainScore 
     if evaluated is None:
         return None
     metric = runs[0].config.get("metric") or evaluated.type.default
-    found = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
-    if "low" not in found:
+    summary = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
+    if "low" not in summary:
         return None
     return MainScore(
         metric,
         "test",
-        Estimate(found["mean"], found["low"], found["high"]),
-        tuple(found["seeds"].values()),
-        found["standard_deviation"],
+        Estimate(summary["mean"], summary["low"], summary["high"]),
+        tuple(summary["seeds"].values()),
+        summary["standard_deviation"],
         tuple(run.path for run in runs),
-        len(found["seeds"]),
+        len(summary["seeds"]),
         "fold",
     )
 
@@ -271,15 +272,15 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
     known = [pair for pair in known if pair[0].metrics] or known
     if not known:
         return None
-    split = Counter(each.split for _, each in known).most_common(1)[0][0]
+    split = Counter(analysis.split for _, analysis in known).most_common(1)[0][0]
     known = [pair for pair in known if pair[1].split == split]
     if len(known) < len(runs):
         warnings.append(
             f"the score covers {len(known)} of {len(runs)} runs: the others are not finished, "
             f"or have no predictions on {split} that can be analyzed"
         )
-    predictions = [each.run for _, each in known]
-    if len({(each.type, len(each.gold)) for each in predictions}) > 1:
+    predictions = [analysis.run for _, analysis in known]
+    if len({(analysis.type, len(analysis.gold)) for analysis in predictions}) > 1:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
     wanted, metric = known[0][0].config.get("metric"), predictions[0].type.default
@@ -335,7 +336,7 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     except OSError:
         warnings.append(f"no {path.name}: the course of training is unknown")
         return []
-    found = []
+    rows = []
     for number, line in enumerate(lines, 1):
         try:
             content = parse_json(line.decode("utf-8"), f"{path.name}:{number}")
@@ -345,10 +346,10 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
         if isinstance(content, dict):
             numbers = {name: value for name, value in content.items() if name != "split"}
         if conforms(numbers, dict[str, float]) and "step" in numbers:
-            found.append(content)
+            rows.append(content)
         else:
             warnings.append(f"{path.name} has an incomplete line: {number}")
-    return found
+    return rows
 
 
 def summary_lines(model: ModelRuns) -> list[str]:
