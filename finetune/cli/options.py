@@ -198,8 +198,8 @@ class ReasonOptions:
     group: ClassVar[str] = "output"
 
     explain: Annotated[bool, COMMON] = False
-    """Explain each predicted label of `classify`, `nli`, `tag` or `ner` by word attributions: the
-    loss in the label's score without the word."""
+    """Explain each predicted label of `classify`, `nli`, `tag` or `ner` by word attributions: how
+    much the label's score drops when the word is left out."""
     nearest: Annotated[int | None, Help("N", common=True)] = None
     """Add the N training examples whose vectors are most similar to the vector of the input."""
 

@@ -39,8 +39,8 @@ class Report(ReasonOptions, GoldOptions, Command):
     """
 
     folders: Annotated[tuple[str, ...], argument("RUN …")]
-    """Run folders, or folders of several seeds. An analysis is printed of one run folder or file of
-    predictions."""
+    """Run folders, or folders of several seeds. With --format, one run folder or one file of
+    predictions is analyzed."""
     out: Annotated[str | None, Help("FILE", "output", common=True)] = None
     """Page to write; default: `report.html` in the run folder, or in the current folder for several
     runs."""

@@ -177,8 +177,8 @@ class DataSettings:
     and keeps the last model. Labels are stratified, equal texts stay together, and so do documents
     if there are 20 or more."""
     test_sets: Annotated[tuple[str, ...], Help("NAME=DATA …")] = ()
-    """More test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. If the data
-    have several splits, the test split is scored."""
+    """More test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. If a test
+    set has several splits, its test split is scored."""
     limit: Annotated[int | None, COMMON, POSITIVE, Affects(weights=True, shared=False)] = None
     """Train on the first N training examples."""
 
@@ -241,8 +241,9 @@ class TrainingSettings:
     eval_every: Annotated[int | None, POSITIVE, TRAINING_OF_TASK] = None
     """Steps between evaluations on the validation split; default: one epoch."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Precision of the forward and backward pass; weights stay float32. `auto` is bf16 if the
-    hardware supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
+    """Precision of the forward and backward pass; the optimizer keeps float32 weights. `auto` is
+    bf16 if the hardware supports it, else fp32. `fp16`, with loss scaling, is for GPUs without
+    bf16."""
     gradient_checkpointing: Annotated[bool, Affects(inherited=False)] = False
     """Save memory: recompute activations in the backward pass, which takes a third more time."""
 
@@ -762,9 +763,9 @@ class NerConfig(WordConfig):
     """Choose the probability threshold of predicted spans on the validation split: one threshold
     for all types (`one`), or one for each type (`types`); `none` uses 0.5."""
     decoding: Annotated[Literal["auto", "flat", "nested", "overlapping"], COMMON] = "auto"
-    """Predict spans of which no two share a word (`flat`), no two cross (`nested`), or any may
-    overlap (`overlapping`). The most probable set is chosen. `auto` is nested if training spans
-    overlap, else flat."""
+    """Predict spans that share no word (`flat`), that may lie inside each other (`nested`), or that
+    may overlap in any way (`overlapping`). The most probable set of spans is chosen. `auto` is
+    nested if training spans overlap, else flat."""
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
