@@ -143,7 +143,7 @@ class TaskCommand(RunOptions, TrainingCommand):
             folder = runs_folder(config, task, "seeds", recipe)
             runs = plan_seeds(task, config, self.seeds or 1, folder, recipe_run)
             train_one = partial(train_one, recipe_run=recipe_run, repeatable=True)
-        runs.train(train_one, partial(_announce, runs.kind))
+        runs.train(train_one, partial(announce, runs.kind))
         _print_runs(runs, config, begin)
 
 
@@ -221,12 +221,14 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     show(f"Try it: {trained.predict_command}")
 
 
-def _announce(kind: str, config: TrainConfig, finished: bool) -> None:
+def announce(kind: str, config: TrainConfig, finished: bool, *, error: bool = False) -> None:
+    """Print which of several runs comes next, or that it is finished; ``kind`` is such as seed."""
     from finetune.runtime.launch import is_main_process
 
     if is_main_process():
         name = Path(config.out or "").name.removeprefix(f"{kind}-")
-        show(f"{kind} {name}: {config.out}{' is finished: kept' if finished else ''}")
+        state = " is finished: kept" if finished else ""
+        show(f"{kind} {name}: {config.out}{state}", error=error)
 
 
 def _print_runs(runs: Runs, config: TrainConfig, begin: float) -> None:

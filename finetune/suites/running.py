@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from finetune.cli.output import print_tables, show
-from finetune.cli.train import resumable, train_once
+from finetune.cli.train import announce, resumable, train_once
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
@@ -131,8 +131,7 @@ def plan_tasks(command: LoadedSuite) -> list[PlannedTask]:
 
 def plan_rows(plan: Sequence[PlannedTask], num_seeds: int) -> list[list[object]]:
     """Make the rows of the plan; UserError with all tasks that would fail, and why."""
-    rows: list[list[object]] = []
-    names: dict[str, list[str]] = {}
+    rows, names = list[list[object]](), dict[str, list[str]]()
     for planned in plan:
         try:
             rows.append(planned.row(num_seeds))
@@ -154,14 +153,9 @@ def _check_folder(command: LoadedSuite) -> None:
 
 
 def _train(planned: PlannedTask, num_seeds: int) -> None:
-    def announce(config: TrainConfig, finished: bool) -> None:
-        if is_main_process():
-            kept = ": finished: kept" if finished else ""
-            show(f"{planned.task.name} seed {config.seed}{kept}", error=True)
-
     name, recipe_run = planned.task.recipe.task, planned.recipe_run
     runs = plan_seeds(name, planned.config, num_seeds, planned.folder, recipe_run, planned.start)
     train_one = partial(train_once, name, command_line, recipe_run=recipe_run, repeatable=True)
-    runs.train(train_one, announce)
+    runs.train(train_one, partial(announce, "seed", error=True))
     if is_main_process():
         report_run(planned.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -75,8 +76,8 @@ def test_tasks_start_from_the_run_of_the_same_seed(finished: tuple[Path, Outcome
     for seed in (1, 2):
         saved = json.loads((folder / f"follow/seed-{seed}/config.json").read_text("utf-8"))
         assert saved["init_from"] == str(folder / "pairs" / f"seed-{seed}")
-    starts = [line for line in outcome.err.splitlines() if " seed " in line]
-    assert starts[:3] == ["pairs seed 1", "pairs seed 2", "follow seed 1"]
+    starts = re.findall(r"^seed \d: .*/(\w+/seed-\d)$", outcome.err, re.MULTILINE)
+    assert starts[:3] == ["pairs/seed-1", "pairs/seed-2", "follow/seed-1"]
 
 
 def test_the_same_command_continues_and_other_settings_are_refused(
