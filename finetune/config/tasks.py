@@ -303,11 +303,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return ScheduleDefaults()
 
     @property
-    def few_label_option(self) -> str | None:
-        """The option that trains better on few examples of each label; None if there is none."""
-        return None
-
-    @property
     def adam_numbers(self) -> tuple[float, float]:
         """Adam's β2 and ε."""
         beta2, epsilon = map(float, self.adam.split(","))
@@ -515,10 +510,6 @@ class TextConfig(LabelConfig):
             return ScheduleDefaults()
         steps = 1 if self.tuning == "head" else None  # which changes no weight
         return ScheduleDefaults(1, 20, steps, once=True)
-
-    @property
-    def few_label_option(self) -> str | None:
-        return "--few-shot" if not self.few_shot and self.pair_encoder == "cross" else None
 
     @property
     def custom_head(self) -> bool:

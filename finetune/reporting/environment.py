@@ -19,23 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 import finetune
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
-from finetune.config.tasks import CONFIGS, TrainConfig, settings
+from finetune.config.tasks import CONFIGS, TextConfig, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.reproduction import ScoreVerdict, verdicts
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes
-from finetune.types import Example, quantity
+from finetune.types import quantity
 
 if TYPE_CHECKING:  # reports are read without torch
     from finetune.data import Dataset
     from finetune.tasks.base import Task
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
-FEW_EXAMPLES, ENOUGH_STEPS = 100, 100
-"""Training examples below which few-shot training scores higher, and steps that are too few
-(docs/results.md)."""
+FEW_EXAMPLES = 100
+"""Training examples below which few-shot training scores higher (docs/results.md)."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def write_environment(
         compared,
         positive,
         predict_command(folder, task.name, task.state.pairs, mask),
-        advice(config, data.splits["train"], bool(reasons)),
+        advice(config, len(data.splits["train"]), bool(reasons)),
     )
 
 
@@ -119,29 +118,19 @@ def saved_outcome(run: RunFolder) -> RunOutcome:
     return RunOutcome(baselines, run.environment.get("degenerate") or (), ())
 
 
-def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> str:
+def advice(config: TrainConfig, num_examples: int, degenerate: bool) -> str:
     """Advise after a run that learned nothing or had few examples; empty for other runs."""
-    few = len(train) < FEW_EXAMPLES
+    few = num_examples < FEW_EXAMPLES
     if not degenerate and (config.schedule.once or not few):
         return ""
-    from finetune.training.optimizer import Schedule  # which loads torch
-
-    schedule, ways = Schedule.from_config(config, len(train)), []
-    if few and config.few_label_option:
-        ways.append(f"{config.few_label_option}, which scores higher than this on few examples")
-    if schedule.num_steps < ENOUGH_STEPS:
-        option = "--epochs" if config.steps is None else "--steps"
-        ways.append(f"more steps ({option})")
+    ways = ["more steps (--epochs)", "another --lr (`finetune search` tries several)"]
+    ways.append("`finetune check` of the data")
     if few:
         ways.append("more labeled examples (--sizes shows how the score grows with them)")
-    ways = ways or [
-        "another --lr (`finetune search` tries several)",
-        "`finetune check` of the data",
-    ]
-    steps, examples = schedule.num_steps, quantity(len(train), "training example")
-    return (
-        f"The run made {quantity(steps, 'step')} on {examples}. What can help: {'; '.join(ways)}."
-    )
+    if few and isinstance(config, TextConfig) and not config.custom_head:
+        ways.insert(0, "--few-shot, which scores higher on few examples")
+    examples = quantity(num_examples, "training example")
+    return f"The run had {examples}. What can help: {'; '.join(ways)}."
 
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import pytest
 
 from finetune.config.tasks import ClassifyConfig, TagConfig
 from finetune.reporting.environment import advice, command_line, resume_command
-from finetune.types import Example, TextExample, TokenExample
 
 
 @pytest.mark.parametrize(
@@ -32,18 +31,12 @@ def test_the_command_of_a_launch(
     assert resume_command("runs/x y") == f"{expected} --out 'runs/x y' --resume"
 
 
-def texts(number: int) -> list[Example]:
-    return [TextExample(index, "t", label="ab"[index % 2]) for index in range(number)]
-
-
 def test_runs_on_few_examples_and_failed_runs_say_what_can_help():
-    said = advice(ClassifyConfig(out="runs/x"), texts(45), False)
-    assert "20 steps on 45 training examples" in said and "--few-shot" in said
-    assert "more steps (--epochs)" in said and "--sizes" in said
-    words = [TokenExample(n, ("w",), tags=("O",)) for n in range(20)]
-    said = advice(TagConfig(out="x", steps=60), words, True)
-    assert "--few-shot" not in said and "more steps (--steps)" in said
+    said = advice(ClassifyConfig(out="runs/x"), 45, False)
+    assert "had 45 training examples" in said and "--few-shot" in said and "--sizes" in said
+    assert "--few-shot" not in advice(TagConfig(out="x", steps=60), 20, True)
     config = ClassifyConfig(out="x", epochs=3)
-    assert advice(config, texts(10_000), False) == ""
-    assert "another --lr" in advice(config, texts(10_000), True)
-    assert advice(ClassifyConfig(out="x", few_shot=True), texts(20), False) == ""
+    assert advice(config, 10_000, False) == ""
+    assert "another --lr" in advice(config, 10_000, True)
+    config = ClassifyConfig(out="x", few_shot=True)
+    assert advice(config, 20, False) == "" and "--few-shot" not in advice(config, 20, True)
