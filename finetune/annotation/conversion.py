@@ -5,7 +5,6 @@ What a format cannot hold is refused, or counted with the ids of its rows.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -112,27 +111,27 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     if to == "brat":
         with replace_folder(output) as folder:
             brat.write_documents(rows, folder, omitted)
-    elif to in ("conll", "label-studio", "spacy"):
-        if to == "conll":
-            text = "".join(_conll(rows, omitted))
-        elif to == "spacy":
-            pairs = spacy.write_pairs(rows, omitted)
-            lines = (json.dumps(pair, ensure_ascii=False) for pair in pairs)
-            text = "[\n" + ",\n".join(lines) + "\n]\n"
-        else:
-            tasks = list(label_studio.write_tasks(rows))
-            text = json.dumps(tasks, ensure_ascii=False, default=str, indent=1) + "\n"
+    elif to == "conll":
         with replace_file(output, follow=True) as file:
-            file.write(text)
-    elif to == "doccano":
-        write_records(output, [doccano.write_row(row) for row in rows])
-    elif to == "prodigy":
-        spans = (prodigy.write_spans(row, omitted) for row in rows)
-        write_records(output, list(spans if of_words else prodigy.write_choices(rows)))
+            file.writelines(_conll(rows, omitted))
     else:
-        has_votes = not of_words and any(row.example.votes for row in rows)
-        plain = [_plain_words(row) if of_words else _plain_text(row, has_votes) for row in rows]
-        write_records(output, plain)
+        records: Any
+        if to == "spacy":
+            records = spacy.write_pairs(rows, omitted)
+        elif to == "label-studio":
+            records = label_studio.write_tasks(rows)
+        elif to == "doccano":
+            records = map(doccano.write_row, rows)
+        elif to == "prodigy" and of_words:
+            records = (prodigy.write_spans(row, omitted) for row in rows)
+        elif to == "prodigy":
+            records = prodigy.write_choices(rows)
+        elif of_words:
+            records = map(_plain_words, rows)
+        else:
+            has_votes = any(row.example.votes for row in rows)
+            records = (_plain_text(row, has_votes) for row in rows)
+        write_records(output, records)
     notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
     left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
     return notes, len(rows) - left_out
