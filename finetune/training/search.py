@@ -211,7 +211,9 @@ class Search:
 
         seed = self.config.seed + len(ended)
         # trial 0 has no setting of the space, so that others need a group of their own
-        self.study.sampler = optuna.samplers.TPESampler(n_startup_trials=8, group=True, seed=seed)
+        self.study.sampler = optuna.samplers.TPESampler(
+            n_startup_trials=8, multivariate=True, group=True, seed=seed
+        )
         self.study.optimize(self._score, trials - len(ended), left, callbacks=[after])
 
     def _enqueue_stopped(self) -> None:
@@ -262,7 +264,8 @@ class Search:
         return self.folder / f"trial-{number:03d}"
 
     def _remove_files(self) -> None:
-        folders = [self._folder(trial.number) for trial in self.trials if trial != self.best]
+        best = self.best
+        folders = [self._folder(trial.number) for trial in self.trials if trial != best]
         for folder in filter(Path.is_dir, folders):
             for path in (folder / name for name in entries(folder) if name not in _KEPT):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
