@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -246,15 +247,16 @@ def _words(sentence: Element, gold: Mapping[str, list[str]]) -> dict[str, Any]:
     return {"tokens": tokens, "targets": targets}
 
 
-def _items(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], _: Any) -> Items:
+def _with_items(tables: Tables) -> Tables:
     # As in the scorer of Raganato et al. (2017), any gold sense is correct, and several predicted
     # senses share the credit.
     credit = [
         len({*right} & {*senses}) / len({*senses}) if senses else 0.0
-        for right, senses in zip(gold, predicted, strict=True)
+        for right, senses in zip(tables.gold, tables.predicted, strict=True)
     ]
-    answered = (tuple(senses) or None for senses in predicted)
-    return Items.of(range(len(gold)), gold, answered, credit=np.array(credit))
+    answered = (tuple(senses) or None for senses in tables.predicted)
+    items = Items.of(range(len(tables)), tables.gold, answered, credit=np.array(credit))
+    return replace(tables, items=items)
 
 
 def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
@@ -301,7 +303,7 @@ SENSES = PredictionType(
     default="f1",
     gold=lambda target: target.senses or None,
     value=lambda senses: senses,
-    items=_items,
+    complete=_with_items,
     parse=_parse,
     read_gold=_read_gold,
     gold_of_row=_target_of_row,

@@ -193,7 +193,7 @@ class Tables:
     type: PredictionType
     gold: Sequence[Any]
     predicted: Sequence[Any]
-    items: Items
+    items: Items = field(default_factory=lambda: Items.of((), (), ()))
     examples: Sequence[Any] = ()
     predictions: Sequence[Any] = ()
     names: tuple[str, ...] = ()
@@ -243,7 +243,7 @@ class Tables:
 
     def part(self, start: int, stop: int) -> Tables:
         """Take the values and items of some examples."""
-        if (start, stop) == (0, len(self)):
+        if start == 0 and stop >= len(self):
             return self
         items = self.items.take(slice(*np.searchsorted(self.items.example, [start, stop])))
         names = ("gold", "predicted", "examples", "predictions")
@@ -334,9 +334,9 @@ class PredictionType:
     """From an example to its gold; None without."""
     value: Callable[[Any], Any]
     """From a prediction to what metrics compare with gold."""
-    items: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Items] | None = None
-    """From gold and predicted values, and predictions with scores, to the decisions; None if
-    ``settled`` adds them."""
+    complete: Callable[[Tables], Tables]
+    """Adds to gold and predicted values the decisions, and what the whole lists decide, such as the
+    positive class."""
     parse: Callable[[_Row, str, Any], Any]
     """From a row, its place and its example to the prediction: the inverse of its ``to_dict()``."""
     read_gold: Callable[[str | DataFile, GoldSource], Sequence[Any]]
@@ -347,8 +347,6 @@ class PredictionType:
     """From an example to its content without gold."""
     key: str = ""
     """The key of a row of this type; empty if the values decide it."""
-    settled: Callable[[Tables], Tables] = lambda tables: tables
-    """Adds to tables of values what the whole lists decide, such as the positive class."""
     tables_of_file: Callable[[Sequence[Any], Sequence[Any], tuple[str, str]], Tables] | None = None
     """From all examples and predictions of a file, and the names of the files of both, to tables,
     where whole lists tell labels, schemes or numbers; None is ``tables_of``."""
@@ -356,10 +354,6 @@ class PredictionType:
     """Adds what is decided over all runs, and a note on it for the reader."""
     document: Callable[[Any], str | None] = lambda _: None
     """From an example to the name of its document."""
-    probabilities: Callable[[Sequence[Any]], Sequence[Mapping[str, float] | None]] = (
-        lambda predictions: [None] * len(predictions)
-    )
-    """From predictions to the probability of every label; None where it is not known."""
     uncertainty: Callable[[Any], float | None] = lambda _: None
     """From a prediction to its uncertainty; None without a measure."""
     repeats: Callable[[Any], Collection[Any] | None] = lambda _: None
@@ -394,6 +388,12 @@ class PredictionType:
     pairs_of_labels: bool = False
     """Whether the category of an error is a pair of labels, which says all of it."""
 
+    def probabilities(self, predictions: Sequence[Any]) -> list[Mapping[str, float] | None]:
+        """The probability of every label of each text; None where it is not known."""
+        if self.classes != "label":
+            return [None] * len(predictions)
+        return [prediction.scores for prediction in predictions]
+
     def is_asked(self, example: Any) -> bool:
         """Whether an example has words and gold, and so needs a prediction."""
         return bool(self.asked(example)) and self.gold(example) is not None
@@ -410,9 +410,7 @@ class PredictionType:
         gold: Sequence[Any],
         predicted: Sequence[Any],
         *,
-        predictions: Sequence[Any] = (),
         labels: Iterable[str] = (),
-        items: Items | None = None,
         **facts: Any,
     ) -> Tables:
         """Make the tables of gold and predicted values, one of each for each example."""
@@ -422,11 +420,8 @@ class PredictionType:
                 f"{len(gold)} gold and {quantity(len(predicted), unit)}: every one needs exactly "
                 "one prediction"
             )
-        if items is None:
-            items = self.items(gold, predicted, predictions) if self.items else Items.of((), (), ())
-        sides: dict[str, Any] = {"gold": gold, "predicted": predicted, "items": items}
-        facts |= {"predictions": predictions, "labels": tuple(labels)}
-        tables = self.settled(Tables(type=self, **sides, **facts))
+        tables = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **facts)
+        tables = self.complete(tables)
         if not tables.type.named or tables.names:
             return tables
         return replace(tables, names=sorted_names(tables))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -31,15 +32,12 @@ COUNTS = (0, 1, 10, 100, 1000, 10_000)
 """The first number of occurrences of each subgroup."""
 
 
-def _items(
-    gold: Sequence[Any],
-    predicted: Sequence[Sequence[str]],
-    predictions: Sequence[MaskedPrediction],
-) -> Items:
-    if predictions:
-        gold = [list(prediction.gold or ()) for prediction in predictions]
+def _with_items(tables: Tables) -> Tables:
+    gold: Sequence[Any] = [prediction.gold or () for prediction in tables.predictions]
+    gold = gold or tables.gold
     example = np.repeat(np.arange(len(gold)), np.fromiter(map(len, gold), np.int64))
-    return Items.of(example, chain.from_iterable(gold), chain.from_iterable(predicted))
+    sides = chain.from_iterable(gold), chain.from_iterable(tables.predicted)
+    return replace(tables, items=Items.of(example, *sides))
 
 
 def _subword_losses(tables: Tables) -> np.ndarray:
@@ -122,7 +120,7 @@ SUBWORDS = PredictionType(
     default="mlm_accuracy",
     gold=lambda example: example.label,
     value=lambda prediction: prediction.subwords,
-    items=_items,
+    complete=_with_items,
     parse=_parse,
     read_gold=_read_gold,
     gold_of_row=text_of_row,

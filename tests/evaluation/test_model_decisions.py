@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 from finetune.data import halves
 from finetune.evaluation.custom_metrics import CustomMetric
-from finetune.evaluation.decisions import SET_SCORES, Decisions, SetRule, set_scores, sets
+from finetune.evaluation.decisions import Decisions, SetRule, set_scores, sets
 from finetune.evaluation.decisions.abstaining import (
     Answers,
     area_under_risk,
@@ -46,6 +46,8 @@ from finetune.types import (
 )
 from tests.command import run
 from tests.small_data import write_jsonl
+
+SET_SCORES = ("probability", "cumulative", "randomized")
 
 
 @functools.cache

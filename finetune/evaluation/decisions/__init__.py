@@ -19,8 +19,6 @@ from finetune.types import UserError
 
 Costs = Mapping[str, Mapping[str, float]]
 """The cost of a mistake: gold label, predicted label, cost."""
-SET_SCORES = ("probability", "cumulative", "randomized")
-"""How a prediction set ranks classes."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from finetune.data import DataError
 from finetune.data.questions import QUESTIONS
 from finetune.evaluation.items import (
     Grouping,
-    Items,
     PredictionType,
     Tables,
     Wording,
@@ -53,11 +52,11 @@ def _value(prediction: AnswerPrediction) -> str:
     return "" if prediction.answer is None else prediction.answer.text
 
 
-def _items(gold: Sequence[Sequence[str]], predicted: Sequence[str], predictions: Any) -> Items:
-    items = decided_items(gold, predicted, predictions)
-    sides = list(zip(gold, items.predicted, strict=True))
+def _with_items(tables: Tables) -> Tables:
+    items = decided_items(tables.gold, tables.predicted, tables.predictions)
+    sides = list(zip(tables.gold, items.predicted, strict=True))
     f1 = np.array([word_f1(*pair) for pair in sides])
-    has_answer = np.array([bool(answers) for answers in gold], bool)
+    has_answer = np.array([bool(answers) for answers in tables.gold], bool)
     categories = {
         "answer withheld": items.abstained,
         "no answer predicted": items.predicted == "",
@@ -66,7 +65,8 @@ def _items(gold: Sequence[Sequence[str]], predicted: Sequence[str], predictions:
     }
     category = np.select(list(categories.values()), list(categories), "wrong answer")
     columns = {"f1": f1, "has_answer": has_answer, "category": category}
-    return replace(items, credit=np.array([exact_match(*p) for p in sides]), columns=columns)
+    credit = np.array([exact_match(*pair) for pair in sides])
+    return replace(tables, items=replace(items, credit=credit, columns=columns))
 
 
 def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> np.ndarray:
@@ -204,7 +204,7 @@ ANSWERS = PredictionType(
     default="f1",
     gold=gold_answers,
     value=_value,
-    items=_items,
+    complete=_with_items,
     parse=_parse,
     read_gold=lambda file, source: list(QUESTIONS.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,

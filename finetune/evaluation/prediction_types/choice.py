@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from finetune.data import DataError
 from finetune.data.choices import CHOICES
 from finetune.evaluation.items import (
     Grouping,
-    Items,
     PredictionType,
     Tables,
     Wording,
@@ -56,9 +55,10 @@ def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
     return [(text, score, marks.get(number, "")) for number, (text, score) in pairs]
 
 
-def _items(gold: Sequence[int], predicted: Sequence[int], predictions: Sequence[Any]) -> Items:
-    items = decided_items(gold, predicted, predictions)
-    return replace(items, columns={"category": np.full(len(items), "wrong choice", object)})
+def _with_items(tables: Tables) -> Tables:
+    items = decided_items(tables.gold, tables.predicted, tables.predictions)
+    category = np.full(len(items), "wrong choice", object)
+    return replace(tables, items=replace(items, columns={"category": category}))
 
 
 def _value(prediction: ChoicePrediction) -> int:
@@ -123,7 +123,7 @@ CHOICE = PredictionType(
     default="accuracy",
     gold=lambda example: example.label,
     value=_value,
-    items=_items,
+    complete=_with_items,
     parse=_parse,
     read_gold=lambda file, source: list(CHOICES.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,

@@ -58,6 +58,7 @@ from finetune.evaluation.prediction_types.texts import (
     by_length,
     decided_items,
     text_of_row,
+    with_decided_items,
 )
 from finetune.types import TextExample, TextPrediction, UserError, quantity
 
@@ -217,7 +218,6 @@ _SHARED: dict[str, Any] = {
     "together": _together,
     "read_gold": _read_gold,
     "gold_of_row": _text_of_row,
-    "probabilities": lambda predictions: [prediction.scores for prediction in predictions],
     "repeats": lambda label: [label],
     "ranked": best_labels,
     "without_gold": "no row has a label.",
@@ -240,6 +240,8 @@ def _cost_counts(tables: Tables) -> np.ndarray:
 
 
 def _with_positive(tables: Tables) -> Tables:
+    if not len(tables.items):
+        tables = with_decided_items(tables)
     names = sorted_names(tables)
     labels, positive = tables.labels or names, tables.positive
     if positive is None and len(labels) == 2:
@@ -270,8 +272,7 @@ LABEL = PredictionType(
         **hierarchy.METRICS,
     },
     default="accuracy",
-    items=decided_items,
-    settled=_with_positive,
+    complete=_with_positive,
     uncertainty=_margin_uncertainty,
     groupings=lambda tables, _: (
         {"text length": by_length(tables, "texts")}
@@ -322,18 +323,14 @@ def _hamming_loss(sums: np.ndarray) -> np.ndarray:
     return ratio(sums[..., 0], sums[..., 1] * (sums[..., 2:] > 0).sum(axis=-1))
 
 
-def _label_items(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    predictions: Sequence[TextPrediction],
-) -> Items:
-    scores = [prediction.scores or {} for prediction in predictions]
-    items = set_items(gold, predicted, scores)
-    if predictions and all(prediction.scores is not None for prediction in predictions):
+def _with_label_items(tables: Tables) -> Tables:
+    scores = [prediction.scores or {} for prediction in tables.predictions]
+    items = set_items(tables.gold, tables.predicted, scores)
+    if scores and all(prediction.scores is not None for prediction in tables.predictions):
         missed = np.array([label is None for label in items.predicted], bool)
         sides = zip(items.example[missed], items.gold[missed], strict=True)
         items.score[missed] = [1 - scores[index].get(label, math.nan) for index, label in sides]
-    return items
+    return replace(tables, items=items)
 
 
 def _every_label(tables: Tables) -> Items:
@@ -363,7 +360,7 @@ LABELS = PredictionType(
         **hierarchy.METRICS,
     },
     default="micro_f1",
-    items=_label_items,
+    complete=_with_label_items,
     uncertainty=_mean_uncertainty,
     tables={"calibration": _every_label},
     groupings=lambda tables, _: hierarchy.by_level(tables),
@@ -443,6 +440,6 @@ NUMBER = PredictionType(
         "spearman_all": Metric(rank_moments, correlation, reported=False),
     },
     default="pearson",
-    settled=_as_numbers,
+    complete=_as_numbers,
     **_SHARED,
 )

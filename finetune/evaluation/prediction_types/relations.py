@@ -43,14 +43,11 @@ from finetune.evaluation.prediction_types.spans import OF_WORDS, check_words
 from finetune.types import Relation, RelationPrediction, TokenExample
 
 
-def _items(
-    gold: Sequence[Sequence[Relation]],
-    predicted: Sequence[Sequence[Relation]],
-    predictions: Sequence[RelationPrediction],
-) -> Items:
-    known = [dict(zip(p.relations, p.scores, strict=True)) for p in predictions]
-    items = set_items(gold, predicted, known)
-    return replace(items, columns={"category": _categories(items, gold, predicted)})
+def _with_items(tables: Tables) -> Tables:
+    known = [dict(zip(p.relations, p.scores, strict=True)) for p in tables.predictions]
+    items = set_items(tables.gold, tables.predicted, known)
+    columns = {"category": _categories(items, tables.gold, tables.predicted)}
+    return replace(tables, items=replace(items, columns=columns))
 
 
 def _untyped(tables: Tables) -> Items:
@@ -133,7 +130,7 @@ RELATIONS = PredictionType(
     default="relation_f1_strict",
     gold=lambda example: example.relations,
     value=lambda prediction: prediction.relations,
-    items=_items,
+    complete=_with_items,
     parse=_parse,
     read_gold=lambda file, source: read_gold(file, relations=True, **source.reading),
     repeats=lambda relations: None if relations else (),

@@ -338,22 +338,18 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 # --- The type -------------------------------------------------------------------------------------
 
 
-def _items(
-    gold: Sequence[Sequence[Span]],
-    predicted: Sequence[Sequence[Span]],
-    predictions: Sequence[SpanPrediction],
-) -> Items:
-    known = [dict(zip(p.spans, p.scores, strict=True)) for p in predictions]
-    items = matched_items(map(set, gold), map(set, predicted), known)
+def _with_items(tables: Tables) -> Tables:
+    known = [dict(zip(p.spans, p.scores, strict=True)) for p in tables.predictions]
+    items = matched_items(map(set, tables.gold), map(set, tables.predicted), known)
     columns = dict(items.columns)
     for name, side, sets in (
-        ("gold_depth", items.gold, gold),
-        ("predicted_depth", items.predicted, predicted),
+        ("gold_depth", items.gold, tables.gold),
+        ("predicted_depth", items.predicted, tables.predicted),
     ):
         by_example = list(map(depths, sets))
         pairs = zip(items.example.tolist(), side, strict=True)
         columns[name] = np.array([-1 if s is None else by_example[i][s] for i, s in pairs], int)
-    return replace(items, columns=columns)
+    return replace(tables, items=replace(items, columns=columns))
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
@@ -441,7 +437,7 @@ SPANS = PredictionType(
     default="span_f1_strict",
     gold=lambda example: example.spans,
     value=lambda prediction: prediction.spans,
-    items=_items,
+    complete=_with_items,
     parse=_parse,
     read_gold=lambda file, source: read_gold(file, **source.reading),
     uncertainty=_uncertainty,

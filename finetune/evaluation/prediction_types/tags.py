@@ -214,7 +214,7 @@ def _uncertainty(prediction: TokenPrediction) -> float | None:
 _SHARED: dict[str, Any] = {
     "gold": lambda example: example.tags,
     "value": lambda prediction: prediction.tags,
-    "settled": _as_scheme_says,
+    "complete": _as_scheme_says,
     "parse": _parse,
     "read_gold": lambda file, source: list(read_token_file(file, **source.reading)),
     "tables_of_file": _tables_of_file,

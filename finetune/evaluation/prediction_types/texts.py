@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -45,6 +46,12 @@ def decided_items(
         (prediction.score for prediction in predictions),
         abstained=[other is not None for other in left_out],
     )
+
+
+def with_decided_items(tables: Tables) -> Tables:
+    """Add the ``decided_items`` to gold and predicted values."""
+    items = decided_items(tables.gold, tables.predicted, tables.predictions)
+    return replace(tables, items=items)
 
 
 def by_length(tables: Tables, unit: str) -> Grouping:
