@@ -63,20 +63,24 @@ def read_similarity(
 ) -> SimilarityData:
     """Read one split of a data set of pairs.
 
-    ``spec`` is a file, a folder, ``test=FILE`` or a hub data set, as for training. The split is by
-    default the only one, else test. ``columns`` are the columns by role if they have no
-    usual names. Raise DataError with file and line if the data cannot be read.
+    Args:
+        spec: A file, a folder, ``test=FILE`` or a hub data set, as for training.
+        split: The split; by default the only one, else test.
+        columns: The columns by role, if they do not have the usual names.
+        encoding: The encoding of text files.
+
+    Raises:
+        DataError: The data cannot be read; the message names file and line.
     """
     columns = check_columns(columns, _ROLES)
     options = ReadOptions(columns, texts.HEADER_NAMES)
     source = resolve(spec)
     wanted = [split] if split else None
     opened = open_splits(source, wanted, lambda file: open_text_table(file, options), encoding)
-    names = list(opened.splits)
-    if len(names) > 1 and "test" not in names:
-        raise DataError(f"--data {spec}: choose one split of {', '.join(names)} with --split.")
-    chosen = names[0] if len(names) == 1 else "test"
-    table = opened.splits[chosen]
+    chosen = next(iter(opened.splits)) if len(opened.splits) == 1 else "test"
+    if (table := opened.splits.get(chosen)) is None:
+        names = ", ".join(opened.splits)
+        raise DataError(f"--data {spec}: choose one split of {names} with --split.")
     records = table.peek(None)
     if not records:
         raise DataError(f"{table.name}: there is no pair in it.")

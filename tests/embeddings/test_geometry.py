@@ -21,8 +21,8 @@ from tests.tiny import LAYERS
 RANDOM = np.random.default_rng(3)
 TEXTS = [["the", "bank", "of", "the", "river"], ["the", "bank"], [], ["a", "river"]]
 VECTORS = [RANDOM.normal(size=(len(words), 2, 6)) for words in TEXTS]
-for each in VECTORS:
-    each[..., 2] += 4
+for of_text in VECTORS:
+    of_text[..., 2] += 4
 
 
 @pytest.mark.parametrize("place", [0, 1])

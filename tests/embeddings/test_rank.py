@@ -28,11 +28,11 @@ def test_scores_are_those_of_predictions(kind: str):
     query = "the big red dog " * (12 if kind != "cross" else 1)  # over the limit with a candidate
     ranker = Ranker(folder, CANDIDATES)
     predicted: Any = finetune.load(folder).predict([(query, text) for text in CANDIDATES])
-    expected = [each.scores["entailment"] if each.scores else each.label for each in predicted]
+    expected = [pair.scores["entailment"] if pair.scores else pair.label for pair in predicted]
     torch.testing.assert_close(ranker.scores(query), torch.tensor(expected), rtol=0, atol=1e-5)
     best = ranker.rank(query, 3)
-    assert [each.score for each in best] == pytest.approx(sorted(expected)[:1:-1], abs=1e-5)
-    assert [CANDIDATES[each.index] for each in best] == [each.text for each in best]
+    assert [text.score for text in best] == pytest.approx(sorted(expected)[:1:-1], abs=1e-5)
+    assert all(CANDIDATES[text.index] == text.text for text in best)
     assert Ranker(folder, []).rank(query) == []
 
 

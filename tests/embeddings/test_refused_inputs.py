@@ -79,7 +79,6 @@ REFUSED = {
     "vocabulary": {
         "a.txt --out new --size 0": "--size must be from 1 to 10,000,000, not 0",
         f"a.txt --out new --size {10**30}": "--size must be from 1 to 10,000,000",
-        "a.txt --out new --size 5": "--size 5 has no room for the special tokens",
         "a.txt --out new --alpha 2": "--alpha must be from 0 to 1",
         "a.txt --out MODEL": "exists: name another folder",
         "a.txt --out new --vectors a.vec a.vec": "--vectors need --for MODEL and --init simil",

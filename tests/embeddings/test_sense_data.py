@@ -50,11 +50,11 @@ def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
     data = read_senses(f"train={tmp_path / 'x.jsonl'},test={tmp_path / 'z.jsonl.gz'}")
     for split in ("train", "test"):
         (same,) = data.splits[split]
-        found, expected = (
-            [(*(getattr(t, n) for n in names), t.key, t.document) for t in each.targets]
-            for each in (same, example)
+        from_rows, expected = (
+            [(*(getattr(t, n) for n in names), t.key, t.document) for t in sentence.targets]
+            for sentence in (same, example)
         )
-        assert found == expected, "the ids name the document"
+        assert from_rows == expected, "the ids name the document"
 
 
 TARGET = {"start": 0, "end": 1, "lemma": "b", "pos": "n"}

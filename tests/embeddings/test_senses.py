@@ -52,8 +52,8 @@ def test_scores_are_those_of_the_framework() -> None:
     draw = lambda: {f"s{i}" for i in rng.integers(0, 4, size=rng.integers(1, 4))}  # noqa: E731
     gold = {f"t{i}": draw() for i in range(60)}
     system = {id: draw() for id in gold if rng.random() < 0.8}
-    found = scores_of("senses", list(gold.values()), [system.get(id, set()) for id in gold])
-    assert found == pytest.approx(framework_score(gold, system), abs=1e-12)
+    scores = scores_of("senses", list(gold.values()), [system.get(id, set()) for id in gold])
+    assert scores == pytest.approx(framework_score(gold, system), abs=1e-12)
 
 
 def test_files_of_predictions(tmp_path: Path) -> None:
@@ -151,11 +151,11 @@ def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None
     words = ("a", "\u200b", "bank")
     places = ((1, 2), (1, 3), (2, 3))
     targets = tuple(SenseTarget(*place, "bank", "NOUN") for place in places)
-    none, part, whole = WordSenses.fit(settings, splits["train"]).predict(
+    without, partly, complete = WordSenses.fit(settings, splits["train"]).predict(
         [TokenExample(0, words, targets=targets)]
     )
-    assert none.sense == "bank%1:14:00::" and not none.scores
-    assert part.scores == pytest.approx(whole.scores), "the words that have subwords"
+    assert without.sense == "bank%1:14:00::" and not without.scores
+    assert partly.scores == pytest.approx(complete.scores), "the words that have subwords"
 
 
 def test_the_prior_is_chosen_on_validation(splits: dict[str, list[TokenExample]]) -> None:

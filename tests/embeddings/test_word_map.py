@@ -73,9 +73,9 @@ def test_scores_equal_scikit_learn():
     scores = layer_scores(vectors, points, ["die"] * 36, labels)
     right = 0
     for number in range(36):
-        rest = [row for row in range(36) if row != number]
+        neighbors = [row for row in range(36) if row != number]
         nearest = KNeighborsClassifier(1, metric="cosine", algorithm="brute")
-        nearest.fit(vectors[rest], [labels[row] for row in rest])
+        nearest.fit(vectors[neighbors], [labels[row] for row in neighbors])
         right += nearest.predict(vectors[[number]])[0] == labels[number]
     assert scores["purity"] == pytest.approx(right / 36)
     assert scores["trustworthiness"] is not None and scores["trustworthiness"] < 0.7
@@ -105,9 +105,11 @@ def test_command(tmp_path: Path):
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
     assert "always the main label of the word: 1-NN purity 0." in outcome.out
     content = json.loads((tmp_path / "a.json").read_text("utf-8"))
-    assert content["layers"] == list(range(LAYERS + 1)) and len(content["occurrences"]) == 24
-    assert {each["word"] for each in content["occurrences"][:12]} == {"die"}
-    assert np.shape([each["points"] for each in content["occurrences"]]) == (24, LAYERS + 1, 2)
+    occurrences = content["occurrences"]
+    assert content["layers"] == list(range(LAYERS + 1))
+    assert {occurrence["word"] for occurrence in occurrences[:12]} == {"die"}
+    points = np.array([occurrence["points"] for occurrence in occurrences])
+    assert points.shape == (24, LAYERS + 1, 2)
 
 
 def test_words_without_labels(tmp_path: Path):

@@ -23,16 +23,16 @@ def test_threshold_is_the_best_one() -> None:
         cosines = rng.integers(-4, 5, size=size) / 4  # with ties
         labels = np.where(rng.random(size) < 0.5 + cosines / 4, "same", "different")
         labels[:2] = "same", "different"
-        found = best_threshold(cosines, list(labels))
+        threshold = best_threshold(cosines, list(labels))
 
-        values = [found.value, *cosines, *(cosines + 0.1)]
+        values = [threshold.value, *cosines, *(cosines + 0.1)]
         accuracies = [
-            (np.where(cosines >= value, found.above, found.below) == labels).mean()
+            (np.where(cosines >= value, threshold.above, threshold.below) == labels).mean()
             for value in values
         ]
         assert accuracies[0] == max(accuracies)
-    found = best_threshold(np.array([0.1, 0.2, 0.8]), ["F", "F", "T"])
-    assert (found.value, found.above, found.below) == (0.5, "T", "F")
+    threshold = best_threshold(np.array([0.1, 0.2, 0.8]), ["F", "F", "T"])
+    assert (threshold.value, threshold.above, threshold.below) == (0.5, "T", "F")
     with pytest.raises(UserError, match="separates two labels, and the training pairs have 1"):
         best_threshold(np.array([0.1]), ["T"])
 

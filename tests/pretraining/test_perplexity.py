@@ -29,7 +29,7 @@ def reference(folder: Path, text: str, method: str) -> list[float]:
     encoding = plain(text, return_tensors="pt")
     ids, words = encoding["input_ids"][0], encoding.word_ids()
     positions = [index for index, word in enumerate(words) if word is not None]
-    found = []
+    log_probabilities = []
     for position in positions:
         masked = [position]
         if method == "word":
@@ -38,8 +38,8 @@ def reference(folder: Path, text: str, method: str) -> list[float]:
         row[masked] = plain.mask_token_id
         with torch.no_grad():
             logits = model(**{**encoding, "input_ids": row[None]}).logits[0, position]
-        found.append(float(logits.log_softmax(-1)[ids[position]]))
-    return found
+        log_probabilities.append(float(logits.log_softmax(-1)[ids[position]]))
+    return log_probabilities
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,7 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
         ({"overlap": 3}, "does not apply to running text"),
         ({"boundary": True}, "add --mask spans"),
         ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
+        ({"nsp": True, "family": "roberta"}, "or leave --nsp out"),
         ({"nsp": True, "limit": 1}, "train split has a single document"),
         ({"nsp": True, "max_length": 40}, "every sequence of train is a single line"),
     ],
@@ -258,8 +259,3 @@ def test_further_objectives(tmp_path: Path) -> None:
             logits = plain.eval()(**inputs).seq_relationship_logits
         assert row["follows_score"] == pytest.approx(float(logits.softmax(-1)[0, 0]), abs=1e-5)
         assert row["follows"] == (sequence.target["next"][0] == 0)
-
-
-def test_a_family_without_next_sentence_prediction() -> None:
-    with pytest.raises(UserError, match="or leave --nsp out"):
-        lab.load(config_of("roberta", nsp=True))
