@@ -81,8 +81,8 @@ class _TextOutput:
         # a value of each sequence from the logits that count
         return list(self.decoder.windows(logits))
 
-    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
-        return self.decoder.finish(example, outputs)
+    def postprocess(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
+        return self.decoder.postprocess(example, outputs)
 
 
 class _PartsOutput(_TextOutput):
@@ -118,8 +118,10 @@ class _AnswerOutput(_PartsOutput):
             first += len(sequence.input_ids)
         return list(self.decoder.windows(logits, positions))
 
-    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
-        return self.decoder.finish(example, outputs, tokens_of(self.tokenizer, example.pair or ""))
+    def postprocess(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
+        return self.decoder.postprocess(
+            example, outputs, tokens_of(self.tokenizer, example.pair or "")
+        )
 
 
 class _TagOutput(_PartsOutput):
@@ -294,7 +296,7 @@ class OnnxModel:
         for outputs in outputs_of_examples:
             outputs.sort(key=attrgetter("window"))
         pairs = zip(examples, outputs_of_examples, strict=True)
-        return [self.output.finish(example, outputs) for example, outputs in pairs]
+        return [self.output.postprocess(example, outputs) for example, outputs in pairs]
 
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
         """Tokenize each example: one sequence, or several windows."""

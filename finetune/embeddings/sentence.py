@@ -255,7 +255,9 @@ class SentenceTask(Task):
             for example, number, vector in zip(batch.example, batch.window, vectors, strict=True)
         ]
 
-    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> SentencePrediction:
+    def postprocess(
+        self, example: TextExample, outputs: Sequence[WindowOutput]
+    ) -> SentencePrediction:
         """Make the prediction: the vectors, and for a pair its label or its cosine."""
         vectors = np.stack([output.values[0] for output in outputs[:2]])
         if example.pair is None:

@@ -86,7 +86,7 @@ def predict(
     precision = precision or precision_on(task, device)
     predicted: list[Prediction] = []
     for id in [id for id, (_, number, _) in waiting.items() if not number]:  # without sequences
-        predicted.append(task.finish(waiting.pop(id)[0], []))
+        predicted.append(task.postprocess(waiting.pop(id)[0], []))
     computed = _window_outputs(task, head, encoded.sequences, device, precision, reporter, title)
     with contextlib.closing(computed):
         for output in computed:
@@ -94,7 +94,7 @@ def predict(
             found.append(output)
             if len(found) == num_windows:
                 found.sort(key=attrgetter("window"))
-                prediction = task.finish(example, found)
+                prediction = task.postprocess(example, found)
                 if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
                     prediction = replace(prediction, log_probabilities=None)
                 predicted.append(prediction)

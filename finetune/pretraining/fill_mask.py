@@ -166,7 +166,9 @@ class MaskFilling(MaskedTask):
         values = torch.stack([best.indices.double(), best.values], 1)
         return outputs_of(values, batch)
 
-    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> MaskedPrediction:
+    def postprocess(
+        self, example: TextExample, outputs: Sequence[WindowOutput]
+    ) -> MaskedPrediction:
         """Name the subwords of all windows in order."""
         values, decode = joined_values(outputs), self.tokenizer.tokenizer.decode
         subwords = tuple(tuple(decode([int(id)]).strip() for id in ids) for ids, _ in values)

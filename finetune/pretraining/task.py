@@ -174,7 +174,9 @@ class PretrainingTask(MaskedTask):
             columns += [value.repeat_interleave(targets["number"]) for value in of_pairs]
         return outputs_of(torch.stack([column.double().cpu() for column in columns], 1), batch)
 
-    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> MaskedPrediction:
+    def postprocess(
+        self, example: TextExample, outputs: Sequence[WindowOutput]
+    ) -> MaskedPrediction:
         """Name the subwords of all targets in order."""
         values, names = joined_values(outputs), self.tokenizer.tokenizer.convert_ids_to_tokens
         best, token, replacement = values[:, 1:4].T.astype(np.int64)

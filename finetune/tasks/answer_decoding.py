@@ -71,7 +71,7 @@ class AnswerDecoder(Decoder):
         """
         return [logits[[first, *range(begin, end)]] for first, begin, end in rows]
 
-    def finish(
+    def postprocess(
         self, example: TextExample, outputs: Sequence[WindowOutput], tokens: ContextTokens
     ) -> AnswerPrediction:
         """Choose the best answers of all windows of a context."""

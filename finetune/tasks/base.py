@@ -117,13 +117,13 @@ class Task(ABC):
         """
         return None
 
-    def finish(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
+    def postprocess(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
         """Make the prediction for an example from the outputs of its windows in order.
 
         The state makes it if it is a decoder.
         """
         decoder: Any = self.state
-        return decoder.finish(example, outputs)
+        return decoder.postprocess(example, outputs)
 
     # What the required members give.
 

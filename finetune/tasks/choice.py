@@ -180,7 +180,9 @@ class ChoiceTask(Task):
         """Decode the score of each sequence."""
         return batch.window_outputs(logits[:, 0].cpu().numpy().astype(np.float64))
 
-    def finish(self, example: ChoiceQuestion, outputs: Sequence[WindowOutput]) -> ChoicePrediction:
+    def postprocess(
+        self, example: ChoiceQuestion, outputs: Sequence[WindowOutput]
+    ) -> ChoicePrediction:
         probabilities = np.exp(log_softmax(np.array([output.values for output in outputs])))
         return self._decided(example, probabilities)
 

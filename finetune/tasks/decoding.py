@@ -3,7 +3,7 @@
 Numpy alone, as exported models decode with this file and its neighbors too (``tag_decoding``,
 ``span_decoding``, ``answer_decoding``). The state of a task is a decoder, and an export holds the
 attributes of the state that decoding reads. ``windows`` makes one value of each sequence of a
-batch, and ``finish`` makes the prediction of an example from the values of its sequences.
+batch, and ``postprocess`` makes the prediction of an example from the values of its sequences.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TextDecoder(Decoder):
             logits = sigmoid(logits)
         return list(logits)
 
-    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> TextPrediction:
+    def postprocess(self, example: TextExample, outputs: Sequence[WindowOutput]) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
         values = np.mean([output.values for output in outputs], axis=0)
         if self.problem == "regression":

@@ -168,5 +168,5 @@ class _VectorTask(FewShotTask):
     def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
         return batch.window_outputs(logits.vectors.cpu().numpy())
 
-    def finish(self, example: TextExample, outputs: Sequence[WindowOutput]) -> Any:
+    def postprocess(self, example: TextExample, outputs: Sequence[WindowOutput]) -> Any:
         return SentencePrediction(example.id, outputs[0].values[None])

@@ -209,9 +209,9 @@ class QuestionAnsweringTask(Task):
         ]
         return batch.window_outputs(self.state.windows(logits.cpu().numpy(), rows))
 
-    def finish(self, example: Question, outputs: Sequence[WindowOutput]) -> AnswerPrediction:
+    def postprocess(self, example: Question, outputs: Sequence[WindowOutput]) -> AnswerPrediction:
         tokens = tokens_of(self.tokenizer, example.pair or "")
-        return self.state.finish(example, outputs, tokens)
+        return self.state.postprocess(example, outputs, tokens)
 
     def fit(self, gold: Sequence[Question], predicted: Sequence[AnswerPrediction]) -> Fitted:
         pairs = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.answers is not None]

@@ -257,7 +257,9 @@ class RelationTask(WordTask):
         rows = np.exp(log_softmax(logits.cpu().numpy().astype(np.float64)))
         return batch.window_outputs(rows)
 
-    def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> RelationPrediction:
+    def postprocess(
+        self, example: TokenExample, outputs: Sequence[WindowOutput]
+    ) -> RelationPrediction:
         """Predict the most probable label of each pair, in one or both directions."""
         state, pairs = self.state, self._pairs(example)
         scores: dict[Relation, float] = {}

@@ -91,7 +91,7 @@ class SpanDecoder(Decoder):
             )
         ]
 
-    def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> SpanPrediction:
+    def postprocess(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
         check_complete(example, max(p.first_word + p.values.num_words for p in outputs))
         prediction = SpanPrediction(

@@ -78,7 +78,7 @@ class TagDecoder(Decoder):
         split = (np.split(part, cuts) for part in parts)
         return [Chain(scores, transitions, *best) for scores, *best in zip(*split, strict=True)]
 
-    def finish(
+    def postprocess(
         self,
         example: TokenExample,
         outputs: Sequence[WindowOutput],

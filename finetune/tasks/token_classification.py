@@ -222,8 +222,10 @@ class TokenClassificationTask(WordTask):
         rows = self.state.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
         return batch.window_outputs(rows)
 
-    def finish(self, example: TokenExample, outputs: Sequence[WindowOutput]) -> TokenPrediction:
-        return self.state.finish(example, outputs, log_probabilities=True)
+    def postprocess(
+        self, example: TokenExample, outputs: Sequence[WindowOutput]
+    ) -> TokenPrediction:
+        return self.state.postprocess(example, outputs, log_probabilities=True)
 
     def fit(self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]) -> Fitted:
         temperature, note = fit_on_words(

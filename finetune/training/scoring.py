@@ -274,7 +274,7 @@ class Scorer:
             of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
             self.reporter.log(f"kept: the model of step {self.progress.best_step}{of}")
 
-    def finish(self) -> FitResult:
+    def score_best(self) -> FitResult:
         """Load the best model from its folder, calibrate it, and score it on each split."""
         self.folder.wait()
         accelerator = self.folder.accelerator

@@ -244,7 +244,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
         # the scores of the best models
         for scorer in scorers.values():
             scorer.report_kept()
-        return {name: scorer.finish() for name, scorer in scorers.items()}
+        return {name: scorer.score_best() for name, scorer in scorers.items()}
 
 
 def _require_no_checkpoint(scorers: Mapping[str, Scorer], schedule: Schedule, last: Path) -> None:

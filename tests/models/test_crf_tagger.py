@@ -190,7 +190,7 @@ def decoded(
     values = decoder.windows(emissions, batch.num_words, lengths, (start, end, pairs))
     outputs = batch.window_outputs(values)[rows]
     example = TokenExample(0, ("a",) * sum(batch.num_words[rows]))
-    found = decoder.finish(example, outputs)
+    found = decoder.postprocess(example, outputs)
     return [decoder.labels.id(tag) for tag in found.tags], found.scores
 
 

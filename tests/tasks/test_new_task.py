@@ -53,7 +53,7 @@ class RankTask(Task):
     def decode(self, logits, batch):
         return batch.window_outputs((logits > 0).sum(1).tolist())
 
-    def finish(self, example, outputs):
+    def postprocess(self, example, outputs):
         return TextPrediction(example.id, str(outputs[0].values))
 
 

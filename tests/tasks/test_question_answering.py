@@ -110,7 +110,7 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
     values = [np.vstack([[none / 2, none / 2], own]) for own in scores]
     outputs = [WindowOutput(0, begin, own) for begin, own in zip(windows, values, strict=True)]
     decoder = answer_decoder(max_answer=most, n_best=3, unanswerable=True)
-    predicted = decoder.finish(Question(0, "q", text), outputs, tokens)
+    predicted = decoder.postprocess(Question(0, "q", text), outputs, tokens)
     total = np.exp(none) + sum(np.exp(list(expected.values())))
     assert predicted.no_answer_score == pytest.approx(np.exp(none) / total)
     assert [(each.start, each.end) for each in predicted.best] == [

@@ -173,8 +173,8 @@ def test_two_spans_are_related_in_the_more_probable_direction(tmp_path: Path):
     }
 
     outputs = [WindowOutput(0, n, np.array(values.get(n, (0.9, 0.05, 0.05)))) for n in range(6)]
-    assert one.finish(example, outputs).relations == (Relation(CITY, PERSON, "lives_in"),)
-    assert len(both.finish(example, outputs).relations) == 2
+    assert one.postprocess(example, outputs).relations == (Relation(CITY, PERSON, "lives_in"),)
+    assert len(both.postprocess(example, outputs).relations) == 2
 
 
 def test_sentences_without_pairs_have_a_prediction(tmp_path: Path):

@@ -83,7 +83,7 @@ def answers(task: Any, examples: list[TokenExample]) -> list[Any]:
     flat = [e for windows in encoded for e in windows]
     batch = pack(flat, task.collate(flat))
     outputs = task.decode(gold_logits(task, batch.targets["span"]), batch)
-    return [task.finish(e, [p for p in outputs if p.example == e.id]) for e in examples]
+    return [task.postprocess(e, [p for p in outputs if p.example == e.id]) for e in examples]
 
 
 def out_of_reach(task: Any, examples: list[TokenExample]) -> int:

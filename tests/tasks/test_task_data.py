@@ -77,7 +77,10 @@ def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path:
     task, dataset = runs.task("single", data=data, positive="legit")
     assert task.state.positive == "legit" and "f1 is" not in " ".join(dataset.notes)
     output = WindowOutput(0, 0, np.array([0.2, 0.8]))
-    assert task.finish(dataset.splits["train"][0], [output]).to_dict()["positive_label"] == "legit"
+    assert (
+        task.postprocess(dataset.splits["train"][0], [output]).to_dict()["positive_label"]
+        == "legit"
+    )
     with pytest.raises(UserError, match="--positive fruad: the labels are 'fraud' and 'legit'"):
         runs.task("single", data=data, positive="fruad")
 

@@ -131,7 +131,7 @@ def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
     with torch.no_grad():
         outputs = run.task.decode(run.head(batch), batch)
     with pytest.raises(RuntimeError, match="6 predictions for 5 words"):
-        run.task.finish(replace(example, words=example.words[:5]), outputs)
+        run.task.postprocess(replace(example, words=example.words[:5]), outputs)
 
 
 @pytest.mark.parametrize("name", ["bio", "windows"])

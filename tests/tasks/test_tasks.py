@@ -103,7 +103,7 @@ def test_answering_gold_scores_one(runs: Runs, name: str) -> None:
     flat = [e for windows in task.encode(examples) for e in windows]
     batch = pack(flat, task.collate(flat))
     outputs = task.decode(gold_logits(task, batch), batch)
-    predicted = [task.finish(e, [p for p in outputs if p.example == e.id]) for e in examples]
+    predicted = [task.postprocess(e, [p for p in outputs if p.example == e.id]) for e in examples]
     scores = task.score(examples, predicted)
     best = {"mse": 0.0, "hamming_loss": 0.0}
     best |= dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), 2.0)
@@ -146,7 +146,7 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
     assert list(head.labels) == list(run.task.state.labels)
 
 
-REQUIRED = {"state_class", "gold", "derive", "_sequences", "model", "loss", "decode", "finish"}
+REQUIRED = {"state_class", "gold", "derive", "_sequences", "model", "loss", "decode", "postprocess"}
 REQUIRED |= {"_window_targets"}  # unless ``_sequences`` makes the targets
 COMMON = {"record", "tokenizer", "warm_start", "description", "name", "collate", "score"}
 

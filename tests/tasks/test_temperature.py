@@ -131,8 +131,8 @@ def test_windows_are_averaged_before_the_temperature(place: Path, tmp_path: Path
     example = TextExample(0, "x")
     windows = [[0.98, 0.01, 0.01], [0.2, 0.79, 0.01], [0.2, 0.79, 0.01]]
     outputs = [WindowOutput(0, index, np.array(values)) for index, values in enumerate(windows)]
-    before = task.finish(example, outputs)
-    after = at(task, 0.3).finish(example, outputs)
+    before = task.postprocess(example, outputs)
+    after = at(task, 0.3).postprocess(example, outputs)
     assert before.label == after.label and after.score > before.score
     powers = np.mean(windows, axis=0) ** (1 / 0.3)
     assert list(after.scores.values()) == pytest.approx(list(powers / powers.sum()))

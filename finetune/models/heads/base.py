@@ -231,7 +231,7 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
             config, model = cls._starting(str(name), labels, settings, **options)
             require_library_model(str(name), model)
             head = cls(config, batching, model)
-            head._begin()
+            head.init_new_weights()
             return head
         load = functools.partial(super().from_pretrained, *inputs)
         model, report = load_whole(load, name, revision, batching=batching, **options)
@@ -256,7 +256,7 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
         config.encoder.architectures = None
         return config, load_weights(AutoModel, name, inner, **options)
 
-    def _begin(self) -> None:
+    def init_new_weights(self) -> None:
         """Change new weights, of a model to train, from what transformers draws."""
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]

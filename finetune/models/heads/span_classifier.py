@@ -112,7 +112,8 @@ class SpanClassifier(EncoderModel):
                 self.config.dropout,
             )
 
-    def _begin(self) -> None:
+    def init_new_weights(self) -> None:
+        """Set the bias so that a new model predicts few spans."""
         with torch.no_grad():
             self.scorer.bias.fill_(math.log(PRIOR / len(self.labels)))
             if not self.config.multi_label:
