@@ -60,7 +60,7 @@ class MaskedLinear(nn.Module):
 
 
 @contextlib.contextmanager
-def light_tuning(head: Any, config: TrainConfig) -> Iterator[None]:
+def parameter_efficient_tuning(head: Any, config: TrainConfig) -> Iterator[None]:
     """Freeze weights and add adapters, as ``--freeze`` and ``--tuning`` say, for a ``with`` block.
 
     At its end the adapters are merged into the weights, and all weights can be trained as before.

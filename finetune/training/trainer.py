@@ -19,7 +19,12 @@ from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
-from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
+from finetune.models.adapters import (
+    parameter_efficient_tuning,
+    load_adapter_state,
+    trained_share,
+    weight_numbers,
+)
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
 from finetune.models.graphs import replayed_training
@@ -262,7 +267,7 @@ def _require_no_checkpoint(scorers: Mapping[str, Scorer], schedule: Schedule, la
 def _prepared(scorer: Scorer, model: Any, saved: Path | None) -> Iterator[None]:
     config = scorer.config
     with contextlib.ExitStack() as restored:
-        restored.enter_context(light_tuning(model, config))
+        restored.enter_context(parameter_efficient_tuning(model, config))
         if saved is not None:
             load_adapter_state(model, saved)
         if config.gradient_checkpointing:

@@ -21,7 +21,7 @@ from tests import laboratory as lab
 from tests.models.parity import encodings
 from tests.tiny import WIDTH
 from tests.tiny import model as tiny_model
-from tests.training.test_light_tuning import config_of
+from tests.training.test_parameter_efficient_tuning import config_of
 
 
 def test_bilstm_reads_each_sequence_alone() -> None:

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from finetune.inference.loop import full_precision
-from finetune.models.adapters import light_tuning
+from finetune.models.adapters import parameter_efficient_tuning
 from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.master_weights import MasterWeights, cast_weights, casting
 from finetune.preprocessing.batching import pack
@@ -61,7 +61,7 @@ def prepared(name: str, precision: str) -> Iterator[tuple[Any, Any, list[list[Ba
     torch.manual_seed(3)
     head = task.model()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(light_tuning(head, config))
+        stack.enter_context(parameter_efficient_tuning(head, config))
         if config.gradient_checkpointing:
             stack.enter_context(checkpointed_layers(head.encoder))
         data = TrainingData(task, dataset, config, Accelerator(cpu=True), lambda note: None)

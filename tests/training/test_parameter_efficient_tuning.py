@@ -18,7 +18,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.models.adapters import (
     adapters,
     apply_masks,
-    light_tuning,
+    parameter_efficient_tuning,
     load_adapter_state,
     plain_layers,
 )
@@ -99,7 +99,7 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> N
         return next(part for part in found if part.numel()) if isinstance(found, tuple) else found
 
     fresh, best = output(task.model()), output(task.model(tmp_path / "run" / "best"))
-    with light_tuning(last, config):
+    with parameter_efficient_tuning(last, config):
         load_adapter_state(last, tmp_path / "run" / "last")
         torch.testing.assert_close(output(last), best, rtol=0, atol=1e-5)
         with plain_layers(last, merged=True):
@@ -149,7 +149,7 @@ def test_moments_and_learning_rates(tmp_path: Path) -> None:
     for method, factor in (("full", 1), ("lora", 20), ("bitfit", 50), ("head", 100), ("mask", 5)):
         config = config_of("ner windows", tmp_path, tuning=method)
         head = lab.load(config)[0].model()
-        with light_tuning(head, config):
+        with parameter_efficient_tuning(head, config):
             groups = parameter_groups(head, config)
             numbers = sum(weight.numel() for group in groups for weight in group["params"])
             assert numbers == sum(w.numel() for w in head.parameters() if w.requires_grad)
@@ -183,7 +183,7 @@ def test_targets_and_frozen_layers(tmp_path: Path) -> None:
     model = lab.checkpoint("roberta", dropout=0.1, layers=3)
     config = config_of("classify", tmp_path, model=model, **settings)
     head = lab.load(config)[0].model()
-    with light_tuning(head, config):
+    with parameter_efficient_tuning(head, config):
         names = [name.partition("layer.")[2] for name in adapters(head)]
     ends = ("attention.self.query", "attention.output.dense", "output.dense")
     assert names == [f"{layer}.{end}" for layer in (1, 2) for end in ends]
