@@ -278,8 +278,8 @@ def _row(encoding: TokenSequence) -> dict[str, Any]:
         "input_ids": encoding.input_ids,
         "attention_mask": [1] * len(encoding.input_ids),
     }
-    if encoding.segment_ids is not None:
-        row["token_type_ids"] = encoding.segment_ids
+    if encoding.token_type_ids is not None:
+        row["token_type_ids"] = encoding.token_type_ids
     if encoding.word_starts:
         row["labels"] = [IGNORED] * len(encoding.input_ids)
         firsts = encoding.word_starts[:-1]

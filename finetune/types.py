@@ -408,7 +408,7 @@ class TokenSequence:
 
     example: int
     input_ids: list[int]
-    segment_ids: list[int] | None = None
+    token_type_ids: list[int] | None = None
     word_starts: list[int] = field(default_factory=list)
     window: int = 0
     target: Mapping[str, Sequence[float]] | None = None
@@ -427,7 +427,7 @@ class TokenSequence:
 TENSORS = (
     "input_ids",
     "position_ids",
-    "segment_ids",
+    "token_type_ids",
     "cu_seqlens",
     "words",
     "word_lengths",
@@ -440,7 +440,7 @@ TENSORS = (
 class Batch:
     """A micro-batch: N sequences in one row of T tokens, without padding.
 
-    Tensors: ``input_ids``, ``position_ids`` (from 0 in each sequence) and ``segment_ids`` [T];
+    Tensors: ``input_ids``, ``position_ids`` (from 0 in each sequence) and ``token_type_ids`` [T];
     ``cu_seqlens`` [N+1] int32, the boundaries of the sequences; ``words`` [W], the row of each
     word's first subword; ``word_lengths`` [W], its number of subwords; ``words_cu`` [N+1], the
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
@@ -453,7 +453,7 @@ class Batch:
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
-    segment_ids: torch.Tensor | None
+    token_type_ids: torch.Tensor | None
     cu_seqlens: torch.Tensor
     words: torch.Tensor
     word_lengths: torch.Tensor

@@ -301,7 +301,7 @@ def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
 
 def _export(task: Task, model: Any, fresh: Path) -> Exported:
     groups = _batches(task)
-    segments = model.encoder.num_segments > 1 and task.tokenizer.uses_segments
+    segments = model.encoder.num_token_types > 1 and task.tokenizer.uses_token_types
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
     padded = model.encoder.padded_inputs(pack(groups[3]))  # two sequences, [2, L] each
     inputs = {name: padded[name] for name in names}

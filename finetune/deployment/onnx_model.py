@@ -309,7 +309,7 @@ class OnnxModel:
         every: dict[str, tuple[Sequence[Any], int]] = {
             "input_ids": (ids, self.settings["pad_id"]),
             "attention_mask": ([[1] * len(row) for row in ids], 0),
-            "token_type_ids": ([sequence.segment_ids or [] for sequence in sequences], 0),
+            "token_type_ids": ([sequence.token_type_ids or [] for sequence in sequences], 0),
             "words": ([positions[:-1] for positions in starts], 0),
         }
         width = max(map(len, ids))

@@ -80,7 +80,7 @@ class Encoder(nn.Module):
         width: H, the size of hidden states.
         num_layers: L, the number of layers.
         max_length: Number of tokens that fit; None without limit.
-        num_segments: Number of segment ids; 0 or 1 if they make no difference.
+        num_token_types: Number of token type ids; 0 or 1 if they make no difference.
         packed: Whether sequences share a packed row.
         padding_reason: Why sequences are padded; empty if they are packed.
 
@@ -111,7 +111,7 @@ class Encoder(nn.Module):
         self.width: int = config.hidden_size
         self.num_layers: int = config.num_hidden_layers
         self.vocabulary_size: int = config.vocab_size
-        self.num_segments: int = self.family.segments * getattr(config, "type_vocab_size", 0)
+        self.num_token_types: int = self.family.segments * getattr(config, "type_vocab_size", 0)
         self._first_position = first_position(config, self.family)
         self.max_length = position_limit(config, self.family)
         self.padding_reason = _padding_reason(model, self.family, batching)
@@ -175,8 +175,8 @@ class Encoder(nn.Module):
             )
         if batch.input_ids.is_cpu:
             _check_range("input id", batch.input_ids, self.vocabulary_size)
-            if self.num_segments > 1 and batch.segment_ids is not None:
-                _check_range("segment id", batch.segment_ids, self.num_segments)
+            if self.num_token_types > 1 and batch.token_type_ids is not None:
+                _check_range("token type id", batch.token_type_ids, self.num_token_types)
 
     def packed_inputs(
         self, batch: Batch, vectors: Tensor | None = None, shape: RowShape | None = None
@@ -338,9 +338,9 @@ class Encoder(nn.Module):
                 layer._gradient_checkpointing_func = function
 
     def _segments(self, batch: Batch) -> Tensor:
-        if batch.segment_ids is None or self.num_segments <= 1:
+        if batch.token_type_ids is None or self.num_token_types <= 1:
             return torch.zeros_like(batch.input_ids)
-        return batch.segment_ids
+        return batch.token_type_ids
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ class Family:
     positions: Literal["from zero", "after padding", "from two"] | None = "from zero"
     """The first position id: 0, the padding id plus 1, or 2; None leaves it to the model."""
     segments: bool = True
-    """Whether it takes segment ids."""
+    """Whether it takes token type ids."""
     half_precision: bool = True
     """Whether its code runs in half precision."""
     reads_padding: str = ""

@@ -109,8 +109,8 @@ class EncoderGraphs:
         shape = None if self.shapes is None else self.shapes.shape_of(RowShape.of(batch))
         if shape is None or self.fillers_are_wrong:
             return None
-        if self.encoder.num_segments > 1 and batch.segment_ids is None:
-            batch = replace(batch, segment_ids=torch.zeros_like(batch.input_ids))
+        if self.encoder.num_token_types > 1 and batch.token_type_ids is None:
+            batch = replace(batch, token_type_ids=torch.zeros_like(batch.input_ids))
         row, num_tokens = with_fillers(batch, shape), len(batch.input_ids)
         recording = self._recording(shape, tuple(layers), batch, row)
         if self.fillers_are_wrong:
@@ -243,7 +243,7 @@ class _Replay(torch.autograd.Function):
 
 def _tensors(row: Batch) -> list[Tensor]:
     tensors = [row.input_ids, row.position_ids, row.cu_seqlens]
-    return tensors if row.segment_ids is None else [*tensors, row.segment_ids]
+    return tensors if row.token_type_ids is None else [*tensors, row.token_type_ids]
 
 
 def reason_to_run_plainly(encoder: Encoder) -> str:

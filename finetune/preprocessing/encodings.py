@@ -117,8 +117,8 @@ class FlatSequences(Sequence[TokenSequence]):
             return items
         items = list(items)
         segments = targets = None
-        if any(item.segment_ids and any(item.segment_ids) for item in items):
-            rows = (item.segment_ids or [0] * len(item.input_ids) for item in items)
+        if any(item.token_type_ids and any(item.token_type_ids) for item in items):
+            rows = (item.token_type_ids or [0] * len(item.input_ids) for item in items)
             segments = np.fromiter(chain.from_iterable(rows), np.uint8)
         given = [item.target for item in items if item.target is not None]
         if given and len(given) == len(items):

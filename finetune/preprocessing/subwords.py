@@ -33,7 +33,7 @@ class Subwords:
     Attributes:
         backend: The ``tokenizers.Tokenizer``, without truncation and padding.
         single, pair: The special tokens of a text and of a pair.
-        uses_segments: Whether sequences have segment ids.
+        uses_token_types: Whether sequences have token type ids.
         leading_space: Whether the caller puts a space before each word.
         placeholder: Id that represents a word without subwords.
     """
@@ -41,7 +41,7 @@ class Subwords:
     backend: Any
     single: Template
     pair: Template
-    uses_segments: bool
+    uses_token_types: bool
     leading_space: bool
     placeholder: int
 
@@ -53,7 +53,7 @@ class Subwords:
         made.single, made.pair = (
             Template(*map(tuple, fields[name])) for name in ("single", "pair")
         )
-        made.uses_segments, made.leading_space, made.placeholder = fields["others"]
+        made.uses_token_types, made.leading_space, made.placeholder = fields["others"]
         return made
 
     def fields(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Subwords:
         return {
             "single": astuple(self.single),
             "pair": astuple(self.pair),
-            "others": [self.uses_segments, self.leading_space, self.placeholder],
+            "others": [self.uses_token_types, self.leading_space, self.placeholder],
         }
 
     def text_subwords(self, texts: Sequence[str]) -> list[list[int]]:
@@ -109,11 +109,11 @@ class Subwords:
     def build(
         self, first: Sequence[int], second: Sequence[int] | None = None
     ) -> tuple[list[int], list[int] | None]:
-        """Add the special tokens to a text or pair: (input ids, segment ids or None)."""
+        """Add the special tokens to a text or pair: (input ids, token type ids or None)."""
         template = self.single if second is None else self.pair
         parts = [template.prefix, first, template.middle, second or (), template.suffix]
         ids = list(chain.from_iterable(parts))
-        if not self.uses_segments:
+        if not self.uses_token_types:
             return ids, None
         segments = map(repeat, template.segments, map(len, parts))
         return ids, list(chain.from_iterable(segments))

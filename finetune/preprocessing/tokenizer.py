@@ -68,7 +68,7 @@ class SubwordTokenizer(Subwords):
         self.backend.no_truncation()
         self.backend.no_padding()
         self.leading_space = words and _set_prefix_space(tokenizer)
-        self.uses_segments = "token_type_ids" in tokenizer.model_input_names
+        self.uses_token_types = "token_type_ids" in tokenizer.model_input_names
         self.single = self._template(pair=False)
         self.pair = self._template(pair=True)
         if not self.single.prefix or not self.pair.middle:
@@ -158,7 +158,7 @@ class SubwordTokenizer(Subwords):
     def equals(self, other: SubwordTokenizer) -> bool:
         """Return whether another tokenizer gives the same ids for the same texts."""
         own, others = (
-            (each.backend.to_str(), each.uses_segments, each.leading_space, each.placeholder)
+            (each.backend.to_str(), each.uses_token_types, each.leading_space, each.placeholder)
             for each in (self, other)
         )
         return own == others

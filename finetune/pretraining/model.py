@@ -168,12 +168,12 @@ class PretrainingModel(MaskedLanguageModel):
 
 
 def require_next_sentence(name: str, config: Any) -> None:
-    """Raise ``UserError`` unless a model can predict next sentences: segment ids, and a head."""
+    """Raise ``UserError`` unless a model can predict next sentences: token type ids, and a head."""
     if config.model_type not in NEXT_SENTENCE or getattr(config, "type_vocab_size", 0) < 2:
         raise UserError(
-            f"--nsp: {name} ({config.model_type}) has no segment ids, or transformers no head for "
-            f"next sentence prediction: use a model of type {', '.join(NEXT_SENTENCE)}, or leave "
-            "--nsp out."
+            f"--nsp: {name} ({config.model_type}) has no token type ids, or transformers no head "
+            f"for next sentence prediction: use a model of type {', '.join(NEXT_SENTENCE)}, or "
+            "leave --nsp out."
         )
 
 

@@ -108,7 +108,7 @@ def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> st
     of_task = {n: v for n, v in settings(state.config).items() if n not in common}
     derived = {name: v for name, v in state.extra_fields().items() if name not in FITTED}
     facts = [SEQUENCES, task.name, list(state.labels), derived, state.max_length, state.overlap]
-    facts += [tokenizer.uses_segments, tokenizer.placeholder, tokenizer.leading_space]
+    facts += [tokenizer.uses_token_types, tokenizer.placeholder, tokenizer.leading_space]
     facts += [of] if of != "all" else []
     described = json.dumps([*facts, of_task, tokenizer.backend.to_str()], sort_keys=True)
     content = described + Examples.of(examples).digest()

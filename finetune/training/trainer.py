@@ -20,8 +20,8 @@ from accelerate.utils import set_seed
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.models.adapters import (
-    parameter_efficient_tuning,
     load_adapter_state,
+    parameter_efficient_tuning,
     trained_share,
     weight_numbers,
 )

@@ -145,7 +145,7 @@ def sequences_of(name: str, head: Any) -> list[TokenSequence]:
         else:
             found.append([])
     rows = zip(made, found, strict=True)
-    return [TokenSequence(e.example, e.input_ids, e.segment_ids, own) for e, own in rows if own]
+    return [TokenSequence(e.example, e.input_ids, e.token_type_ids, own) for e, own in rows if own]
 
 
 def words_of(made: list[TokenSequence], seed: int = 0) -> list[TokenSequence]:
@@ -158,7 +158,7 @@ def words_of(made: list[TokenSequence], seed: int = 0) -> list[TokenSequence]:
         count = min(len(inner), chance.randint(1, 9))
         starts = [*sorted(chance.sample(inner, count)), length - 1] if count else []
         result.append(
-            TokenSequence(encoding.example, encoding.input_ids, encoding.segment_ids, starts)
+            TokenSequence(encoding.example, encoding.input_ids, encoding.token_type_ids, starts)
         )
     return result
 

@@ -40,14 +40,14 @@ def plain_inputs(model, made: list[TokenSequence]) -> dict[str, Tensor]:
         "input_ids": torch.full(shape, model.config.pad_token_id),
         "attention_mask": torch.zeros(shape, dtype=torch.long),
     }
-    if made[0].segment_ids is not None:
+    if made[0].token_type_ids is not None:
         inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
     for row, encoding in enumerate(made):
         length = len(encoding.input_ids)
         inputs["input_ids"][row, :length] = torch.tensor(encoding.input_ids)
         inputs["attention_mask"][row, :length] = 1
-        if encoding.segment_ids is not None:
-            inputs["token_type_ids"][row, :length] = torch.tensor(encoding.segment_ids)
+        if encoding.token_type_ids is not None:
+            inputs["token_type_ids"][row, :length] = torch.tensor(encoding.token_type_ids)
     return inputs
 
 

@@ -202,7 +202,7 @@ def test_says_what_does_not_fit() -> None:
         encoder(pack([TokenSequence(0, [5] * 65)]))
     with pytest.raises(ValueError, match=rf"input id {size} .* 0\.\.{size - 1}"):
         encoder(pack([TokenSequence(0, [5, size])]))
-    with pytest.raises(ValueError, match="segment id 2"):
+    with pytest.raises(ValueError, match="token type id 2"):
         encoder(pack([TokenSequence(0, [5, 6], [0, 2])]))
 
 

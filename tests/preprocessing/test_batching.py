@@ -99,7 +99,7 @@ def test_pack_lays_sequences_end_to_end(seed: int) -> None:
     assert batch.position_ids.tolist() == [p for e in made for p in range(len(e.input_ids))]
     assert batch.cu_seqlens.dtype == torch.int32
     assert batch.cu_seqlens.diff().tolist() == list(batch.lengths)
-    assert batch.segment_ids is None
+    assert batch.token_type_ids is None
     words, sizes = [], []
     for encoding, offset in zip(made, batch.cu_seqlens.tolist(), strict=False):
         starts = encoding.word_starts
@@ -113,7 +113,7 @@ def test_pack_lays_sequences_end_to_end(seed: int) -> None:
 
 def test_pack_without_words_and_with_segments() -> None:
     batch = pack([TokenSequence(4, [2, 5, 3], [0, 0, 1]), TokenSequence(9, [2, 3])])
-    assert batch.segment_ids.tolist() == [0, 0, 1, 0, 0]
+    assert batch.token_type_ids.tolist() == [0, 0, 1, 0, 0]
     assert batch.words.tolist() == batch.word_lengths.tolist() == []
     assert batch.words_cu.tolist() == [0, 0, 0]
     assert (batch.example, batch.max_seqlen) == ((4, 9), 3)

@@ -40,7 +40,7 @@ def same(found: TokenSequence, expected: TokenSequence) -> None:
     for name in ("example", "input_ids", "word_starts", "window", "target"):
         assert getattr(found, name) == getattr(expected, name), name
     nothing = [0] * len(expected.input_ids)
-    assert (found.segment_ids or nothing) == (expected.segment_ids or nothing)
+    assert (found.token_type_ids or nothing) == (expected.token_type_ids or nothing)
 
 
 EXAMPLES = st.lists(st.lists(encoding(), min_size=1, max_size=3), max_size=5)

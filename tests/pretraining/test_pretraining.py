@@ -253,7 +253,7 @@ def test_further_objectives(tmp_path: Path) -> None:
     for sequence, row in zip(encoded, rows, strict=True):
         inputs = {
             "input_ids": torch.tensor([sequence.input_ids]),
-            "token_type_ids": torch.tensor([sequence.segment_ids]),
+            "token_type_ids": torch.tensor([sequence.token_type_ids]),
         }
         with torch.no_grad():
             logits = plain.eval()(**inputs).seq_relationship_logits

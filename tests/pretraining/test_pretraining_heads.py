@@ -121,7 +121,7 @@ def test_the_boundary_head_is_saved_beside_the_model(tmp_path) -> None:
 @pytest.mark.parametrize("family", NEXT_SENTENCE)
 @torch.no_grad()
 def test_next_sentence_prediction_equals_that_of_transformers(family: str) -> None:
-    """With segment ids, which differ in the second half of each sequence."""
+    """With token type ids, which differ in the second half of each sequence."""
     plain = model_of(family, AutoModelForPreTraining)
     head = PretrainingModel(plain)
     segments = [

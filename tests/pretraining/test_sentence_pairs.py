@@ -39,7 +39,7 @@ def parts(pair: TokenSequence) -> tuple[list[int], list[int]]:
     ids = pair.input_ids
     assert ids[0] == CLS and ids[-1] == SEP and ids.count(SEP) == 2 and len(ids) <= 43
     middle = ids.index(SEP)
-    assert pair.segment_ids == [0] * (middle + 1) + [1] * (len(ids) - middle - 1)
+    assert pair.token_type_ids == [0] * (middle + 1) + [1] * (len(ids) - middle - 1)
     starts = pair.word_starts
     assert starts[0] == 1 and starts[-1] == len(ids) - 1 and middle in starts
     assert starts == sorted(set(starts))

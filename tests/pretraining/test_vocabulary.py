@@ -84,7 +84,7 @@ def test_layout_of_a_model_gives_the_same_template(family: str):
     old = SubwordTokenizer(tokenizer(family))
     new = trained(kind_of(old), like=old)
     assert new.tokenizer.pad_token_id == old.tokenizer.pad_token_id
-    assert new.uses_segments == old.uses_segments
+    assert new.uses_token_types == old.uses_token_types
     for before, after in ((old.single, new.single), (old.pair, new.pair)):
         assert before.segments == after.segments
         for name in ("prefix", "middle", "suffix"):

@@ -74,7 +74,7 @@ def test_context_is_the_running_text_of_the_document(family: str, kind: str):
     for example, (window,) in zip(
         examples, windows_of(task, list(in_context(task, examples))), strict=True
     ):
-        assert window.input_ids == whole.input_ids and window.segment_ids == whole.segment_ids
+        assert window.input_ids == whole.input_ids and window.token_type_ids == whole.token_type_ids
         last = first + len(example.words)
         assert window.word_starts == whole.word_starts[first : last + 1]
         assert window.first_word == 0

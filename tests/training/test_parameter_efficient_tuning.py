@@ -18,8 +18,8 @@ from finetune.config.tasks import TrainConfig
 from finetune.models.adapters import (
     adapters,
     apply_masks,
-    parameter_efficient_tuning,
     load_adapter_state,
+    parameter_efficient_tuning,
     plain_layers,
 )
 from finetune.models.dropout import fast_dropout
