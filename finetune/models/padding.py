@@ -88,7 +88,7 @@ def unpad(padded: Tensor, batch: Batch) -> Tensor:
     return padded.flatten(0, 1).index_select(0, padded_index(batch))
 
 
-def pad_rows(values: Tensor, index: Tensor, shape: tuple[int, int], fill: int) -> Tensor:
+def pad_rows(values: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> Tensor:
     """Put flat values [T, ...] into padded rows of ``shape`` [N, longest], filled with ``fill``."""
     padded = values.new_full((shape[0] * shape[1], *values.shape[1:]), fill)
     return padded.index_copy(0, index, values).view(*shape, *values.shape[1:])

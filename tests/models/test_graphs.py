@@ -355,6 +355,21 @@ def test_passes_in_single_precision_are_replayed(monkeypatch: pytest.MonkeyPatch
     assert run.recordings and all(map(torch.equal, plain, replayed))
 
 
+def test_passes_under_autocast_are_replayed() -> None:
+    """As training in fp16 runs them: the weights are float32."""
+    encoder, results = Encoder(tiny.model("bert", dropout=0.1).train()), []
+    for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
+        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+        for seed in (1, 2, 3):
+            torch.manual_seed(seed)
+            with torch.autocast("cpu", torch.bfloat16):
+                hidden = each(batch_of(seed, each.model))
+            (hidden.float() ** 3).sum().backward()
+        assert bool(each.graphs.recordings) == (recorder is not None)
+        results.append([hidden, *gradients_of(each)])
+    assert all(map(torch.equal, *results))
+
+
 def test_attention_by_groups_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads lengths on the host, and a recording keeps them."""
     monkeypatch.setattr(attention, "_flash_supports", lambda query: False)

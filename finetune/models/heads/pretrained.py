@@ -30,7 +30,7 @@ from finetune.models.heads.base import Head, labels_of
 from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
 from finetune.models.heads.task_models import Problem, load_task_model, problem_of
 from finetune.models.loading import copy_tokenizer, quiet
-from finetune.models.padding import restore_order, unpad
+from finetune.models.padding import pad_rows, padded_index, restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
 
 _Subwords = Literal["first", "all"]
@@ -318,10 +318,5 @@ def position_losses(logits: Tensor, batch: Batch, start: Tensor, end: Tensor) ->
 
 def rows_of(logits: Tensor, batch: Batch) -> Tensor:
     """Return the logits of tokens as padded rows, -inf where there is no token: [N, 2, L]."""
-    size = len(batch.lengths)
-    lengths = batch.cu_seqlens.diff().long()
-    sequence = torch.repeat_interleave(
-        torch.arange(size, device=logits.device), lengths, output_size=len(logits)
-    )
-    padded = logits.new_full((size, batch.max_seqlen, 2), -torch.inf)
-    return padded.index_put((sequence, batch.position_ids), logits).transpose(1, 2)
+    shape = len(batch.lengths), batch.max_seqlen
+    return pad_rows(logits, padded_index(batch), shape, -torch.inf).transpose(1, 2)
