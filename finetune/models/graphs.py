@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from finetune.models.master_weights import MasterWeights
 
 NUM_SIZES_OF_PREDICTIONS = 3
+HALF = torch.bfloat16, torch.float16
+"""The types of weights of models whose predictions are replayed."""
 FEWEST_STEPS = 100
 """A shorter run takes longer to record passes than it saves."""
 SIGHTINGS = 3
@@ -247,10 +249,18 @@ def _tensors(row: Batch) -> list[Tensor]:
 
 
 def reason_to_run_plainly(encoder: Encoder) -> str:
-    """Return why an encoder has no rows of fixed shapes now; empty if it has."""
+    """Return why an encoder in training has no rows of fixed shapes; empty if it has."""
     if encoder.model.device.type != "cuda":
         return "there is no GPU"
     return reason_of_model(encoder)
+
+
+def reason_to_predict_plainly(encoder: Encoder) -> str:
+    """Return why predictions have no rows of fixed shapes; empty if they have."""
+    if encoder.model.dtype not in HALF:
+        # batches of equal lengths differ in both, so that one shape would be mostly padding
+        return "attention in single precision pads all sequences to the longest one"
+    return reason_to_run_plainly(encoder)
 
 
 def reason_of_model(encoder: Encoder) -> str:
@@ -271,12 +281,16 @@ def replayed_predictions(encoder: Encoder, rows: Sequence[RowShape]) -> Iterator
 
     On a GPU their passes are replayed. Recordings stay for later rows of similar sizes.
     """
-    if reason_to_run_plainly(encoder) or not rows:
-        yield
-        return
-    if encoder.graphs is None:
-        encoder.graphs = EncoderGraphs(encoder, recorder=new_recorder())
     graphs = encoder.graphs
+    if reason_to_predict_plainly(encoder) or not rows:
+        encoder.graphs = None  # shapes of training would not suit
+        try:
+            yield
+        finally:
+            encoder.graphs = graphs
+        return
+    if graphs is None:
+        graphs = encoder.graphs = EncoderGraphs(encoder, recorder=new_recorder())
     before, graphs.shapes = graphs.shapes, graphs.shapes_of_predictions(rows)
     try:
         yield

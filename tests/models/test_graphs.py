@@ -462,6 +462,7 @@ def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
 def graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a CPU pass for a GPU that can record."""
     monkeypatch.setattr(graphs, "reason_to_run_plainly", lambda encoder: "")
+    monkeypatch.setattr(graphs, "HALF", (torch.float64,))
     monkeypatch.setattr(graphs, "new_recorder", Pool)
 
 
@@ -495,6 +496,18 @@ def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() 
     for found in (first, second):
         np.testing.assert_allclose(np.concatenate(found), expected, rtol=0, atol=1e-12)
     assert copy.deepcopy(encoder).graphs is None
+
+
+@pytest.mark.usefixtures("graphs_on_cpu")
+def test_predictions_in_single_precision_have_no_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their batches are of equal lengths: no shape suits all of them."""
+    monkeypatch.setattr(graphs, "HALF", (torch.bfloat16,))
+    encoder = encoder_of(p=0.0).eval()
+    trained = encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
+    batch = batch_of(1, encoder.model)
+    with graphs.replayed_predictions(encoder, [RowShape.of(batch)]), torch.no_grad():
+        encoder(batch)
+    assert encoder.graphs is trained and not trained.recordings
 
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -604,7 +617,7 @@ def test_the_passes_of_a_teacher_are_replayed_as_predictions(
     start = lab.trained("classify")
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
     for module in (graphs, distillation):
-        monkeypatch.setattr(module, "reason_to_run_plainly", graphs.reason_of_model)
+        monkeypatch.setattr(module, "reason_to_predict_plainly", graphs.reason_of_model)
     runs = []
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
