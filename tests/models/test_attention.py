@@ -212,22 +212,34 @@ def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
         torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "error"),
+    [
+        ("cpu", torch.float64, 1e-12),
+        pytest.param("cuda", torch.float32, 1e-4, marks=pytest.mark.gpu),
+    ],
+)
 @pytest.mark.parametrize("window", [None, 3])
-def test_one_padded_group_as_on_a_gpu(window: int | None) -> None:
-    """Output and gradients equal those of the groups of a CPU, also with an empty sequence."""
-    lengths, found = [20, 1, 33, 0], []
-    rows = [
-        torch.randn(1, 2, sum(lengths), 8, dtype=torch.double, requires_grad=True) for _ in range(3)
-    ]
-    weight = torch.randn(1, sum(lengths), 2, 8, dtype=torch.double)
+def test_one_padded_group_as_on_a_gpu(
+    window: int | None, device: str, dtype: torch.dtype, error: float
+) -> None:
+    """Output and gradients equal those of several groups, also with an empty sequence."""
+    lengths = [20, 1, 33, 0]
     on_device = [replace(layout_of(n), max_waste=3.0) for n in (lengths, [*lengths, 500])]
     assert [layout.is_one_group for layout in on_device] == [True, False]
-    padded = attention._padded(*rows, PackedCall(layout_of(lengths), sliding_window=window))
-    grouped, _ = attend(LAYER, *rows, None, layout=layout_of(lengths), sliding_window=window)
-    for output in (padded, grouped):
-        found.append([output, *torch.autograd.grad((output * weight).sum(), rows)])
+    shape, call = (1, 2, sum(lengths), 8), PackedCall(layout_of(lengths, device), 0.0, None, window)
+    query, key, value = (
+        torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3)
+    )
+    padded = attention._padded(query, key, value, call)[0]
+    grouped = attention._grouped(*[row[0].transpose(0, 1) for row in (query, key, value)], call)
+    weight = torch.randn_like(grouped)
+    found = [
+        [output, *torch.autograd.grad((output * weight).sum(), (query, key, value))]
+        for output in (padded, grouped)
+    ]
     for mine, other in zip(*found, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+        torch.testing.assert_close(mine, other, rtol=0, atol=error)
 
 
 def test_half_precision_is_as_near_as_its_products() -> None:
