@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from benchmarks.measure import Case, environment, measure, peak_memory, table
 from benchmarks.subject import SIZES, Settings, model_of, subject_of
 from benchmarks.synthetic import LIKE, SHAPES
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.memory import memory_returned
+from finetune.runtime.memory import MMAP_THRESHOLD, TRIM_THRESHOLD, malloc_options
 from finetune.types import UserError
 
 CASES = {
@@ -25,6 +26,17 @@ CASES = {
     "onnx": prediction.exported_cases,
 }
 """The phases that measure a task on texts."""
+
+
+def memory_returned() -> contextlib.AbstractContextManager[None]:
+    """Context in which freed blocks of 64 KiB and more are returned at once, which is slow.
+
+    By default glibc keeps blocks of up to 32 MiB, which hides the memory that a call needs again.
+    """
+    return malloc_options(
+        {MMAP_THRESHOLD: 2**16, TRIM_THRESHOLD: 2**17},
+        {MMAP_THRESHOLD: 2**25, TRIM_THRESHOLD: 2**26},
+    )
 
 
 def parser() -> argparse.ArgumentParser:

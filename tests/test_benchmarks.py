@@ -15,10 +15,9 @@ import torch
 from transformers import AutoConfig
 
 from benchmarks import measure, prediction, shapes, subject, synthetic
-from benchmarks.__main__ import main
+from benchmarks.__main__ import main, memory_returned
 from benchmarks.measure import Arm, Case, Work
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.runtime.memory import memory_returned
 from tests import laboratory as lab
 from tests import tiny
 

@@ -34,24 +34,14 @@ def without_garbage_collection() -> Iterator[None]:
 
 def memory_kept() -> contextlib.AbstractContextManager[None]:
     """Context in which freed memory is kept, and returned at the end; no effect without glibc."""
-    return _malloc(
+    return malloc_options(
         {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}, {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}
     )
 
 
-def memory_returned() -> contextlib.AbstractContextManager[None]:
-    """Context in which freed blocks of 64 KiB and more are returned at once, which is slow.
-
-    By default glibc keeps blocks of up to 32 MiB, which hides the memory that a call needs again.
-    """
-    return _malloc(
-        {MMAP_THRESHOLD: 2**16, TRIM_THRESHOLD: 2**17},
-        {MMAP_THRESHOLD: 2**25, TRIM_THRESHOLD: 2**26},
-    )
-
-
 @contextlib.contextmanager
-def _malloc(during: Mapping[int, int], usual: Mapping[int, int]) -> Iterator[None]:
+def malloc_options(during: Mapping[int, int], usual: Mapping[int, int]) -> Iterator[None]:
+    """Context in which glibc allocates by other options (``mallopt``); ``usual`` end it."""
     if (library := _glibc()) is None:
         yield
         return
