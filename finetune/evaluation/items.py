@@ -89,7 +89,7 @@ class Items:
             example=np.asarray(example, dtype=np.int64),
             gold=sides[0],
             predicted=sides[1],
-            score=np.array(known or [math.nan] * number, float),
+            score=np.array(known, float) if known else np.full(number, math.nan),
             credit=np.asarray(credit),
             abstained=np.zeros(number, bool) if abstained is None else np.asarray(abstained, bool),
             columns=columns,

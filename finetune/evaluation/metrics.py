@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -55,13 +55,11 @@ def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.
     With ``name``, count one label, tag or span type only; ``table`` names another table of items.
     """
     items = tables.type.tables[table](tables) if table else tables.items
-    sides = [items.gold, items.answer]
-    gold, predicted = (
-        np.array([value is not None and value != "" for value in side], bool)
-        if name is None
-        else np.array([value is not None and name_of(value) == name for value in side], bool)
-        for side in sides
-    )
+
+    def counts(value: Any) -> bool:
+        return value is not None and (value != "" if name is None else name_of(value) == name)
+
+    gold, predicted = (_of_distinct(counts, side, bool) for side in (items.gold, items.answer))
     correct = items.correct if name is None else items.correct * gold
     return np.stack([by_example(x, items, tables) for x in (correct, predicted, gold)], axis=-1)
 
@@ -77,18 +75,21 @@ def name_of(item: str | Span | Relation) -> str:
     return item if isinstance(item, str) else item.label
 
 
+def _of_distinct(function: Callable[[Any], Any], values: np.ndarray, type: Any) -> np.ndarray:
+    # the function is called once for each distinct value: a million labels have few
+    results = {value: function(value) for value in set(values)}
+    return np.fromiter(map(results.__getitem__, values), type, len(values))
+
+
 def class_counts(tables: Tables) -> np.ndarray:
     """Compute the ``item_counts`` of every name [N, C, 3]."""
     items, number = tables.items, {name: index for index, name in enumerate(tables.names)}
     shape = len(tables), len(number), 3
-    gold, predicted = (
-        np.fromiter(
-            (-1 if value is None else number.get(name_of(value), -1) for value in side),
-            np.int64,
-            len(items),
-        )
-        for side in (items.gold, items.answer)
-    )
+
+    def index(value: Any) -> int:
+        return -1 if value is None else number.get(name_of(value), -1)
+
+    gold, predicted = (_of_distinct(index, side, int) for side in (items.gold, items.answer))
     correct = np.where(items.correct, gold, -1)
     counts = np.zeros(math.prod(shape), dtype=np.int64)
     for count, classes in enumerate((correct, predicted, gold)):

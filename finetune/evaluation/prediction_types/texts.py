@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from finetune.evaluation.items import Grouping, Items, Tables, check_names, right_by_group
 from finetune.types import TextExample
 
@@ -38,14 +40,12 @@ def decided_items(
 ) -> Items:
     """Make an item for each example, also of answers ``left_out`` by a model that abstains."""
     left_out = abstained_answers(predictions, len(gold)) if left_out is None else left_out
-    pairs = zip(predicted, left_out, strict=True)
-    return Items.of(
-        range(len(gold)),
-        gold,
-        (answer if other is None else other for answer, other in pairs),
-        (prediction.score for prediction in predictions),
-        abstained=[other is not None for other in left_out],
-    )
+    scores, abstained = [prediction.score for prediction in predictions], None
+    if left_out.count(None) < len(left_out):
+        pairs = zip(predicted, left_out, strict=True)
+        predicted = [answer if other is None else other for answer, other in pairs]
+        abstained = [other is not None for other in left_out]
+    return Items.of(np.arange(len(gold)), gold, predicted, scores, abstained=abstained)
 
 
 def with_decided_items(tables: Tables) -> Tables:
