@@ -48,8 +48,8 @@ class ComparisonOptions:
     resamples: int = 10_000
     seed: int = 0
     run_files: bool = True
-    """Whether a metric may be a function of a file; False for names that stand in folders, which
-    may be a stranger's."""
+    """Whether ``metric`` may name a function in a file, which is executed. False if the name comes
+    from a run folder, which a stranger may have written."""
 
     def __post_init__(self) -> None:
         require_count("--resamples", self.resamples, most=MOST_RESAMPLES)

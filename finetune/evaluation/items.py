@@ -48,7 +48,7 @@ class Wording(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Items:
-    """Decisions as columns: in a row the gold and the predicted value, of which one may be None.
+    """Decisions as columns: a row has a gold and a predicted value; one of them may be None.
 
     Attributes:
         example: The index of the example [I], in order.

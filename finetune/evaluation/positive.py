@@ -14,7 +14,7 @@ OPPOSITES = frozenset(
         "yes/no y/n true/false t/f positive/negative pos/neg 1/0 label_1/label_0 1/-1 +1/-1 +/-"
     ).split()
 )
-"""Pairs of labels of which the first is positive, in lower case."""
+"""Pairs of labels in lower case; the first is positive."""
 
 
 def positive_label(
@@ -55,8 +55,9 @@ def metric_title(name: str, positive: str | None) -> str:
 def named_positive(labels: Collection[str]) -> str | None:
     """Find the positive class of two labels by their names; None if these do not tell it.
 
-    Of X and its negation (not_X, non-X, unX, no X) it is X: ``equivalent`` of MRPC and
-    ``duplicate`` of QQP, as GLUE computes F1 (Wang et al. 2018). Of ``OPPOSITES`` it is the first.
+    With X and its negation (not_X, non-X, unX, no X), X is positive: ``equivalent`` in MRPC and
+    ``duplicate`` in QQP, as GLUE computes F1 (Wang et al. 2018). With a pair of ``OPPOSITES``, the
+    first label is positive.
 
     >>> named_positive(["not_equivalent", "equivalent"])
     'equivalent'

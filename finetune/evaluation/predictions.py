@@ -1,7 +1,7 @@
 """Read the prediction files of any systems, and align them with the same gold.
 
-Files are JSON Lines, or words in columns of which the last is predicted, or the JSON object of
-answers by id that the official script of SQuAD reads.
+Files are JSON Lines, or words in columns with the prediction last, or the JSON object of answers by
+id that the official script of SQuAD reads.
 
 The files that a run writes (``predictions.<split>.jsonl``) also hold the gold of each example and
 the text or words to show, so that nothing has to read the data again:
@@ -348,7 +348,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
 
     Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
     ``relations``, ``answer``, or ``spans`` (in words; in characters where the line has a ``text``
-    and no words), or words in columns of which the last is predicted, or a JSON object of answers
+    and no words), or words in columns with the prediction last, or a JSON object of answers
     by id. Predictions and gold are aligned by ``id`` where both have ids, else by position.
     """
     source = source or GoldSource()

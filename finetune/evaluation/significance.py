@@ -39,7 +39,7 @@ ALPHA = 0.05
 Z = 1.959963984540054
 """The quantile 1 - ALPHA / 2 of the normal distribution."""
 _FEWEST = 10
-"""Right and wrong units from which the interval of a rate is the bootstrap's alone."""
+"""A rate with at least so many right and wrong units has the interval of the bootstrap."""
 UNLIMITED = (-math.inf, math.inf)
 """The range of an unbounded metric."""
 

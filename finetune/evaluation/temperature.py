@@ -1,6 +1,6 @@
 """Probabilities whose logits are divided by a temperature (Guo et al., 2017).
 
-Exported models decode with this file, so it imports numpy alone.
+Exported models decode with this file, so it imports only numpy.
 """
 
 from __future__ import annotations

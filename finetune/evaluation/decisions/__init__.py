@@ -1,6 +1,6 @@
 """From predictions to decisions: the cheapest label, prediction sets, when to abstain.
 
-Exported models decide with this file too, so it needs numpy alone.
+Exported models decide with this file too, so it imports only numpy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SetRule:
     ``probability`` scores a class by 1 - p (Sadinle, Lei & Wasserman 2019), which makes the
     smallest sets; ``cumulative`` by the sum of all probabilities that are not below its own, whose
     sets adapt to the difficulty of a text (Romano, Sesia & Candès 2020); ``randomized`` leaves out
-    a random share of the own probability, which makes these sets smaller.
+    a random share of the probability of the class, which makes these sets smaller.
     """
 
     scores: str

@@ -119,7 +119,7 @@ def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
 
     Thresholds are tested from high to low until the bound of one exceeds the risk, which needs no
     correction for their number (fixed sequence testing; Angelopoulos et al. 2021, "Learn then
-    Test"). Their order, and the first one, follow from the confidences alone.
+    Test"). Their order, and the first one, depend only on the confidences.
 
     Raises:
         UserError: There are too few answers, or too many of the most confident ones are wrong.

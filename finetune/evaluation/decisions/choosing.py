@@ -23,9 +23,9 @@ from finetune.types import UserError
 _LEAST = 1e-6
 """The least share of a goal, whose data a disk may hold."""
 _GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "ood", "costs")
-"""The settings of which one is given."""
+"""The goals; a call has one of them."""
 _REPLACED = {"thresholds", "confidence", "costs"}
-"""The rules of which one decides the answers of a model: a new one replaces them."""
+"""The rules that decide the answers of a model: a new one replaces the others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,9 +66,9 @@ class Goal:
 class LabelProbabilities:
     """Gold and probabilities of examples: ``applies`` and ``scores`` [N, C] of ``columns`` [C].
 
-    ``names`` are all labels; of two labels ``columns`` has the positive one alone. One label of
-    more than two is read as a set of none or one: the scores of all but the most probable label are
-    -1, so that the model abstains below a threshold.
+    ``names`` are all labels. With two labels, ``columns`` holds only the positive one. If one of
+    more than two labels is right, an example has a set of at most one label: the scores of all but
+    the most probable label are -1, so that the model abstains below a threshold.
     """
 
     type: PredictionType

@@ -66,7 +66,7 @@ _METRICS = {
     *(name for paths in PREDICTION_TYPES.values() for name in paths.metrics),
 }
 _KEYS = {type.key: type.name for type in _OF_CORE if type.key} | {n: n for n in PREDICTION_TYPES}
-"""The type of a row by its keys, of which the first decides."""
+"""The type of a row by its keys; the first key of this table that a row has decides."""
 _OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
 """Metrics of vectors, which are no predictions of a type."""
 

@@ -43,7 +43,7 @@ OTHER_QUESTIONS = "other"
 
 
 def gold_answers(example: Question) -> tuple[str, ...] | None:
-    """List the texts of the gold answers, of which one is enough; None without gold."""
+    """List the texts of the gold answers; one is enough. None without gold."""
     answers = example.answers
     return None if answers is None else tuple(answer.text for answer in answers)
 

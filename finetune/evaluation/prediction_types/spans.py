@@ -59,7 +59,7 @@ DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
 SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
 
 
-# --- Sentences, whatever is predicted for them ----------------------------------------------------
+# --- Sentences of all types ----------------------------------------------------------------------
 
 # The first value of each subgroup: lengths are in words, the first word of a sentence is at 1.
 SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)

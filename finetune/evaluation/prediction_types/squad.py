@@ -65,7 +65,7 @@ def best_scores(
 
     As in the official evaluation, they bound the scores of a threshold that is chosen on other
     data. ``best_exact_thresh`` and ``best_f1_thresh`` are the probabilities above which no answer
-    is predicted. Of questions with equal probabilities, the first ones may be answered alone.
+    is predicted. If questions have equal probabilities, only the first of them may be answered.
 
     Args:
         gold: The gold answers of each question.
@@ -92,7 +92,7 @@ def best_no_answer_threshold(
     totals, thresholds = _totals(gold, best, no_answer, exact=False)
     upper = np.append(thresholds[1:], max(1.0, thresholds[-1]))
     possible = upper > thresholds  # no threshold is between equal probabilities, or above 1
-    possible[0] = True  # 0 answers no question, whatever the lowest probability
+    possible[0] = True  # a threshold of 0 answers no question
     chosen = int(np.where(possible, totals, -np.inf).argmax())
     return float((thresholds[chosen] + upper[chosen]) / 2)
 
