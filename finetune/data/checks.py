@@ -24,6 +24,7 @@ from finetune.data.spans import (
     proposed_width,
 )
 from finetune.data.tag_schemes import (
+    Transitions,
     all_transitions,
     count_transitions,
     illegal_transitions,
@@ -161,10 +162,13 @@ def check_data(
         partial(_label_problems, splits, golds),
         partial(_spans, splits),
     ]
+    words = [split for split, rows in splits.items() if rows.are_words]
+    transitions = {name: count_transitions(splits[name].column("tags")) for name in words}
+    scheme = scheme_of(all_transitions(transitions.values()))
     for split, rows in splits.items():
         checks.append(partial(_content, split, rows))
-        if rows.are_words:
-            checks.append(partial(_transitions, split, splits))
+        if scheme is not None and (counts := transitions.get(split)):
+            checks.append(partial(_transitions, split, rows, scheme, counts))
         checks.append(partial(_duplicates, split, rows))
         if max_length is not None and count_subwords is None:
             checks.append(partial(_words_over, split, rows, max_length))
@@ -393,21 +397,11 @@ def _content(split: str, rows: Examples) -> Iterator[Finding]:
     yield from _located("warning", "characters", f"{message}character", damaged)
 
 
-def _transitions(split: str, splits: _Splits) -> Iterator[Finding]:
-    """Report tags of a split that may not follow the tag before them.
-
-    All ``splits`` decide on the scheme.
-    """
-    counted = {
-        name: count_transitions(tags or () for tags in rows.column("tags"))
-        for name, rows in splits.items()
-        if rows.are_words
-    }
-    scheme, transitions = scheme_of(all_transitions(counted.values())), counted[split]
-    if scheme is None or not transitions:
-        return
+def _transitions(
+    split: str, rows: Examples, scheme: str, transitions: Transitions
+) -> Iterator[Finding]:
     illegal = Locations()
-    columns = splits[split].columns("where", "words", "tags")
+    columns = rows.columns("where", "words", "tags")
     for where, words, tags in columns if num_illegal(transitions, scheme) else ():
         for i in illegal_transitions(tags or (), scheme):
             if i < len(tags):

@@ -10,7 +10,6 @@ import glob
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -270,38 +269,36 @@ def joined_splits(
     Raises DataError for tables whose first rows (``MOST_IN_MEMORY``) are mostly the same: training
     on both would count these rows twice, and only the user knows which table to choose.
     """
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     notes = []
     for split, parts in splits.items():
+        tables[split] = parts[0][1]
         if len(parts) == 1:
-            found[split] = parts[0][1]
             continue
-        rows, over = dict[str, list[Record]](), dict[str, str]()
+        most, over = holder.MOST_IN_MEMORY, ""
+        rows, listed = dict[str, list[str]](), list[str]()
         for name, table in parts:
-            most = holder.MOST_IN_MEMORY
-            found_rows = table.peek(most + 1)
-            rows[name] = found_rows[:most]
-            over[name] = "over " if len(found_rows) > most else ""
-        _refuse_repeated(data, split, rows)
-        found[split] = joined([table for _, table in parts])
-        listed = ", ".join(f"{name} ({over[name]}{len(own):,})" for name, own in rows.items())
-        number = quantity(sum(map(len, rows.values())), "row")
-        notes.append(f"{split}: {max(over.values())}{number}, joined from {listed}")
-    return found, notes
-
-
-def _refuse_repeated(data: str, split: str, rows: Mapping[str, Sequence[Record]]) -> None:
-    content = {name: Counter(map(_content, own)) for name, own in rows.items()}
-    for name, own in content.items():
-        others = {key for other, found in content.items() if other != name for key in found}
-        repeated = sum(count for key, count in own.items() if key in others)
-        if repeated > MAX_REPEATED * own.total():
-            raise DataError(
-                f"{data}: the splits {abbreviated(list(rows))} all mean {split}, and "
-                f"{repeated:,} of {quantity(own.total(), 'row')} of {name} are also in the others: "
-                f"choose with --data {data},{split}={name} ({split}=A+B for several; in Python, "
-                "leave some out)."
+            contents = list(map(_content, table.peek(most + 1)))
+            rows[name] = contents[:most]
+            more = "over " if len(contents) > most else ""
+            listed.append(f"{name} ({more}{len(rows[name]):,})")
+            over = over or more
+        for name, contents in rows.items():
+            others = set(
+                itertools.chain.from_iterable(rows[other] for other in rows if other != name)
             )
+            repeated = sum(content in others for content in contents)
+            if repeated > MAX_REPEATED * len(contents):
+                raise DataError(
+                    f"{data}: the splits {abbreviated(list(rows))} all mean {split}, and "
+                    f"{repeated:,} of {quantity(len(contents), 'row')} of {name} are also in the "
+                    f"others: choose with --data {data},{split}={name} ({split}=A+B for several; "
+                    "in Python, leave some out)."
+                )
+        tables[split] = joined([table for _, table in parts])
+        number = quantity(sum(map(len, rows.values())), "row")
+        notes.append(f"{split}: {over}{number}, joined from {', '.join(listed)}")
+    return tables, notes
 
 
 def _content(record: Record) -> str:
