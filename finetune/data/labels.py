@@ -332,8 +332,6 @@ _ALIASES = {
 }
 """Other spellings of the NLI labels, in lower case."""
 
-_TAG = re.compile(r"([BI]-)(.+)", re.DOTALL)
-
 
 def variants(labels: Iterable[str]) -> list[list[str]]:
     """Return the groups of labels that differ only in case, blanks or invisible characters."""
@@ -345,46 +343,11 @@ def variants(labels: Iterable[str]) -> list[list[str]]:
     return [names for names in groups.values() if len(names) > 1]
 
 
-def _renamed(data: Dataset, mapping: Mapping[str, str], note: str) -> Dataset:
-    splits = {
-        split: rows.map(lambda _, row: with_names(row, mapping))
-        for split, rows in data.splits.items()
-    }
-    order = tuple(dict.fromkeys(_mapped(name, mapping) for name in data.label_order))
-    return replace(data, splits=splits, notes=[*data.notes, note], label_order=order)
-
-
-def _mapped(name: str, mapping: Mapping[str, str]) -> str:
-    match = _TAG.fullmatch(name)
-    if match and name not in mapping:
-        return match[1] + mapping.get(match[2], match[2])
-    return mapping.get(name, name)
-
-
-def with_names(row: Any, mapping: Mapping[str, str]) -> Any:
-    """Return an example with other names of its labels."""
-    if isinstance(row, TextExample):
-        label = row.label
-        if (votes := renamed_votes(row.votes, mapping)) is not None:
-            return replace(row, label=majority(votes), votes=votes)
-        if isinstance(label, tuple):
-            return replace(row, label=tuple(dict.fromkeys(mapping.get(n, n) for n in label)))
-        return replace(row, label=mapping.get(label, label)) if isinstance(label, str) else row
-
-    def spans(old: Any) -> Any:
-        return old and tuple(s._replace(label=mapping.get(s.label, s.label)) for s in old)
-
-    relations = row.relations and tuple(
-        r._replace(label=mapping.get(r.label, r.label)) for r in row.relations
-    )
-    tags = row.tags and tuple(_mapped(tag, mapping) for tag in row.tags)
-    return replace(
-        row,
-        tags=tags,
-        spans=spans(row.spans),
-        unreachable=spans(row.unreachable),
-        relations=relations,
-    )
+def _with_names(row: TextExample, names: Mapping[str, str]) -> TextExample:
+    if (votes := renamed_votes(row.votes, names)) is not None:
+        return replace(row, label=majority(votes), votes=votes)
+    label = row.label
+    return replace(row, label=names.get(label, label)) if isinstance(label, str) else row
 
 
 def canonical_name(name: str) -> str:
@@ -410,7 +373,15 @@ def with_standard_names(data: Dataset) -> Dataset:
         return data
     renamed = sorted(name for name, standard in mapped.items() if name != standard)
     listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)
-    return _renamed(data, mapped, f"labels mapped by name: {listed}")
+    return replace(
+        data,
+        splits={
+            split: rows.map(lambda _, row: _with_names(row, mapped))
+            for split, rows in data.splits.items()
+        },
+        notes=[*data.notes, f"labels mapped by name: {listed}"],
+        label_order=tuple(dict.fromkeys(mapped.get(name, name) for name in data.label_order)),
+    )
 
 
 def without_gold(split: str, examples: Examples, name: str) -> list[str]:

@@ -103,6 +103,11 @@ class TextReader(RowReader):
     def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of texts."""
         columns = text_columns(table, given, self.pair)
+        others = [name for name in LABEL_COLUMNS if name in table.by_name]
+        others = [table.by_name[name] for name in others if name not in columns.values()]
+        if others and table.named("label", given) is None:
+            advice = f"for {others[0]!r} write --columns label={others[0]}"
+            table.notes.append(f"labels are from column {columns['label']!r}; {advice}")
         return example_maker({**columns, "label": None} if gold == "unread" else columns, table)
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
@@ -199,11 +204,7 @@ def text_columns(table: Table, given: Mapping[str, str], pair: bool | None) -> C
     label = table.find("label", given)
     if label is None:
         found = [by_name[name] for name in LABEL_COLUMNS if name in by_name]
-        found = [name for name in found if name not in (text, second)]
-        label = next(iter(found), None)
-        for other in found[1:2]:
-            advice = f"for {other!r} write --columns label={other}"
-            table.notes.append(f"labels are from column {label!r}; {advice}")
+        label = next((name for name in found if name not in (text, second)), None)
     searched = text.lower() in ("anchor", "query")
     negative = table.find("negative", given, [NEGATIVE_COLUMN] if searched else [])
     table.read = {"text": text, "pair": second, "label": label, "negative": negative}
