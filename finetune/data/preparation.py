@@ -54,7 +54,9 @@ MIN_BYTES = 10 * 2**20
 VERSION = 3
 """A number to raise with each change of what is read, converted, checked, divided or written."""
 DESCRIPTION = "description.json"
-"""The file of an entry with all but columns and numbers of examples."""
+"""The file of an entry with all but columns of examples."""
+_FIELDS = ("name", "notes", "format", "label_order", "pinned")
+"""What an entry has of a data set besides its splits."""
 
 
 class Prepared(NamedTuple):
@@ -411,13 +413,7 @@ def _saved(key: str, made: Prepared) -> Prepared | None:
     with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
         content = {
             "splits": {name: rows.save(fresh, name) for name, rows in data.splits.items()},
-            "fields": {
-                "name": data.name,
-                "notes": data.notes,
-                "format": data.format,
-                "label_order": data.label_order,
-                "pinned": data.pinned,
-            },
+            "fields": {name: getattr(data, name) for name in _FIELDS},
             "fingerprint": data.fingerprint,
             "training_fingerprint": data.training_fingerprint,
             "derived": repr(derived),
