@@ -165,8 +165,7 @@ def look_at_data(config: TrainConfig) -> None:
     """
     if config.description.own_reader or not (source := resolve(config.data)).files:
         return
-    given = chain.from_iterable(source.files.values())
-    paths = chain.from_iterable(each.iterdir() if each.is_dir() else [each] for each in given)
+    paths = chain.from_iterable(source.files.values())
     if sum(path.stat().st_size for path in paths) <= LOOKED_AT:
         read_examples(config, config.data)
 

@@ -72,7 +72,7 @@ class Source:
     """The location of a data set: exactly one of files, saved, hub and memory is set."""
 
     name: str
-    files: dict[str, tuple[Path, ...]] = field(default_factory=dict)  # folders: of documents
+    files: dict[str, tuple[Path, ...]] = field(default_factory=dict)
     saved: Path | None = None
     hub: HubDataset | None = None
     memory: Any = None
@@ -166,9 +166,7 @@ def content_of(source: Source) -> SourceContent:
         return sorted(path for path in source.saved.rglob("*") if path.is_file())
     if not source.files:
         return None
-    given = [path for paths in source.files.values() for path in paths]
-    inside = (sorted(path.iterdir()) if path.is_dir() else [path] for path in given)
-    return [path for paths in inside for path in paths if path.is_file()]
+    return list(itertools.chain.from_iterable(source.files.values()))
 
 
 def open_input(
