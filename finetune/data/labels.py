@@ -101,10 +101,6 @@ class _Column(NamedTuple):
     labels: list[Any]
     codes: Any
 
-    @classmethod
-    def of(cls, rows: Examples) -> _Column:
-        return cls(rows, *rows.codes("label"))
-
     @property
     def has_any(self) -> bool:
         """Whether a label is not -1, and not missing: the test sets of GLUE have none."""
@@ -128,7 +124,8 @@ def convert_labels(
     Raises:
         DataError: Some labels are of another kind than others.
     """
-    columns = {split: _Column.of(Examples.of(rows)) for split, rows in splits.items()}
+    read = {split: Examples.of(rows) for split, rows in splits.items()}
+    columns = {split: _Column(rows, *rows.codes("label")) for split, rows in read.items()}
     filled = [column for column in columns.values() if column.has_any]
     labels = [label for column in filled for label in column.labels if label is not None]
     lists = any(isinstance(label, tuple) for label in labels)
@@ -203,8 +200,9 @@ def _refuse_among_lists(columns: Sequence[_Column], filled: Sequence[_Column]) -
 
 
 def _check_spelling(columns: Sequence[_Column], labels: Sequence[Any], numbers: bool) -> None:
-    comma = _first(columns, lambda label: "," in str(label))
-    if comma is not None and all(_WITH_COMMA.fullmatch(str(label)) for label in labels):
+    have_commas = all(_WITH_COMMA.fullmatch(str(label)) for label in labels)
+    comma = _first(columns, lambda label: "," in str(label)) if have_commas else None
+    if comma is not None:
         raise DataError(
             f"{comma.where}: label {str(comma.label)!r} is a number with a decimal comma: "
             "write a point (several labels are a list in JSON Lines)."
