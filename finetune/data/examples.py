@@ -190,9 +190,10 @@ class Examples(Sequence[Any]):
         if kind is TextExample and not any(set(self.column(name)) - {None} for name in more):
             labels, codes = self.codes("label")
             written = [_encode(label) for label in labels]
-            columns = self.column("text"), self.column("pair"), codes
+            pairs = ("null" if pair is None else _encode(pair) for pair in self.column("pair"))
+            columns = self.column("text"), pairs, codes
             contents = (
-                f'["text",{_encode(text)},{_encode(pair)},{written[code]}]\n'
+                f'["text",{_encode(text)},{pair},{written[code]}]\n'
                 for text, pair, code in zip(*columns, strict=True)
             )
         with progress_task(title, len(self)) as show:

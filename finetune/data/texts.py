@@ -103,8 +103,8 @@ class TextReader(RowReader):
     def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of texts."""
         columns = text_columns(table, given, self.pair)
-        others = [name for name in LABEL_COLUMNS if name in table.by_name]
-        others = [table.by_name[name] for name in others if name not in columns.values()]
+        usual = [table.by_name[name] for name in LABEL_COLUMNS if name in table.by_name]
+        others = [name for name in usual if name not in columns.values()]
         if others and table.named("label", given) is None:
             advice = f"for {others[0]!r} write --columns label={others[0]}"
             table.notes.append(f"labels are from column {columns['label']!r}; {advice}")
