@@ -147,3 +147,8 @@ def test_none_of_the_rows_on_disk_may_be_selected(monkeypatch: pytest.MonkeyPatc
     keep_on_disk(monkeypatch)
     empty = collected(iter(TEXTS)).take([])
     assert list(empty.map(lambda i, row: row)) == []
+
+
+def test_rows_that_are_far_apart() -> None:
+    rows = [replace(TEXTS[i % 23], id=i) for i in range(99)]
+    assert list(collected(iter(rows)).take([97, 1])) == [rows[97], rows[1]]
