@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from finetune.models.loading import quiet
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -28,6 +28,7 @@ from finetune.types import UserError
 from tests.command import run
 from tests.covering import covering
 from tests.laboratory import checkpoint
+from tests.models.test_every_family import CHANGES, SIZES
 from tests.tiny import model as tiny_model
 from tests.tiny import tokenizer
 
@@ -132,6 +133,20 @@ def test_encoder_without_head(tmp_path: Path):
     embedded = run("embed", tmp_path / "new", "--text", "ጠቅላይ ሚኒስትሩ").ok()
     assert "vectors" in embedded.out
     assert AutoTokenizer.from_pretrained(tmp_path / "new").tokenize("የ አበባ")
+
+
+def test_mobilebert_loses_its_head(tmp_path: Path):
+    """A part of its output matrix is transposed, and not in its output layer."""
+    bert = tokenizer("bert")
+    sizes = SIZES | CHANGES["mobilebert"] | {"vocab_size": len(bert)}
+    plain = AutoModelForMaskedLM.from_config(AutoConfig.for_model("mobilebert", **sizes))
+    plain.save_pretrained(tmp_path)
+    bert.save_pretrained(tmp_path)
+    old = SubwordTokenizer(bert)
+    new = new_tokenizer(old)
+    model = with_vocabulary(str(tmp_path), old, new, embedding_map(old, new, "overlap"))
+    assert type(model).__name__ == "MobileBertModel"
+    assert len(model.get_input_embeddings().weight) == len(new.tokenizer)
 
 
 def test_sparsemax():
