@@ -25,11 +25,7 @@ VECTORS = {
     "target.vec": "the 0 1 0\nof 0 0 1\nriver 1 0 0\nand 1 1 0\nwas 0 1 1\n",
     "words.tsv": "the\tthe\nwas\tof\nhouse\triver\n",
 }
-SPAN = {"start": 0, "end": 3, "label": "X"}
 FILES: dict[str, list[dict[str, Any]]] = {
-    "one.jsonl": [{"id": n, "text": f"t{n}", "label": c} for n, c in enumerate("xxyyz")],
-    "two.jsonl": [{"id": n, "text": f"t{n}", "label": c} for n, c in enumerate("xyyyz")],
-    "three.jsonl": [{"id": n, "text": f"t{n}", "label": c} for n, c in enumerate("xyy")],
     "lists-1.jsonl": [{"text": f"t{n}", "label": [*c]} for n, c in enumerate(("xy", "", "x"))],
     "lists-2.jsonl": [{"text": f"t{n}", "label": [*c]} for n, c in enumerate(("x", "y", "x"))],
     "numbers.jsonl": [{"id": n, "text": f"t{n}", "label": n / 2} for n in range(5)],
@@ -51,30 +47,6 @@ FILES: dict[str, list[dict[str, Any]]] = {
         {"text": "b", "label": "y", "answer": "reject", "_annotator_id": "bob"},
     ],
     "pairs.jsonl": [{"text": "a", "text_pair": "b", "label": "x", "source": "web"}],
-    "bad.jsonl": [{"text": "t0", "label": "x"}],
-    "decisions.jsonl": [
-        {"text": "t0", "given": "x", "decision": "edit", "label": "z", "id": 0},
-        {"text": "t1", "given": "y", "decision": "accept", "label": "x", "id": 1},
-        {"text": "none", "given": None, "decision": "accept", "label": "x"},
-    ],
-    "of-lists.jsonl": [
-        {"text": "t0", "given": "y", "decision": "accept", "label": "not y"},
-        {"text": "t1", "given": ["y"], "decision": "edit", "label": ["x"]},
-    ],
-    "of-spans.jsonl": [
-        {"id": 1, "text": "Ann Lee of Rome ran", "decision": "edit", "spans": [SPAN],
-         "given": {"spans": [{"start": 0, "end": 7, "label": "PER"}]}},
-    ],
-    "of-tags.jsonl": [
-        {"words": ["a", "b", "c"], "decision": "edit", "tags": ["V", "V", "V"],
-         "given": {"tags": ["N", "V", "N"]}},
-    ],
-    "suspects.jsonl": [
-        {"file": "a.jsonl", "line": 3, "given": "no", "suggested": "yes", "confidence": 0.9,
-         "given_confidence": 0.1, "margin": 0.8, "text": "text", "kind": "label"},
-        {"file": "a.jsonl", "line": 4, "given": "x", "suggested": "not x", "confidence": 0.9,
-         "given_confidence": 0.1, "margin": 0.8, "text": "more", "kind": "label"},
-    ],
 }  # fmt: skip
 
 
@@ -145,14 +117,12 @@ def of_masks(recorder: Recorder, model: Path, run: Path) -> None:
         for form in TABLES:
             record(f"perplexity/{name}/{form}", "perplexity", model, *arguments, "--format", form)
     for name in ("texts by word", "pairs", "two texts", "blank"):
-        for more in ((), ("--subwords",)):
-            for suffix in ("jsonl", "csv"):
-                out = place / f"scores.{suffix}"
-                own = f"perplexity/{name}/{suffix}{''.join(more)}"
-                record(own, "perplexity", model, *scored[name], "--out", out, *more)
-                if out.exists():
-                    recorder.file(f"{own}/file", out)
-                    out.unlink()
+        for suffix in ("jsonl", "csv"):
+            out = place / f"scores.{suffix}"
+            record(f"perplexity/{name}/{suffix}", "perplexity", model, *scored[name], "--out", out)
+            if out.exists():
+                recorder.file(f"perplexity/{name}/{suffix}/file", out)
+                out.unlink()
     wrong: dict[str, tuple[str | Path, ...]] = {
         "nothing": (),
         "method": ("--text", "a", "--method", "words"),
@@ -179,7 +149,6 @@ def of_annotators(recorder: Recorder, runs: dict[str, Path]) -> None:
     place, record = recorder.place / "annotated", recorder.command
     for name, rows in FILES.items():
         write_jsonl(place / name, rows)
-    (place / "tags.conll").write_text("Bo\tB-PER\nran\tO\n\nsat\tO\n")
     kinds = {
         kind: next(folder.glob("predictions.test.jsonl"), folder / "predictions.validation.jsonl")
         for kind, folder in runs.items()
