@@ -45,7 +45,7 @@ def run(*arguments: str | Path) -> None:
 
 
 def rows_of(capsys: Printed, *arguments: str | Path) -> list[dict[str, Any]]:
-    run(*arguments, "--json")
+    run(*arguments, "--rounds", 1, "--json")
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
     return rows
 

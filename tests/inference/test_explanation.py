@@ -94,8 +94,7 @@ def test_leaving_out_is_the_prediction_of_the_shorter_text(
             assert found.scores == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize("task", ["tag", "ner"])
+@pytest.mark.parametrize(("task", "family"), [("tag", "bert"), ("ner", "roberta")])
 def test_words_of_sentences_are_masked(task: str, family: str, monkeypatch: Any) -> None:
     model = finetune.load(lab.trained(task, model=str(lab.checkpoint(family))))
     mask = model.task.tokenizer.tokenizer.mask_token

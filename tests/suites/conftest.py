@@ -12,7 +12,7 @@ from tests.tiny import save_tiny_checkpoint
 RECIPE = """task: {task}
 model: {folder}/model
 data: {folder}/{data}
-steps: 4
+steps: 2
 batch_size: 8
 max_length: 48
 lr: 1e-3

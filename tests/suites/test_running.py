@@ -140,7 +140,7 @@ def test_the_plan(suite: Path, tmp_path: Path):
     lines = outcome.out.splitlines()
     assert [line.split()[0] for line in lines] == ["task", "pairs", "follow", "mood", "names"]
     assert lines[2].split()[1] == "nli-follow" and " pairs " in lines[2]
-    assert all(line.endswith("4  0 of 3 runs") for line in lines[1:])
+    assert all(line.endswith("2  0 of 3 runs") for line in lines[1:])
     assert not (tmp_path / "out").exists()
 
 

@@ -1,30 +1,23 @@
-"""A task in one file and one row: ordinal regression, whose labels are ranks (Cheng et al., 2008).
+"""A task in one file: ordinal regression, one logit for each rank but the first (Cheng, 2008)."""
 
-One logit for each rank but the first tells whether the rank of a text is at least this one.
-"""
-
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import ClassVar
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import finetune
+from finetune import LabelSet, SequenceClassifier, TextPrediction, TrainConfig
 from finetune.config.description import TaskDescription
-from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.models.heads.pretrained import SequenceClassifier
+from finetune.config.tasks import CONFIGS
 from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.state import TaskState
-from finetune.types import LabelSet, TextPrediction
 from tests import laboratory as lab
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankConfig(TrainConfig):
-    description: ClassVar = TaskDescription(name="rank", title="ranks", metrics=("accuracy",))
+    description = TaskDescription(name="rank", title="ranks", metrics=("accuracy",))
 
 
 class RankTask(Task):
@@ -63,8 +56,7 @@ def test_a_task_in_one_file(tmp_path, monkeypatch):
     monkeypatch.setitem(CONFIGS.paths, "rank", row.config)
     texts = ["the dog", "the dog saw it", "the dog saw it and a"]
     rows = [{"text": text, "label": str(rank)} for rank, text in enumerate(texts)] * 3
-    model, out = str(lab.checkpoint(dropout=0.0)), str(tmp_path / "run")
     settings = {"validation": "none", "steps": 30, "batch_size": 3, "lr": 5e-3, "quiet": True}
-    run = finetune.train("rank", rows, model, out=out, **settings)
-    predicted = finetune.load(run.folder).predict(texts)
-    assert [prediction.label for prediction in predicted] == ["0", "1", "2"]
+    settings |= {"model": str(lab.checkpoint(dropout=0.0)), "out": str(tmp_path / "run")}
+    predictor = finetune.train("rank", rows, **settings).predictor
+    assert [found.label for found in predictor.predict(texts)] == ["0", "1", "2"]
