@@ -13,11 +13,9 @@ arguments change here, and the recording stays comparable.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -29,10 +27,11 @@ os.environ["COLUMNS"] = "100"
 
 from hypothesis import HealthCheck, given, seed, settings
 
+from tests import laboratory as lab
 from tests import small_data as data
 from tests.command import run
-from tests.end_to_end.extension_outputs import of_annotators, of_masks, of_vocabularies
 from tests.end_to_end.recorded_runs import SENSES, main
+from tests.end_to_end.test_documentation import DOCUMENTED, Workspace, output_of
 from tests.fuzz.mutations import SEEDS, damaged
 from tests.tiny import save_tiny_checkpoint
 
@@ -42,6 +41,8 @@ TABLES = ("table", "csv", "latex", "markdown", "json")
 ANALYSIS = {name: ["report", "--format", name] for name in TABLES}
 """How the analysis of predictions is asked for, by format."""
 CONVERTED = "jsonl json conll prodigy doccano label-studio brat".split()
+TEXTS = (".jsonl", ".json", ".csv", ".html", ".md", ".parquet")
+"""Files that are recorded by their content."""
 DAMAGED_FILES = 12
 """Damaged forms of each valid file."""
 KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
@@ -58,53 +59,6 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "subwords": ("pretrain", data.running_text, ()),
 }
 """The kinds of predictions: a task, its data, and further options."""
-
-
-PLACES = {
-    "PAIRS": EXAMPLES / "similarity",
-    "TEXTS": EXAMPLES / "text" / "validation.txt",
-    "NAMED": EXAMPLES / "words" / "in_context.jsonl",
-    "TAGS": EXAMPLES / "ner" / "test.conll",
-    "TRAIN": EXAMPLES / "word_pairs",
-    "PAIRED": f"train={EXAMPLES / 'similarity' / 'train.jsonl'}",
-    "SENSES": SENSES,
-    "TEST": f"test={SENSES / 'test.jsonl'}",
-}
-WRONG = {
-    "embed without input": "embed MODEL",
-    "embed suffix": "embed MODEL --text a --out a.txt",
-    "embed layers": "embed MODEL --text a --layers 9",
-    "embed words as texts": "embed MODEL --file TAGS",
-    "nothing to compare": "similarity MODEL",
-    "one text": "similarity MODEL --text a",
-    "resamples": "similarity MODEL --data PAIRS --resamples 0",
-    "window of texts": "similarity MODEL --data PAIRS --window 2",
-    "no corpus": "similarity MODEL --data PAIRS --standardize no.safetensors",
-    "out of layers": "similarity MODEL --data PAIRS --combine none --out o.jsonl",
-    "threshold without data": "similarity MODEL --threshold --out run",
-    "threshold without train": "similarity MODEL --threshold --data NAMED --out run",
-    "threshold of texts": "similarity MODEL --threshold --data PAIRED --out run",
-    "threshold with combine": "similarity MODEL --threshold --data TRAIN --combine sum --out run",
-    "threshold with corpus": "similarity MODEL --threshold --data TRAIN --standardize TEXTS "
-    "--out run",
-    "geometry of one text": "geometry MODEL --data TEXTS --texts 1",
-    "geometry suffix": "geometry MODEL --data TEXTS --out g.txt",
-    "geometry of a long sentence": f"geometry MODEL --data TEXTS --sentence '{'bank ' * 80}'",
-    "map without out": "map MODEL --word bank --file TEXTS",
-    "map of a missing word": "map MODEL --word harbr --file TEXTS --out m.html",
-    "map of an empty word": "map MODEL --word a,,b --file TEXTS --out m.html",
-    "map of a word twice": "map MODEL --word a,a --file TEXTS --out m.html",
-    "map of a missing file": "map MODEL --word a --file no --out m.html",
-    "map of none": "map MODEL --word the --file TEXTS --most 0 --out m.html",
-    "map of few": "map MODEL --word the --file TEXTS --most 2 --out m.html",
-    "map as a picture": "map MODEL --word the --file TEXTS --out m.png",
-    "senses without train": "wsd --model MODEL --data TEST --out s",
-    "senses with a prior": "wsd --model MODEL --data SENSES --prior -1 --out s",
-    "senses without glosses": "wsd --model MODEL --data SENSES --glosses 1 --out s",
-    "senses without inventory": "wsd --model MODEL --data SENSES --inventory no --out s",
-    "senses of texts": "wsd --model MODEL --data TEXTS --out s",
-}
-"""Wrong calls of the commands that measure vectors."""
 
 
 class Recorder:
@@ -333,111 +287,21 @@ def of_server(recorder: Recorder, runs: dict[str, Path]) -> None:
             recorder.entries[f"serve/{kind}/models"] = recorder.text(json.dumps(kept))
 
 
-def of_vectors(recorder: Recorder, model: Path) -> None:
-    """Record the vectors of texts and words, and what is measured with them."""
-    place, record = recorder.place, recorder.command
-    texts = EXAMPLES / "sentiment" / "test.jsonl"
-    for unit in ("text", "word", "subword"):
-        words = ["--unit", unit, "--layers", "all", "--combine", "none"]
-        record(f"embed/{unit}", "embed", model, "--text", "Anna sat on the bank.", *words)
-        for suffix in ("parquet", "npy"):
-            out = place / f"vectors-{unit}.{suffix}"
-            words = ["--file", texts, "--unit", unit, "--normalize", "--out", out]
-            record(f"embed/{unit}/{suffix}", "embed", model, *words)
-            if suffix == "npy":
-                digest = hashlib.sha256(out.read_bytes()).hexdigest()
-                recorder.entries[f"embed/{unit}/{suffix}/file"] = digest
-                recorder.file(f"embed/{unit}/{suffix}/rows", out.with_suffix(".rows.jsonl"))
-            else:
-                recorder.file(f"embed/{unit}/{suffix}/file", out)
-    of_similarity(recorder, model)
-    of_words(recorder, model)
-    known = {**PLACES, "MODEL": model}
-    for name, command in WRONG.items():
-        words = [known.get(word, word) for word in shlex.split(command)]
-        record(f"vectors/wrong/{name}", *words)
-
-
-def of_similarity(recorder: Recorder, model: Path) -> None:
-    """Record cosines of texts, of words and of words in context, and the run of a threshold."""
-    place, record = recorder.place, recorder.command
-    words, corpus = EXAMPLES / "words", EXAMPLES / "nli" / "validation.jsonl"
-    out = place / "cosines.jsonl"
-    sides = ("--text", "A dog runs.", "--pair", "A puppy is running.")
-    record("similarity/two texts", "similarity", model, *sides)
-    compared: dict[str, tuple[str | Path, ...]] = {
-        "texts": ("--data", EXAMPLES / "similarity"),
-        "first tokens": ("--data", EXAMPLES / "similarity", "--split", "train", "--pooling",
-                         "first", "--standardize", corpus),
-        "words": ("--data", words / "pairs.jsonl", "--unit", "word", "--layers", "last4"),
-        "in context": ("--data", words / "in_context.jsonl", "--layers", "0,-1", "--combine",
-                       "none", "--window", "4", "--standardize", corpus),
-        "names": ("--data", EXAMPLES / "word_pairs", "--split", "test"),
-    }  # fmt: skip
-    for name, arguments in compared.items():
-        for form in TABLES if name in ("texts", "in context") else ("table", "json"):
-            resamples = ("--resamples", "50", "--format", form)
-            record(f"similarity/{name}/{form}", "similarity", model, *arguments, *resamples)
-        if "none" not in arguments:
-            record(f"similarity/{name}/out", "similarity", model, *arguments, "--out", out)
-            recorder.file(f"similarity/{name}/out/file", out)
-    for name, more in {"raw": (), "standardized": ("--standardize", "train")}.items():
-        run_folder = place / "runs" / f"threshold-{name}"
-        arguments = ("--data", EXAMPLES / "word_pairs", *more, "--out", run_folder)
-        record(f"threshold/{name}", "similarity", model, "--threshold", *arguments)
-        for file in ("metrics.json", "config.json", "predictions.test.jsonl"):
-            recorder.file(f"threshold/{name}/{file}", run_folder / file)
-        test = EXAMPLES / "word_pairs" / "test.jsonl"
-        record(f"threshold/{name}/predict", "predict", run_folder, "--file", test)
-        record(f"threshold/{name}/score", "score", run_folder)
-
-
-def of_words(recorder: Recorder, model: Path) -> None:
-    """Record geometry, maps, senses and ranking."""
-    from finetune.embeddings.rank import Ranker
-
-    place, record = recorder.place, recorder.command
-    corpus = EXAMPLES / "sentiment" / "train.jsonl"
-    page, figures = place / "geometry.html", place / "geometry.json"
-    for form in TABLES:
-        arguments = ("--data", corpus, "--texts", "60", "--format", form)
-        record(f"geometry/{form}", "geometry", model, *arguments)
-    shown = ("--sentence", "The bank of the river.", "--out", page, "--out", figures)
-    record("geometry/files", "geometry", model, "--data", corpus, "--texts", "60", *shown)
-    for file in (page, figures):
-        recorder.file(f"geometry/{file.name}", file)
-    page, figures = place / "map.html", place / "map.json"
-    maps: dict[str, tuple[str | Path, ...]] = {
-        "labels": ("--word", "die,bank", "--file", EXAMPLES / "words" / "senses.jsonl"),
-        "senses": ("--word", "bank/banks", "--file", EXAMPLES / "senses" / "train.jsonl",
-                   "--method", "pca", "--layers", "0,-1"),
-        "tags": ("--word", "the,a", "--file", EXAMPLES / "ner" / "validation.conll",
-                 "--most", "20", "--layers", "last"),
-    }  # fmt: skip
-    for name, arguments in maps.items():
-        record(f"map/{name}", "map", model, *arguments, "--out", page, "--out", figures)
-        for file in (page, figures):
-            recorder.file(f"map/{name}/{file.name}", file)
-    test, senses = EXAMPLES / "senses" / "test.jsonl", place / "runs" / "more-senses"
-    more = ("--glosses", "0.5", "--inventory", SENSES / "wordnet")
-    fitted = ("--model", model, "--data", SENSES, "--layers", "0", *more, "--out", senses)
-    record("wsd", "wsd", *fitted)
-    for file in ("metrics.json", "config.json", "senses.json", "predictions.test.jsonl"):
-        recorder.file(f"wsd/{file}", senses / file)
-    recorder.file("wsd/first sense", senses / "first_sense.test.jsonl")
-    record("wsd/predict", "predict", senses, "--file", test)
-    record("wsd/predict/text", "predict", senses, "--text", "She sat on the *bank*.")
-    record("wsd/predict/other text", "predict", senses, "--text", "They *raised=raise* it.")
-    record("wsd/compare", "compare", senses, senses / "first_sense.test.jsonl")
-    settings = ("--lr", "1e-3", "--max-length", "48", "--steps", "4", "--limit", "40")
-    for kind in ("cross", "bi"):
-        out = place / "runs" / f"pair-{kind}"
-        words = ["nli", "--model", model, "--data", EXAMPLES / "nli", "--out", out, *settings]
-        if (outcome := run(*words, "--pair-encoder", kind)).code:
-            raise SystemExit(outcome.err)
-        ranker = Ranker(out, ["A dog runs.", "It rains.", "", "Somebody eats.", "It rains."])
-        ranked = ranker.rank("A man eats.")
-        recorder.entries[f"ranking/{kind}"] = [dataclasses.astuple(each) for each in ranked]
+def of_documentation(recorder: Recorder) -> None:
+    """Record what the commands of all pages print and write, on a tiny model."""
+    made, folder = recorder.place / "made", recorder.place / "documentation"
+    made.mkdir()
+    folder.mkdir()
+    lab.open_laboratory(made)
+    workspace = Workspace(folder)
+    os.chdir(folder)
+    for line, words in DOCUMENTED.items():
+        name = f"docs/{line}"
+        recorder.entries[name] = recorder.text(workspace.run(line))
+        written = Path(output_of(words) or "")
+        if written.suffix in TEXTS and written.is_file():
+            recorder.file(f"{name}/file", written)
+    os.chdir(recorder.place)
 
 
 def record(only: str | None = None) -> dict[str, Any]:
@@ -453,10 +317,7 @@ def record(only: str | None = None) -> dict[str, Any]:
         of_data(recorder)
         of_readers(recorder)
         of_server(recorder, runs)
-        of_vectors(recorder, place / "tiny")
-        of_vocabularies(recorder, place / "tiny")
-        of_masks(recorder, place / "tiny", runs["subwords"])
-        of_annotators(recorder, runs)
+        of_documentation(recorder)
     finally:
         os.chdir(before)
         shutil.rmtree(place)
