@@ -154,10 +154,18 @@ def test_the_area_is_the_mean_risk() -> None:
 def test_too_few_answers_and_unsafe_ones_are_refused() -> None:
     with pytest.raises(UserError, match=r"needs 59 answers or more"):
         at_risk(answers(np.ones(58), np.ones(58)), 0.05)
-    with pytest.raises(UserError, match=r"no confidence is safe.*above 0.001: .* raise --risk"):
-        at_risk(Answers.of(labeled(500)), 0.001, 0.9)
-    with pytest.raises(UserError, match=r"of the 59 most confident answers 2 are wrong"):
+    scored = Answers.of(labeled(500))
+    with pytest.raises(
+        UserError, match=r"no confidence is safe.*--risk (\S+) is possible"
+    ) as error:
+        at_risk(scored, 0.001, 0.9)
+    least = float(str(error.value).partition("--risk ")[2].split()[0])
+    assert at_risk(scored, least, 0.9).bound <= least
+    with pytest.raises(UserError, match="no confidence is safe"):
+        at_risk(scored, least * 0.9, 0.9)
+    with pytest.raises(UserError, match=r"59 most confident.*about 524 answers as good as these"):
         at_risk(answers(np.linspace(1, 0.5, 100), np.arange(100) % 50 > 0), 0.05)
+    assert upper_bound(2 / 59 * 524, 524, 0.05) <= 0.05 < upper_bound(2 / 59 * 500, 500, 0.05)
 
 
 # --- Sets -----------------------------------------------------------------------------------------
