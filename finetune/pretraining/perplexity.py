@@ -35,7 +35,7 @@ from finetune.preprocessing.windows import windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.tasks import find_saved_model
-from finetune.types import Batch, TextExample, TokenSequence, UserError
+from finetune.types import Batch, TextExample, TokenSequence, UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.pretraining.commands import Perplexity
@@ -252,6 +252,11 @@ def score_texts(command: Perplexity) -> None:
     values = [(name.replace("_", " "), value) for name, value in measures.items()]
     title = "measures" if tables else ""
     print_tables(command.format, *tables, (title, ("measure", "value"), values))
+    if unknown := int(measures["unknown"]):
+        command.note(
+            f"{quantity(unknown, 'subword')} unknown to the model: they get the probability of the "
+            "unknown token, which is too high"
+        )
 
 
 def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:

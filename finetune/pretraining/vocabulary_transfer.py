@@ -408,4 +408,9 @@ def transfer(
         model.save_pretrained(folder)
     other, copied, averaged = np.bincount(embeddings.num_weights.clip(max=2), minlength=3).tolist()
     counts = {"copied": copied, "averaged": averaged, "other": other}
+    if command.init == "similarity" and not averaged:
+        reporter.log(
+            "note: the vocabularies share no subword of the text, so that nothing is similar: "
+            "all other embeddings are drawn at random. Word vectors (--vectors) would help."
+        )
     return {"model": name, "init": command.init, **counts}

@@ -109,8 +109,9 @@ def test_command_on_texts(tmp_path: Path):
     assert [row["text"] for row in rows] == TEXTS
     total = sum(row["log_likelihood"] for row in rows)
     assert record["log likelihood"] == pytest.approx(total, abs=1e-4)
-    shown = run("perplexity", checkpoint(), "--text", "a train", "--method", "word")
-    assert "--method word" in shown.out and "a train" in shown.out
+    shown = run("perplexity", checkpoint(), "--text", "a ጠ", "--method", "word")
+    assert "--method word" in shown.out and "a ጠ" in shown.out
+    assert "1 subword unknown to the model" in shown.out
 
 
 def test_command_on_pairs(tmp_path: Path):
