@@ -46,7 +46,7 @@ def test_bilstm_reads_each_sequence_alone() -> None:
     ],
 )
 def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
-    settings = {"bilstm": True, "tuning": "bitfit"}
+    settings = {"bilstm": True, "tuning": "bitfit", "steps": 4, "eval_every": 2}
     config = config_of(kind, tmp_path / "run", **settings)
     task, dataset = load_task(config, {"bi": "classify", "crf": "tag"}.get(kind, kind))
     head = task.model()

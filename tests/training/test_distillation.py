@@ -39,7 +39,7 @@ from finetune.types import UserError
 from tests import laboratory as lab
 from tests.small_data import read_jsonl
 
-QUIET = {"reporter": Reporter(quiet=True), "report": lambda folder: None}
+QUIET = {"reporter": Reporter(quiet=True)}
 KINDS: dict[str, dict[str, Any]] = {
     "classify": {},
     "several labels": {},
