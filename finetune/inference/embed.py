@@ -191,8 +191,8 @@ class Embedder:
     def _encode(self, inputs: Sequence[_Units]) -> tuple[Sequence[_Units], EncodedExamples]:
         if self._trained is not None:
             return inputs, self._trained[0].encode(_examples(inputs))
-        found = [self._windows(number, each.subwords) for number, each in enumerate(inputs)]
-        return inputs, EncodedExamples.of(found)
+        encoded = [self._windows(number, item.subwords) for number, item in enumerate(inputs)]
+        return inputs, EncodedExamples.of(encoded)
 
     def _embed_as_trained(
         self, task: Task, head: Any, inputs: Sequence[_Units], encoded: EncodedExamples
@@ -201,8 +201,8 @@ class Embedder:
         predicted: Any = predict(
             task, head, _examples(inputs), encoded=encoded, device=self.device, precision="fp32"
         )
-        for each, prediction in zip(inputs, predicted, strict=True):
-            yield Embedding(each.id, each.units, self._scaled(prediction.vectors), each.offsets)
+        for item, prediction in zip(inputs, predicted, strict=True):
+            yield Embedding(item.id, item.units, self._scaled(prediction.vectors), item.offsets)
 
     def _read(self, index: int, item: Any) -> _Units:
         if isinstance(item, str):
@@ -230,7 +230,7 @@ class Embedder:
     ) -> Generator[Embedding, None, int]:
         self.num_windowed += int((encoded.num_windows > 1).sum())
         sequences = encoded.sequences
-        found: list[list[_WindowVectors]] = [[] for _ in inputs]
+        window_vectors: list[list[_WindowVectors]] = [[] for _ in inputs]
         passes = forward_passes(
             self.encoder,
             sequences.lengths,
@@ -243,12 +243,12 @@ class Embedder:
         with contextlib.closing(passes):
             for rows, parts in passes:
                 for row, part in zip(rows, parts, strict=True):
-                    found[sequences.example[row]].append(part)
+                    window_vectors[sequences.example[row]].append(part)
                 reporter.update(read := read + len(rows))
-        for each, of_windows in zip(inputs, found, strict=True):
+        for item, of_windows in zip(inputs, window_vectors, strict=True):
             of_windows.sort(key=lambda part: part.first)
             vectors = self._joined(of_windows).reshape(-1, *self.shape)
-            yield Embedding(each.id, each.units, self._scaled(vectors), each.offsets)
+            yield Embedding(item.id, item.units, self._scaled(vectors), item.offsets)
         return read
 
     def _scaled(self, vectors: _Array) -> _Array:
@@ -260,10 +260,10 @@ class Embedder:
 
     def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[TokenSequence]:
         room = self.max_length - self.tokenizer.single.num_special
-        subwords = [each[:room] for each in subwords]
+        subwords = [ids[:room] for ids in subwords]
         overlap = 0 if self.unit == "text" else room // 4
-        found = windows([len(each) for each in subwords], room, overlap)
-        return [encode_window(self.tokenizer, number, subwords, window) for window in found]
+        bounds = windows([len(ids) for ids in subwords], room, overlap)
+        return [encode_window(self.tokenizer, number, subwords, window) for window in bounds]
 
     def _vectors(self, batch: Batch) -> Tensor:
         states = self.encoder.layers(batch, self.layers).float()  # [L', T, H]
@@ -304,7 +304,7 @@ class WordSettings:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Self:
-        """Return the settings of a JSON object; TypeError for other names."""
+        """Read the settings from a JSON object; TypeError for unknown names."""
         layers = saved.get("layers")
         return cls(**{**saved, "layers": tuple(layers) if isinstance(layers, list) else layers})
 
@@ -321,7 +321,7 @@ class WordSettings:
 
 
 def _examples(inputs: Sequence[_Units]) -> list[TextExample]:
-    return [TextExample(number, each.units[0]) for number, each in enumerate(inputs)]
+    return [TextExample(number, item.units[0]) for number, item in enumerate(inputs)]
 
 
 def _load(

@@ -52,7 +52,7 @@ class Explanation:
     scores: tuple[float, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as JSON values; the words of a sentence are in its prediction."""
+        """The explanation as JSON values; the words of a sentence are in its prediction."""
         record: dict[str, Any] = {"label": self.label.label, "unit": self.unit}
         if self.label.words is not None:
             record |= dict(zip(("start", "end"), self.label.words, strict=True))
@@ -67,7 +67,7 @@ class Explanation:
 
 
 def explained_by(task: Task) -> Explained:
-    """Return what words explain in the predictions of a task.
+    """The part of the predictions of a task that words explain.
 
     Raises:
         UserError: The predictions cannot be explained.
@@ -82,7 +82,7 @@ def explained_by(task: Task) -> Explained:
 
 
 def words_of(example: TextExample | TokenExample) -> Words:
-    """Return the words of an example, in the order of the scores of an explanation."""
+    """The words of an example, in the order of the scores of an explanation."""
     if isinstance(example, TokenExample):
         return Words(example.words, None, len(example.words))
     split = [split_words(text) for text in example.texts()]
@@ -91,7 +91,7 @@ def words_of(example: TextExample | TokenExample) -> Words:
 
 
 def without(task: Task, example: Any, left_out: Collection[int]) -> Any:
-    """Return an example without some of its words.
+    """Remove some of the words of an example.
 
     A word leaves with the blanks before it. Words that were apart stay apart, by a blank.
     """
@@ -144,12 +144,12 @@ def explain(
     return [
         Explanation(
             label,
-            float(own[0]),
+            float(of_label[0]),
             about.unit,
             explained,
-            tuple((own[0] - own[1:]).tolist()),
+            tuple((of_label[0] - of_label[1:]).tolist()),
         )
-        for label, own in zip(labels, scores.T, strict=True)
+        for label, of_label in zip(labels, scores.T, strict=True)
     ]
 
 
@@ -176,7 +176,7 @@ def label_scores(
     labels: Sequence[LabelSpan],
     device: torch.device,
 ) -> Array:
-    """Return the scores of D labels in each of N examples, means over windows: [N, D]."""
+    """Compute the scores of D labels in each of N examples, means over windows: [N, D]."""
     parts = [_scores(task, model, part, labels, device) for part in chunks(examples, _CHUNK)]
     return np.concatenate(parts)
 

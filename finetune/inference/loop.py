@@ -90,11 +90,11 @@ def predict(
     computed = _window_outputs(task, head, encoded.sequences, device, precision, reporter, title)
     with contextlib.closing(computed):
         for output in computed:
-            example, num_windows, found = waiting[output.example]
-            found.append(output)
-            if len(found) == num_windows:
-                found.sort(key=attrgetter("window"))
-                prediction = task.postprocess(example, found)
+            example, num_windows, outputs = waiting[output.example]
+            outputs.append(output)
+            if len(outputs) == num_windows:
+                outputs.sort(key=attrgetter("window"))
+                prediction = task.postprocess(example, outputs)
                 if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
                     prediction = replace(prediction, log_probabilities=None)
                 predicted.append(prediction)
@@ -108,7 +108,7 @@ def predict(
 
 
 def precision_on(task: Task, device: torch.device) -> str:
-    """Return the precision of predictions on a device."""
+    """The precision of predictions on a device."""
     precision = resolve_precision(task.state.config, device)
     # on a CPU float16 is slower, and less precise
     return "fp32" if precision == "fp16" and device.type == "cpu" else precision
@@ -187,8 +187,8 @@ def forward_passes(
         model.eval()
     if reporter:
         reporter.start(title, len(groups), unit="batch")
-    made = (batch_of(group) for group in groups)
-    batches = ahead(made) if len(groups) > 1 else made
+    packed = (batch_of(group) for group in groups)
+    batches = ahead(packed) if len(groups) > 1 else packed
     encoder = model if isinstance(model, Encoder) else model.encoder
     rows = [
         RowShape(int(of.sum()), len(of), int(of.max())) for of in map(lengths.__getitem__, groups)
@@ -218,10 +218,7 @@ def _outputs(
 def _decoded(
     outputs: Iterable[tuple[Batch, Any]], decode: Callable[[Any, Batch], R], device: torch.device
 ) -> Iterator[R]:
-    """Decode the output of each batch; the host does so while a device computes the next batch.
-
-    What the decoder copies to the host waits for its own batch alone, on another stream.
-    """
+    """Copy outputs on another stream, to decode a batch while the device computes the next."""
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     waiting: collections.deque[tuple[Batch, Any, Any]] = collections.deque()
 
@@ -301,7 +298,7 @@ class PredictionStream(Iterator[Prediction]):
         *,
         chunk: int | None = None,
         skip: int = 0,
-        decide: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = lambda _, found: found,
+        decide: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = lambda _, items: items,
     ) -> None:
         """See ``predict``. ``chunk`` examples of each process are predicted at a time.
 
@@ -346,10 +343,10 @@ class PredictionStream(Iterator[Prediction]):
         ready = ((part, filled, blank, task.encode(filled)) for part, filled, blank in read)
         with contextlib.closing(ahead(ready, most=1)) as prepared:
             for part, filled, blank, encoded in prepared:
-                found = predict(
+                predictions = predict(
                     task, head, filled, encoded=encoded, device=device, reporter=self.reporter
                 )
-                by_id = {prediction.id: prediction for prediction in found} | blank
+                by_id = {prediction.id: prediction for prediction in predictions} | blank
                 predicted = list(self._decide(part, [by_id[example.id] for example in part]))
                 parts_of_all = gather_object([(predicted, encoded.num_cut, len(blank))])
                 self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)
@@ -359,7 +356,7 @@ class PredictionStream(Iterator[Prediction]):
 
 
 def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:
-    """Return the examples that have text, and the predictions of the others by id."""
+    """Divide examples: those that have text, and the predictions for the blank ones by id."""
     empty = {example.id: task.state.of_blank(example) for example in examples}
     blank = {id: prediction for id, prediction in empty.items() if prediction is not None}
     return [example for example in examples if example.id not in blank], blank

@@ -66,8 +66,8 @@ class SpanPipeline(Pipeline):
         return {"predictions": predict(task, self.model, examples, precision="fp32", **settings)}
 
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[list[dict[str, Any]]]:
-        """Return the entities of each text."""
-        found = []
+        """The entities of each text."""
+        entities_of_texts = []
         for prediction in model_outputs["predictions"]:
             spans, scores = prediction.spans, prediction.scores
             if spans is None:
@@ -81,11 +81,11 @@ class SpanPipeline(Pipeline):
                 entities.append(
                     {"entity": span.label, "score": score, "word": word, "start": a, "end": b}
                 )
-            found.append(entities)
-        return found
+            entities_of_texts.append(entities)
+        return entities_of_texts
 
     def run_single(self, text: str, *parameters: Any) -> list[dict[str, Any]]:
-        """Return the entities of one text."""
+        """The entities of one text."""
         return next(self.get_iterator([text], 0, 1))
 
     def get_iterator(

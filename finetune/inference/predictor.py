@@ -179,8 +179,8 @@ class Predictor:
         if documents is not None:
             examples = list(_in_documents(self.task, examples, documents))
         filled, blank = without_blank(self.task, examples)
-        found = predict(self.task, self.model, filled, self.accelerator) if filled else []
-        by_id = {each.id: each for each in found} | blank
+        predicted = predict(self.task, self.model, filled, self.accelerator) if filled else []
+        by_id = {prediction.id: prediction for prediction in predicted} | blank
         return list(self._decide(examples, [by_id[example.id] for example in examples]))
 
     def explain(
@@ -218,7 +218,7 @@ class Predictor:
         *,
         columns: Mapping[str, str] | None = None,
     ) -> list[list[Neighbor]]:
-        """Return the training examples of the run that are nearest to each input.
+        """Find the training examples of the run that are nearest to each input.
 
         The cosine compares the vectors that the model decides on (``decision_vectors``). A blank
         text has none.
@@ -232,8 +232,8 @@ class Predictor:
             UserError: The model is not in its run folder, or the data of the run have changed.
 
         Examples:
-            >>> ((found,),) = model.nearest(["What a film."], 1)  # doctest: +SKIP
-            >>> found.example.label  # doctest: +SKIP
+            >>> ((neighbor,),) = model.nearest(["What a film."], 1)  # doctest: +SKIP
+            >>> neighbor.example.label  # doctest: +SKIP
             'positive'
         """
         training, vectors = self.training
@@ -247,10 +247,10 @@ class Predictor:
         _, blank = without_blank(self.task, examples)
         rows = zip(examples, cosines, best.tolist(), strict=True)
         return [
-            [Neighbor(float(own[i]), training[i]) for i in order if example.id not in blank]
-            if own.any()
+            [Neighbor(float(row[i]), training[i]) for i in order if example.id not in blank]
+            if row.any()
             else []
-            for example, own, order in rows
+            for example, row, order in rows
         ]
 
     @functools.cached_property
@@ -261,15 +261,15 @@ class Predictor:
         return examples, self._directions(examples)
 
     def _directions(self, examples: Sequence[Any]) -> np.ndarray:
-        found = decision_vectors(self.task, self.model, examples, self.accelerator)
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        scaled: np.ndarray = found / np.maximum(lengths, np.finfo(np.float32).tiny)
+        vectors = decision_vectors(self.task, self.model, examples, self.accelerator)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        scaled: np.ndarray = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
         return scaled
 
     def examples(
         self, inputs: Sequence[Given] | Any, *, columns: Mapping[str, str] | None = None
     ) -> list[Example]:
-        """Return inputs as examples; see ``predict``."""
+        """Make examples of inputs; see ``predict``."""
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
         if (table := input_table(inputs)) is not None:
@@ -313,14 +313,14 @@ class Predictor:
             vectors = decision_vectors(self.task, self.model, filled, self.accelerator)
             known: Any = vectors.any(axis=1)  # else the example has no sequence
             if known.any():
-                found = iter(self.training_vectors.distances(vectors[known]).tolist())
-                distances = {e.id: next(found) for e, k in zip(filled, known, strict=True) if k}
+                values = iter(self.training_vectors.distances(vectors[known]).tolist())
+                distances = {e.id: next(values) for e, k in zip(filled, known, strict=True) if k}
         pairs = zip(predictions, examples, strict=True)
         return [self.decisions.apply(*pair, distances.get(pair[1].id)) for pair in pairs]
 
-    def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
+    def _examples(self, inputs: Iterable[Given]) -> Iterator[Example]:
         state = self.task.state
-        for index, item in enumerate(given):
+        for index, item in enumerate(inputs):
             if isinstance(item, TextExample | TokenExample):
                 yield state.checked(item)
             elif isinstance(item, SpanPrediction | TokenPrediction):
@@ -388,7 +388,7 @@ class BatchPredictor:
         self.run, self.columns, self.options = str(run), columns, options
 
     def __call__(self, batch: Any) -> Any:
-        """Return a batch with its predictions.
+        """Add its predictions to a batch.
 
         Raises:
             UserError: The batch is of another kind, or a row is not what the model reads.
@@ -406,13 +406,13 @@ class BatchPredictor:
         with _LOCK:
             model = _loaded(pickle.dumps((self.run, self.options)))
             examples = list(model.task.state.read(table, columns=self.columns, rows=rows))
-            found = with_same_columns(each.to_dict() for each in model.stream(examples))
-        if len(found) != size:
+            records = with_same_columns(item.to_dict() for item in model.stream(examples))
+        if len(records) != size:
             raise UserError(
-                f"a batch of {quantity(size, 'row')} holds {quantity(len(found), 'example')}: give "
-                "one example in each row."
+                f"a batch of {quantity(size, 'row')} holds {quantity(len(records), 'example')}: "
+                "give one example in each row."
             )
-        columns = {name: [row[name] for row in found] for name in found[0] if name != "id"}
+        columns = {name: [row[name] for row in records] for name in records[0] if name != "id"}
         if columns.get("words") == [row.get("words") for row in rows.values()]:
             del columns["words"]  # the words of the batch
         return _joined(batch, columns)

@@ -22,7 +22,7 @@ from finetune.types import UserError
 
 
 def about_rows(files: Sequence[Path], contents: Sequence[Content]) -> int | None:
-    """Return about how many rows files with known contents have; None if a format does not tell."""
+    """Estimate the number of rows of files with known contents; None if a format does not tell."""
     formats = {format_of(path) for path in files}
     if not files or not formats <= {"jsonl", "txt", "csv", "tsv"}:
         return None
@@ -31,12 +31,12 @@ def about_rows(files: Sequence[Path], contents: Sequence[Content]) -> int | None
 
 
 def settings_path(path: Path) -> Path:
-    """Return the file that says what the lines of an unfinished file depend on."""
+    """The file that says what the lines of an unfinished file depend on."""
     return path.with_name(f".{path.name}.settings")
 
 
 def content_of(model: Path, inputs: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what predictions depend on, as JSON values.
+    """The inputs and settings that predictions depend on, as JSON values.
 
     Args:
         model: The folder of the model.

@@ -42,7 +42,7 @@ RIDGE = 1e-3
 def decision_vectors(
     task: Task, head: Any, examples: Sequence[Example], accelerator: Accelerator | None = None
 ) -> Array:
-    """Return the vector of each example that its head decides on: float32 [N, H].
+    """Compute the vector of each example that its head decides on: float32 [N, H].
 
     It is the last hidden state of the first token (or the pooled vector, as the model was trained)
     of texts and pairs, and the mean of the words of a sentence. The vector of an example of several
@@ -58,7 +58,7 @@ def decision_vectors(
     encoded = task.encode(examples)
     sequences = encoded.sequences
     weights = np.maximum(sequences.num_words, 1) if task.description.words else None
-    found: Array = np.zeros((0, 0), np.float32)
+    window_vectors: Array = np.zeros((0, 0), np.float32)
     passes = forward_passes(
         head,
         sequences.lengths,
@@ -71,14 +71,14 @@ def decision_vectors(
     )
     with contextlib.closing(passes):
         for rows, vectors in passes:
-            if not len(found):
-                found = np.zeros((len(sequences), vectors.shape[1]), np.float32)
-            found[rows] = vectors
-    means = np.zeros((len(examples), found.shape[1]), np.float32)
+            if not len(window_vectors):
+                window_vectors = np.zeros((len(sequences), vectors.shape[1]), np.float32)
+            window_vectors[rows] = vectors
+    means = np.zeros((len(examples), window_vectors.shape[1]), np.float32)
     for number, (start, end) in enumerate(zip(encoded.offsets, encoded.offsets[1:], strict=False)):
         if end > start:  # an example without words has no sequence
-            own = None if weights is None else weights[start:end]
-            means[number] = np.average(found[start:end], 0, own)
+            window_weights = None if weights is None else weights[start:end]
+            means[number] = np.average(window_vectors[start:end], 0, window_weights)
     return means
 
 
@@ -89,7 +89,7 @@ class Neighbor(NamedTuple):
     example: Example
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the training example with its gold as JSON values."""
+        """The training example with its gold as JSON values."""
         return {"similarity": round(self.similarity, 6)} | self.example.to_dict()
 
 
@@ -102,7 +102,7 @@ class TrainingVectors:
 
     @classmethod
     def fit(cls, vectors: np.ndarray) -> Self:
-        """Return the statistics of training vectors [N, H]."""
+        """Estimate the statistics of training vectors [N, H]."""
         exact = vectors.astype(np.float64)
         covariance = np.atleast_2d(np.cov(exact, rowvar=False))
         values, directions = np.linalg.eigh(covariance)
@@ -110,9 +110,9 @@ class TrainingVectors:
         return cls(exact.mean(axis=0), directions / np.sqrt(values))
 
     def distances(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the distance of each vector [N, H] -> [N]."""
-        found: np.ndarray = np.linalg.norm((vectors - self.mean) @ self.whitening, axis=1)
-        return found
+        """Compute the distance of each vector: [N, H] -> [N]."""
+        distances: np.ndarray = np.linalg.norm((vectors - self.mean) @ self.whitening, axis=1)
+        return distances
 
     def save(self, folder: Path) -> None:
         """Write the statistics into the folder of a model."""
@@ -137,7 +137,7 @@ class TrainingVectors:
 
 
 def vectors_of_run(task: Task, model: Path, split: str) -> dict[str, np.ndarray]:
-    """Return the vectors [N, H] of the examples of each split that a model was trained on.
+    """Compute the vectors [N, H] of the examples of each split that a model was trained on.
 
     Raises:
         UserError: The data are gone or have changed, or have no split ``needed``.
@@ -149,33 +149,33 @@ def vectors_of_run(task: Task, model: Path, split: str) -> dict[str, np.ndarray]
     head = model_to_device(task.model(model), accelerator.device)
     cast_weights(head, precision_on(task, accelerator.device))
     examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
-    found = {
+    vectors_of = {
         split: decision_vectors(task, head, without_blank(task, rows)[0], accelerator)
         for split, rows in examples.items()
     }
     # an example without a sequence, such as a sentence without two spans, has no vector
-    return {split: vectors[vectors.any(axis=1)] for split, vectors in found.items()}
+    return {split: vectors[vectors.any(axis=1)] for split, vectors in vectors_of.items()}
 
 
 def largest_distance(distances: np.ndarray, rate: float) -> float:
-    """Return the distance that at most a share ``rate`` of new texts of the same kind exceeds.
+    """Compute the distance that at most a share ``rate`` of new texts of the same kind exceeds.
 
     It is a conformal quantile, with four digits, as decisions compare distances.
 
     Raises:
         UserError: There are too few distances.
     """
-    found = conformal_quantile(distances.tolist(), 1 - rate)
-    if found is None:
+    quantile = conformal_quantile(distances.tolist(), 1 - rate)
+    if quantile is None:
         raise UserError(
             f"--ood {rate:g}: {quantity(len(distances), 'example')}, where "
             f"{fewest_for_level(1 - rate):,} are needed: add some, or raise the rate."
         )
-    return math.ceil(found * 1e4) / 1e4
+    return math.ceil(quantile * 1e4) / 1e4
 
 
 def choose_distance(task: Task, model: Path, split: str, rate: float, *, save: bool) -> Choice:
-    """Return the distance that a share ``rate`` of a split exceeds, and the distances by split.
+    """Choose the distance that a share ``rate`` of a split exceeds; also the distances by split.
 
     With ``save``, the statistics of the training vectors are written into the folder of the model.
     """

@@ -136,7 +136,7 @@ class _OpenSequence:
         self.source = TextExample(0, "")
 
     def add(self, line: _Line, document: TextExample) -> list[TextBlock]:
-        """Add a line, to a new sequence if it does not fit; return the sequence that it ends."""
+        """Return the sequence that the line ends, if it does not fit."""
         size = len(line.ids)
         ended = self.close() if self.size + size > self.room else []
         if not self.lines:
@@ -146,13 +146,11 @@ class _OpenSequence:
         return ended
 
     def separate(self) -> None:
-        """Add a separator of documents."""
         if self.lines:
             self.lines.append(self.separator)
             self.size += 1
 
     def close(self) -> list[TextBlock]:
-        """End the sequence, and return it if there is text in it."""
         while self.lines and not self.lines[-1].text:
             del self.lines[-1]
         ended, self.lines, self.size = self.lines, [], 0

@@ -35,8 +35,7 @@ class _Part(NamedTuple):
     starts: Array
 
     def cut(self, limit: int) -> _Part:
-        """Cut a text to its first words with at most ``limit`` subwords; a longer word is cut
-        too."""
+        """Keep the first words with at most ``limit`` subwords; cut a longer word."""
         if len(self.ids) <= limit:
             return self
         last = int(np.searchsorted(self.starts, limit, side="right")) - 1
@@ -58,7 +57,7 @@ class _PackedLines:
         return int(self.lines.offsets[sequence + 1] - self.lines.offsets[sequence]) - 1
 
     def part(self, sequence: int, first: int, last: int) -> _Part:
-        """Cut lines ``first .. last - 1`` from a sequence."""
+        """Lines ``first .. last - 1`` of a sequence."""
         line = int(self.lines.offsets[sequence])
         begin, end = (int(self.lines.values[line + number]) for number in (first, last))
         offset = int(self.starts.offsets[sequence])
@@ -68,7 +67,7 @@ class _PackedLines:
         return _Part(ids, starts - starts[0])
 
     def lines_from(self, sequence: int, line: int) -> Iterator[_Part]:
-        """Yield the lines of a document from a line on, through its next sequences."""
+        """The lines of a document from a line on, through its next sequences."""
         document = self.document[sequence]
         while sequence < len(self.document) and self.document[sequence] == document:
             for number in range(line, self.num_lines(sequence)):

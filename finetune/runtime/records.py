@@ -149,7 +149,6 @@ class _Header:
         self.columns: list[str] = []
 
     def check(self, record: JsonRecord) -> None:
-        """Raise UserError for a column that the first record lacks."""
         self.columns = self.columns or list(record)
         known = {*self.columns}
         if unknown := [n for n, value in record.items() if value is not None and n not in known]:
@@ -160,7 +159,6 @@ class _Header:
             )
 
     def rows(self, record: JsonRecord) -> Iterator[Sequence[Any]]:
-        """Yield the names of the columns before the first record, and the values of a record."""
         flat = dict(record)
         scores = flat.get("scores")
         if isinstance(scores, dict):

@@ -95,7 +95,7 @@ class Task(ABC):
 
     @abstractmethod
     def _sequences(self, examples: Sequence[Any]) -> SequencesOfExamples:
-        """Make the sequences of each example, and count the texts or words that were cut."""
+        """Tokenize examples into sequences, and count the texts or words that were cut."""
 
     @abstractmethod
     def model(self, folder: str | Path | None = None) -> Any:
@@ -110,11 +110,7 @@ class Task(ABC):
         """Decode the logits of a batch to one output for each window."""
 
     def _window_targets(self, example: Any, windows: Windows) -> WindowTargets:
-        """Make the target of each window of an example.
-
-        Targets of an example without gold add nothing to the loss. None keeps the targets that
-        ``_sequences`` has made.
-        """
+        """Targets without gold add nothing to the loss; None keeps those of ``_sequences``."""
         return None
 
     def postprocess(self, example: Any, outputs: Sequence[WindowOutput]) -> Any:
@@ -205,10 +201,7 @@ class Task(ABC):
         return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
-        """Make the targets of a batch from its sequences, and from their targets in ``rows``.
-
-        Whole numbers become int64, as torch's losses need them.
-        """
+        """Whole numbers become int64, as torch's losses need them."""
         arrays = {name: target.values for name, target in rows.items()}
         return {
             name: torch.from_numpy(values.astype(np.int64) if values.dtype.kind in "iu" else values)

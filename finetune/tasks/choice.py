@@ -122,13 +122,13 @@ class ChoiceTask(Task):
             sequences, longest = [], 0
             for number, (context, second) in enumerate(texts_of_choices(example)):
                 first = subwords[context, False]
-                rest = [] if second is None else subwords[second, True]
+                last = [] if second is None else subwords[second, True]
                 room = text_sequences.room(pair=second is not None)
-                size = len(first) + len(rest)
+                size = len(first) + len(last)
                 text_sequences.check_size(example, size, room)
                 longest = max(longest, size - room)
-                cut, rest = text_sequences.with_cut_context(first, rest, room)
-                ids, token_types = self.tokenizer.build(cut, None if second is None else rest)
+                cut, last = text_sequences.with_cut_context(first, last, room)
+                ids, token_types = self.tokenizer.build(cut, None if second is None else last)
                 sequences.append(TokenSequence(example.id, ids, token_types, window=number))
             encoded.append(sequences)
             num_cut += longest > 0
@@ -138,10 +138,7 @@ class ChoiceTask(Task):
         return [{"right": [number == example.label]} for number in range(len(windows))]
 
     def _subwords(self, examples: Sequence[ChoiceQuestion]) -> dict[tuple[str, bool], list[int]]:
-        """Tokenize each text once; most questions have a text that all choices share.
-
-        The first text of a sequence is cut where the settings say, the second at its beginning.
-        """
+        """Tokenize each text once; most questions have a text that all choices share."""
         pairs = [texts for example in examples for texts in texts_of_choices(example)]
         subwords: dict[tuple[str, bool], list[int]] = {}
         for second in (False, True):
@@ -153,11 +150,7 @@ class ChoiceTask(Task):
         return subwords
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
-        """Make the targets of whole questions: ``rows`` [Q, C] and ``label`` [Q].
-
-        ``rows`` are the sequences of the choices of each of Q questions, -1 where a question has
-        fewer choices than C. ``label`` is ``IGNORED`` without gold.
-        """
+        """``rows`` [Q, C] are the sequences of the choices, -1 where a question has fewer."""
         _, question = np.unique(sequences.example, return_inverse=True)
         choices = np.full((question.max() + 1, sequences.window.max() + 1), -1)
         choices[question, sequences.window] = np.arange(len(sequences))
@@ -233,5 +226,5 @@ def texts_of_choices(example: ChoiceQuestion) -> Iterator[tuple[str, str | None]
             filled = choice.join(_BLANK.split(question))
             yield (example.text, filled) if has_context else (filled, None)
         else:
-            whole = f"{question} {choice}"
-            yield (example.text, whole) if has_context else (question, choice)
+            answered = f"{question} {choice}"
+            yield (example.text, answered) if has_context else (question, choice)

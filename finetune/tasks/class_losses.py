@@ -93,30 +93,30 @@ def loss_targets(
 
 
 def class_losses(
-    config: LabelConfig, logits: Tensor, target: Tensor, others: Mapping[str, Tensor]
+    config: LabelConfig, logits: Tensor, target: Tensor, loss_inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Compute losses and class weights of rows: logits [N, C], target [N] -> [N], [N].
 
-    Rows whose target is ``IGNORED`` have neither. ``others`` are the ``loss_targets``. With label
-    smoothing e, gold has the probability 1 - e + e / C and each other class e / C; the weight is
-    the weight of gold.
+    Rows whose target is ``IGNORED`` have neither. ``loss_inputs`` are the ``loss_targets``. With
+    label smoothing e, gold has the probability 1 - e + e / C and each other class e / C; the weight
+    is the weight of gold.
     """
     losses = functional.cross_entropy(
-        _shifted(logits, others),
+        _shifted(logits, loss_inputs),
         target,
         ignore_index=IGNORED,
         reduction="none",
         label_smoothing=config.label_smoothing,
     )
     losses, known = _focal(config, losses), target != IGNORED
-    if (weights := others.get("class_weight")) is None:
+    if (weights := loss_inputs.get("class_weight")) is None:
         return losses, known.to(logits.dtype)
     weights = weights.to(logits.dtype)
     return losses, weights.index_select(0, target.masked_fill(~known, 0)) * known
 
 
 def vote_losses(
-    config: LabelConfig, logits: Tensor, shares: Tensor, others: Mapping[str, Tensor]
+    config: LabelConfig, logits: Tensor, shares: Tensor, loss_inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Compute weighted losses and class weights of rows with votes: [N, C], [N, C] -> [N], [N].
 
@@ -124,26 +124,26 @@ def vote_losses(
     label. Without a setting this is cross entropy against the ``shares`` of the votes (Peterson,
     Battleday, Griffiths & Russakovsky 2019, "Human uncertainty makes classification more robust").
     """
-    losses, shares = -_shifted(logits, others).log_softmax(-1), shares.to(logits.dtype)
+    losses, shares = -_shifted(logits, loss_inputs).log_softmax(-1), shares.to(logits.dtype)
     if smoothing := config.label_smoothing:
         losses = losses * (1 - smoothing) + losses.mean(-1, keepdim=True) * smoothing
-    if (weights := others.get("class_weight")) is not None:
+    if (weights := loss_inputs.get("class_weight")) is not None:
         shares = shares * weights.to(logits.dtype)
     return (_focal(config, losses) * shares).sum(-1), shares.sum(-1)
 
 
 def label_losses(
-    config: LabelConfig, logits: Tensor, target: Tensor, others: Mapping[str, Tensor]
+    config: LabelConfig, logits: Tensor, target: Tensor, loss_inputs: Mapping[str, Tensor]
 ) -> Tensor:
     """Compute the weighted losses of independent labels: [N, C], targets [N, C] -> [N, C].
 
-    The weight of a class applies to examples with the label. ``others`` are ``loss_targets``.
+    The weight of a class applies to examples with the label. ``loss_inputs`` are ``loss_targets``.
     Targets are 0 and 1, or probabilities. Label smoothing e turns them into e / 2 and 1 - e / 2.
     """
-    logits, target = _shifted(logits, others), target.to(logits.dtype)
+    logits, target = _shifted(logits, loss_inputs), target.to(logits.dtype)
     if smoothing := config.label_smoothing:
         target = target * (1 - smoothing) + smoothing / 2
-    if (weights := others.get("class_weight")) is not None:
+    if (weights := loss_inputs.get("class_weight")) is not None:
         weights = weights.to(logits.dtype)
     focal = named_strength(config.loss)[0] == "focal"
     losses = functional.binary_cross_entropy_with_logits(
@@ -155,8 +155,8 @@ def label_losses(
     return losses
 
 
-def _shifted(logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
-    shift = others.get("shift")
+def _shifted(logits: Tensor, loss_inputs: Mapping[str, Tensor]) -> Tensor:
+    shift = loss_inputs.get("shift")
     return logits if shift is None else logits + shift.to(logits.dtype)
 
 

@@ -97,9 +97,9 @@ class FewShotTask(TextClassificationTask):
         triples = np.repeat(chosen, 3)
         for index, row in enumerate(chosen):
             generator = random.Random(f"{seed}/{epoch}/{row}")
-            same, others = labels == labels[row], labels != labels[row]
+            same, different = labels == labels[row], labels != labels[row]
             same[row] = same.sum() == 1  # a text without another of its label: with itself
-            for number, legal in ((1, same), (2, others)):
+            for number, legal in ((1, same), (2, different)):
                 triples[3 * index + number] = generator.choice(np.flatnonzero(legal))
         return replace(
             sequences.take(triples),
@@ -120,9 +120,9 @@ class FewShotTask(TextClassificationTask):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         numbers = torch.tensor([number for _, number in keys])
         rows = [to_device((numbers == n).nonzero()[:, 0], vectors.device) for n in range(3)]
-        anchor, *others = (vectors.index_select(0, indices) for indices in rows)
+        anchor, *positive_and_negative = (vectors.index_select(0, indices) for indices in rows)
         label = torch.cat([anchor.new_ones(len(anchor)), anchor.new_zeros(len(anchor))])
-        loss, count = cosine_loss(anchor.repeat(2, 1), torch.cat(others), label)
+        loss, count = cosine_loss(anchor.repeat(2, 1), torch.cat(positive_and_negative), label)
         # a frozen encoder has no gradient, the classifier one of 0
         return loss + 0.0 * model.classifier_weights().sum(), count
 

@@ -193,7 +193,6 @@ class RelationTask(WordTask):
         return result, num_cut
 
     def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
-        """Make ``label``: 0 without a relation, ``IGNORED`` for a label that training lacks."""
         gold, labels = _gold_labels(example), ["", *self.state.labels]
         pairs = [gold.get(pair, "") for pair in self._pairs(example)]
         return [{"label": [labels.index(n) if n in labels else IGNORED]} for n in pairs]

@@ -190,24 +190,20 @@ def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
 
 
 def _crossing(spans: list[Span]) -> list[list[Span]]:
-    groups, rest = [], spans
-    while rest:
-        group, rest = [rest[0]], rest[1:]
+    groups, remaining = [], spans
+    while remaining:
+        group, remaining = [remaining[0]], remaining[1:]
         for start, end, _ in group:  # the list grows while it is read: breadth first
-            near = bisect_left(rest, end, key=attrgetter("start"))
-            crosses = [s < start < e < end or start < s < end < e for s, e, _ in rest[:near]]
-            group += compress(rest, crosses)
-            rest = [*compress(rest, map(not_, crosses)), *rest[near:]]
+            near = bisect_left(remaining, end, key=attrgetter("start"))
+            crosses = [s < start < e < end or start < s < end < e for s, e, _ in remaining[:near]]
+            group += compress(remaining, crosses)
+            remaining = [*compress(remaining, map(not_, crosses)), *remaining[near:]]
         groups.append(sorted(group, key=_order))
     return groups
 
 
 def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
-    """Find the heaviest spans of which no two share a word: weighted interval scheduling.
-
-    A span is left out or taken with the best set of spans that end before it (Kleinberg & Tardos,
-    *Algorithm Design*, 2005, section 6.1).
-    """
+    """Weighted interval scheduling (Kleinberg & Tardos, *Algorithm Design*, 2005, section 6.1)."""
     by_end = sorted(weighted, key=lambda item: item[0].end)
     ends = [span.end for span, _ in by_end]
     best = [0]  # with only the first 0, 1, 2, … spans
@@ -225,10 +221,9 @@ def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
 
 
 def _best_laminar(weighted: Sequence[Weighted]) -> list[Span]:
-    """Find the heaviest spans of which no two cross, by the CKY recursion.
+    """CKY over the m different boundaries of spans instead of all words, in O(m^3).
 
-    It runs over the m different boundaries of spans instead of all words, in O(m^3). Nested
-    entities as constituents: Finkel & Manning 2009, "Nested Named Entity Recognition".
+    Nested entities as constituents: Finkel & Manning 2009, "Nested Named Entity Recognition".
     """
     points = sorted({point for span, _ in weighted for point in span[:2]})
     index = {point: number for number, point in enumerate(points)}
@@ -316,7 +311,6 @@ class _Validation:
         }
 
     def f1(self, thresholds: Mapping[str, float]) -> float:
-        """Compute the micro F1 with these thresholds."""
         correct, predicted = 0, 0
         for label, (of_gold, of_all) in self.alone.items():
             correct += len(of_gold) - int(of_gold.searchsorted(thresholds[label]))

@@ -128,11 +128,7 @@ class SpanNerTask(WordTask):
         return replace(data, notes=[*data.notes, note])
 
     def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
-        """Make ``indices`` and ``classes`` of the gold candidates of each window.
-
-        Also the indices of the ``others``, which another window predicts, ``num_words`` that the
-        window predicts as candidates, and ``width``, the number of its words.
-        """
+        """``others`` are candidates that another window predicts; ``num_words`` leaves them out."""
         bounds = [(w.first_word, w.first_word + w.num_words) for w in windows]
         widest, spans, targets = self.state.max_width, self._known(example.spans or ()), []
         for index, (start, end) in enumerate(bounds):
@@ -142,16 +138,16 @@ class SpanNerTask(WordTask):
                 for s, number in spans
                 if start <= s.start and s.end <= end and not self._too_wide(s)
             ]
-            others, num_words = list[int](), size
+            ignored, num_words = list[int](), size
             if example.spans is None:
-                others, num_words = list(range(num_candidates(size, widest))), 0
+                ignored, num_words = list(range(num_candidates(size, widest))), 0
             elif len(bounds) > 1:
                 predicted = predicted_candidates(bounds, index, widest)
-                others = np.flatnonzero(~predicted).tolist()
+                ignored = np.flatnonzero(~predicted).tolist()
                 words = np.arange(size)
                 num_words = int(predicted[candidate_index(words, words + 1, size, widest)].sum())
             indices, classes = zip(*gold, strict=True) if gold else ((), ())
-            target = {"indices": indices, "classes": classes, "others": others}
+            target = {"indices": indices, "classes": classes, "others": ignored}
             targets.append({**target, "num_words": [num_words], "width": [size]})
         return targets
 
@@ -197,16 +193,12 @@ class SpanNerTask(WordTask):
         return [*notes, note] if reasons else notes
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
-        """Make ``span``, ``num_words`` predicted, and ``loss_targets``.
-
-        ``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels;
-        ``IGNORED`` for candidates that another window predicts.
-        """
+        """``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels."""
         state, weights = self.state, self.state.class_weights
         widths = rows["width"].values.tolist()
         ends = np.cumsum([num_candidates(number, state.max_width) for number in widths])
         begins = np.concatenate(([0], ends[:-1]))
-        gold, others = (
+        gold, ignored = (
             rows[name].values.astype(np.int64) + np.repeat(begins, rows[name].counts)
             for name in ("indices", "others")
         )
@@ -218,7 +210,7 @@ class SpanNerTask(WordTask):
             target = np.zeros(ends[-1], dtype=np.int64)
             target[gold] = classes
             weights = weights and (1.0, *weights)
-        target[others] = IGNORED
+        target[ignored] = IGNORED
         num_words = torch.tensor(int(rows["num_words"].values.sum()))
         spans = {"span": torch.from_numpy(target), "num_words": num_words}
         return spans | loss_targets(state.config, weights)

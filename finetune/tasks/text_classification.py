@@ -186,7 +186,6 @@ class TextClassificationTask(Task):
         return self._text_sequences.encode(examples)
 
     def _window_targets(self, example: TextExample, windows: Windows) -> WindowTargets:
-        """Make ``label``, the ``weight`` of a window, and the shares of ``votes``."""
         label, labels = example.label, self.state.labels
         if self.state.problem == "regression":
             numbers = [float(label or 0.0)]  # type: ignore[arg-type]
@@ -201,7 +200,7 @@ class TextClassificationTask(Task):
         return [target] * len(windows)
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
-        """Make ``label`` [N] or [N, C], ``weight`` [N], ``votes`` [N, C], and ``loss_targets``."""
+        """``label`` [N] or [N, C], ``weight`` [N], ``votes`` [N, C], and ``loss_targets``."""
         state, targets = self.state, super()._targets(rows, sequences)
         several = state.problem == "multi"
         for name in ("votes", "label") if several else ("votes",):

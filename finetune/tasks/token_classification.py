@@ -173,11 +173,7 @@ class TokenClassificationTask(WordTask):
         return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
-        """Make ``tag`` of words or subwords, and ``loss_targets``.
-
-        For a CRF also ``begins`` and ``ends`` [N], whether a sequence begins or ends its sentence,
-        and ``allowed`` [W, C], the possible tags of each word, if some tag is unknown.
-        """
+        """For a CRF also ``allowed`` [W, C], the possible tags of words, if some tag is unknown."""
         state, targets = self.state, super()._targets(rows, sequences)
         if not state.config.crf:
             return targets | loss_targets(

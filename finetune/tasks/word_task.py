@@ -61,10 +61,6 @@ class WordTask(Task):
     overlap."""
 
     def _sequences(self, examples: Sequence[TokenExample]) -> SequencesOfExamples:
-        """Make the windows of each example, and count the words that were cut.
-
-        An example that fits into one window gets context (``--context``).
-        """
         neighbors = self._neighbors(examples)
 
         def in_context(example: TokenExample, words: WordIds, spare: int) -> TokenSequence:

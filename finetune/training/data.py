@@ -107,7 +107,7 @@ class TrainingData:
             yield self.batch(step, order)
 
     def row_shapes(self, texts_per_sequence: int = 1) -> list[RowShape]:
-        """Return the sizes of the micro-batches of the first steps, and one that bounds the others.
+        """The sizes of the micro-batches of the first steps, and one that bounds all later ones.
 
         ``texts_per_sequence`` is the number of texts that the model reads apart in a sequence.
         """
@@ -125,7 +125,7 @@ class TrainingData:
         return [*shapes, RowShape(bound, 1, int(self.train.sequences.lengths.max()))]
 
     def batch(self, step: int, order: Tensor | None = None) -> StepBatch:
-        """Return this process's shard of the batch of a step; ``order`` is that of its epoch."""
+        """Read this process's shard of the batch of a step; ``order`` is that of its epoch."""
         if order is None:
             order = self.schedule.order(step, self.shares)
         examples, shard = self.schedule.batch(step, order), self._shard(step, order)

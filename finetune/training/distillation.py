@@ -76,7 +76,7 @@ class Teacher:
     """The model, which predicts without dropout and is not trained."""
 
     def facts(self) -> dict[str, Any]:
-        """Return its folder, and the checksum of its weights."""
+        """The folder of the teacher, and the checksum of its weights."""
         return {"folder": self.name, "weights": file_hash(self.folder / "model.safetensors")}
 
 
@@ -105,7 +105,7 @@ class Distillation:
                 raise UserError(f"{flag} must be a finite number {wanted}, not {value}.")
 
     def facts(self, layers: int | None) -> dict[str, Any]:
-        """Return what ``config.json`` has about them; UserError without the unlabeled file."""
+        """The entries of ``config.json``; UserError without the unlabeled file."""
         if self.unlabeled is not None and not Path(self.unlabeled).is_file():
             raise UserError(f"--unlabeled {self.unlabeled}: no such file.")
         unlabeled = None if self.unlabeled is None else file_hash(Path(self.unlabeled))
@@ -233,7 +233,7 @@ class DistillationLoss(RunLoss):
             self.teacher_layers = spread_layers(number, self.teacher.model.encoder.num_layers)
 
     def begin(self, batches: Sequence[Batch], device: torch.device) -> tuple[list[Taught], Tensor]:
-        """Return the batches on a device, with the outputs of the teacher.
+        """Move the batches to a device, and compute the outputs of the teacher.
 
         The counts are the numbers of rows (sequences, examples or words), of rows with gold, and of
         tokens.
@@ -241,7 +241,7 @@ class DistillationLoss(RunLoss):
         inputs = moved = list(batches_to_device(batches, device))
         if self.read_by_teacher is not None:
             rows = ([self.rows[id] for id in batch.example] for batch in batches)
-            packed = (pack(self.read_by_teacher.take(np.array(each))) for each in rows)
+            packed = (pack(self.read_by_teacher.take(np.array(indices))) for indices in rows)
             inputs = list(batches_to_device(packed, device))
         taught, counts = [], torch.zeros(3)
         model = self.teacher.model
@@ -252,7 +252,7 @@ class DistillationLoss(RunLoss):
             counts += torch.tensor([self._num_rows(batch), 0, len(batch.input_ids)])
         counts = to_device(counts, device)
         # only the loss knows how it counts; here the output of the teacher has the right shape
-        counts[1] = sum(self.function(each.output, each.batch)[1] for each in taught)
+        counts[1] = sum(self.function(item.output, item.batch)[1] for item in taught)
         return taught, counts
 
     def _num_rows(self, batch: Batch) -> int:
@@ -261,7 +261,7 @@ class DistillationLoss(RunLoss):
         return len(batch.words) if self.task.description.words else len(batch.lengths)
 
     def __call__(self, forward: Forward, taught: Taught) -> tuple[Tensor, Tensor]:
-        """Return the sums of the three losses of a batch [3], and the number of the first [1]."""
+        """Compute the sums of the three losses of a batch [3], and the count of the first [1]."""
         batch, weights = taught.batch, self.weights
         output, states = forward(batch, self.layers)
         assert self.task.soft_loss is not None  # as ``require_distillable`` has found
@@ -278,10 +278,7 @@ class DistillationLoss(RunLoss):
         return torch.stack(sums), soft.new_full((1,), self._num_rows(batch))
 
     def _hidden_loss(self, states: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
-        """Return the squared difference of hidden states, summed over tokens.
-
-        It is the mean over layers and components: [T, H] and [T, H'] for each layer.
-        """
+        """Squared differences, mean over layers and H, sum over tokens: [T, H], [T, H'] each."""
         states = [state if state.dtype == torch.float64 else state.float() for state in states]
         if isinstance(self.projections, nn.ModuleList):
             pairs = zip(self.projections, states, strict=True)
@@ -311,7 +308,7 @@ def load_teacher(folder: str | Path) -> Teacher:
 
 
 def student_folder(teacher: str | Path, resume: Resume) -> str:
-    """Return the run folder of a student that names none: a new one, or the last to resume."""
+    """Choose the run folder of a student that names none: a new one, or the last to resume."""
     path = str(teacher) if Path(teacher).exists() else str(teacher).partition("@")[0]
     name = f"{Path(path).resolve().name}-student"
     return str(with_run_folder(TrainConfig(resume=resume), "", name).out)
@@ -320,7 +317,7 @@ def student_folder(teacher: str | Path, resume: Resume) -> str:
 def new_student(
     teacher: Teacher, model: str | None, data: Any, settings: Mapping[str, Any]
 ) -> tuple[TrainConfig, Any]:
-    """Return the settings of a student, with its run folder, and its data in memory if any.
+    """Prepare a student: its settings with its run folder, and its data in memory if any.
 
     ``data`` and ``settings`` are as in ``api.distill``.
     """
@@ -341,7 +338,7 @@ def new_student(
 def student_config(
     teacher: TrainConfig, model: str | None, folder: str, **changed: Any
 ) -> TrainConfig:
-    """Return the settings of a student: the task settings of its teacher, and default training.
+    """The settings of a student: the task settings of its teacher, and default training.
 
     Without a ``model`` it starts from the ``folder`` of the teacher. ``changed`` settings replace
     both. The default learning rate is higher than usual: few layers with many targets take larger
@@ -360,7 +357,7 @@ def student_config(
 
 
 def config_without_teacher(config: TrainConfig) -> TrainConfig:
-    """Return the settings of the student without its teacher, for the folder OUT-without-teacher.
+    """The settings of the student without its teacher, for the folder OUT-without-teacher.
 
     Its steps follow from the student's. UserError if the folder is not free.
     """
@@ -394,7 +391,7 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
 
 
 def with_fewer_layers(task: Task, model: Any, number: int) -> Any:
-    """Return a model with ``number`` of the layers of another, which is used up."""
+    """Build a model from ``number`` of the layers of another, which is used up."""
     layers = spread_layers(number, model.encoder.num_layers)
     with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
         save_with_layers(model, layers, Path(folder))

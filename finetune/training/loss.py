@@ -43,13 +43,13 @@ class RunLoss:
         """Change the training data of a run as the loss needs them."""
 
     def parameter_groups(self, scorer: Scorer) -> list[dict[str, Any]]:
-        """Return the groups of AdamW of the loss's own weights."""
+        """The parameter groups of AdamW for the weights of the loss itself."""
         return []
 
     def begin(
         self, batches: Sequence[Batch], device: torch.device
     ) -> tuple[Iterable[Any], Tensor | None]:
-        """Return the micro-batches of a step on a device, and the counts [K] of K losses.
+        """Move the micro-batches of a step to a device, and count the terms [K] of K losses.
 
         The loss is called with each of the micro-batches. The counts are None for a single loss.
         """
@@ -59,7 +59,7 @@ class RunLoss:
         return batches_to_device(batches, device), counts
 
     def __call__(self, forward: Forward, batch: Any) -> tuple[Tensor, Tensor]:
-        """Return the sum of the losses of a batch, and their number: [] each, or [K]."""
+        """Compute the sum of the losses of a batch, and their number: [] each, or [K]."""
         output, _ = forward(batch)
         return self.function(output, batch)
 

@@ -32,7 +32,7 @@ Planned = tuple[Task, Dataset, TrainConfig]
 def with_planned_steps(
     tasks: Mapping[str, Planned], out: Path, alpha: float
 ) -> tuple[dict[str, Planned], dict[str, float]]:
-    """Return tasks with their settings, to which steps and run folder are added, and the shares.
+    """Add steps and run folder to the settings of tasks, and compute the shares of the tasks.
 
     The number of steps is the sum over the tasks alone. Task i has the share n_i^α / Σ n_j^α, where
     n_i is its number of training examples (Jurafsky & Martin, 11.7).
@@ -52,7 +52,7 @@ def with_planned_steps(
 
 
 def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:
-    """Return the settings of a run from those of its tasks, with the ``steps`` of all.
+    """Merge the settings of the tasks of a run; ``steps`` is the sum over the tasks.
 
     Raises UserError unless the settings of encoder and optimizer are equal and supported.
     """
@@ -70,7 +70,7 @@ def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:
     wrong = {
         "--tuning": config.tuning != "full",
         "--track": config.track != "none",
-        "--few-shot": any(getattr(each, "few_shot", False) for each in configs.values()),
+        "--few-shot": any(getattr(config, "few_shot", False) for config in configs.values()),
     }
     for option, is_set in wrong.items():
         if is_set:
@@ -98,9 +98,9 @@ class MixedData:
     def __init__(self, data: Mapping[str, TrainingData], config: TrainConfig) -> None:
         """``config`` has the ``steps`` of all tasks together."""
         self.data = data
-        number = sum(len(each.splits["train"]) for each in data.values())
+        number = sum(len(of_task.splits["train"]) for of_task in data.values())
         self.schedule = Schedule.from_config(config, number)
-        turns = np.repeat(list(data), [each.schedule.num_steps for each in data.values()])
+        turns = np.repeat(list(data), [of_task.schedule.num_steps for of_task in data.values()])
         self.turns: list[str] = np.random.default_rng(config.seed).permutation(turns).tolist()
 
     def batches(self, first_step: int) -> Generator[StepBatch]:

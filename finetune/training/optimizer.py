@@ -30,7 +30,7 @@ class Schedule:
 
     @classmethod
     def from_config(cls, config: TrainConfig, num_examples: int) -> Schedule:
-        """Return the schedule of a configuration for a number of training examples."""
+        """Compute the schedule of a configuration for a number of training examples."""
         per_epoch = math.ceil(num_examples / config.batch_size)
         default = config.schedule
         epochs = config.epochs or default_epochs(per_epoch, default)
@@ -58,17 +58,17 @@ class Schedule:
         return max(1, self.num_steps // 200)
 
     def order(self, step: int, shares: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the order of the examples [E] in the epoch of a step (``epoch_order``)."""
+        """Draw the order of the examples [E] in the epoch of a step (``epoch_order``)."""
         return epoch_order(self.num_examples, self.seed, step // self.steps_per_epoch, shares)
 
     def batch(self, step: int, order: torch.Tensor) -> list[int]:
-        """Return the indices of the training examples of a step (from 0), in an ``order``."""
+        """The indices of the training examples of a step (from 0), in an ``order``."""
         index = step % self.steps_per_epoch
         batch: list[int] = order[index * self.batch_size : (index + 1) * self.batch_size].tolist()
         return batch
 
     def lr_factor(self, step: int) -> float:
-        """Return the factor on the learning rates: linear warm-up from 0, then linear decay to 0.
+        """Compute the factor on the learning rates: linear warm-up from 0, then linear decay to 0.
 
         >>> schedule = Schedule.from_config(TrainConfig(steps=10, warmup=2, batch_size=1), 100)
         >>> [schedule.lr_factor(step) for step in (0, 1, 2, 6)]
@@ -80,7 +80,7 @@ class Schedule:
 
 
 def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
-    """Return the default number of epochs: 3, or up to 10 if 3 have fewer than 500 steps.
+    """The default number of epochs: 3, or up to 10 if 3 have fewer than 500 steps.
 
     Small data sets need more steps: most of what looks like instability of fine-tuning comes from
     stopping too early (Mosbach et al., 2021; Zhang et al., 2021). With ``--few-shot`` the number is
@@ -91,7 +91,7 @@ def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
 
 
 def parameter_groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
-    """Return the groups of AdamW, by learning rate and weight decay.
+    """Divide the weights into the groups of AdamW, by learning rate and weight decay.
 
     The learning rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in
     the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, or lr times
@@ -134,12 +134,12 @@ TUNING_FACTORS = {"full": 1.0, "lora": 20.0, "bitfit": 50.0, "head": 100.0, "mas
 
 
 def default_learning_rate(width: int) -> float:
-    """Return the default learning rate: small encoders need, and tolerate, larger steps."""
+    """The default learning rate: small encoders need, and tolerate, larger steps."""
     return 2e-5 if width >= 512 else 1e-4
 
 
 def each_weight_once(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return parameter groups with the weights that models share in the first group alone."""
+    """Keep weights that models share in the first parameter group alone."""
     kept: list[dict[str, Any]] = []
     seen: set[int] = set()
     for group in groups:
@@ -154,19 +154,19 @@ def each_weight_once(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 def make_optimizer(
     model: Any, config: TrainConfig, precision: str
 ) -> tuple[MasterWeights, torch.optim.Optimizer]:
-    """Return the weights of a model to update, and AdamW (Loshchilov & Hutter, 2019) for them."""
+    """Make the master weights of a model, and AdamW (Loshchilov & Hutter, 2019) for them."""
     masters = MasterWeights(model, parameter_groups(model, config), precision)
     return masters, adamw(masters.groups, config)
 
 
 def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
-    """Return AdamW of parameter groups, fused into one kernel per group."""
+    """Make AdamW of parameter groups, fused into one kernel per group."""
     beta2, epsilon = config.adam_numbers
     return torch.optim.AdamW(groups, betas=(0.9, beta2), eps=epsilon, fused=True)
 
 
 def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return `lr`, of the encoder's top layer, and `head_lr` if the head's differs."""
+    """The learning rates in the log: `lr` of the top layer, and `head_lr` if it differs."""
     rates = {
         kind: [group["lr"] for group in optimizer.param_groups if group["encoder"] == kind]
         for kind in (True, False)
@@ -183,6 +183,6 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def result_settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that can change the results of a run."""
+    """The settings that can change the results of a run."""
     marks = affects_of(type(config))
     return {name: value for name, value in settings(config).items() if marks[name].results}

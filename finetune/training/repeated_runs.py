@@ -141,8 +141,8 @@ class Runs:
         path = folder / self.file
         runs = [inside for inside in folder.glob(f"{kind}-*") if inside.is_dir()]
         new = is_free(folder) or all(folder / name in runs for name in entries(folder))
-        own = path.is_file() or any(RunFolder.open(run).is_run for run in runs)
-        require_own(folder, own or (new and all(map(is_free, runs))))
+        has_runs = path.is_file() or any(RunFolder.open(run).is_run for run in runs)
+        require_own(folder, has_runs or (new and all(map(is_free, runs))))
         saved = read_object(path) if path.is_file() else self.facts
         for name, value in self.facts.items():
             if name not in ("repeats", "sizes") and saved.get(name) != value:  # which may grow
@@ -209,12 +209,12 @@ class Runs:
 
 
 def runs_folder(config: TrainConfig, task: str, kind: str, name: str | None = None) -> Path:
-    """Return the folder of several runs: ``config.out``, else one in ``runs/``."""
+    """The folder of several runs: ``config.out``, else one in ``runs/``."""
     return Path(config.out or RUNS / f"{name or run_name(config, task)}-{kind}")
 
 
 def state_of(config: TrainConfig) -> str:
-    """Return whether a run is ``finished``, ``unfinished`` or ``new``.
+    """The state of a run: ``finished``, ``unfinished`` or ``new``.
 
     Raises UserError if its folder holds a run with other settings.
     """
@@ -261,7 +261,7 @@ def plan_seeds(
 def seed_configs(
     config: TrainConfig, number: int, folder: Path, start: Path | None = None
 ) -> dict[int, TrainConfig]:
-    """Return the settings of the seeds of ``plan_seeds``."""
+    """The settings of the run of each seed of ``plan_seeds``."""
     configs = {}
     for seed in range(config.seed, config.seed + number):
         configs[seed] = replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
@@ -322,7 +322,7 @@ def plan_folds(
 def fold_data(
     dataset: Dataset, examples: Examples, num_folds: int, seed: int, number: int
 ) -> Dataset:
-    """Return the data of a fold: ``test`` is the fold, ``train`` all others.
+    """Divide data for a fold: ``test`` is the fold, ``train`` all other examples.
 
     Validation splits stay as they are.
     """
@@ -357,7 +357,7 @@ def plan_sizes(
         )
     examples = train_split(dataset, config, "--sizes")
     labels = {label for labels in examples.golds() for label in labels or ()}
-    numbers = any(isinstance(getattr(each, "label", None), float) for each in examples)
+    numbers = any(isinstance(getattr(item, "label", None), float) for item in examples)
     least = 2 if numbers else len(labels)
     halves = [size for power in (4, 3, 2, 1, 0) if (size := len(examples) >> power) >= least]
     sizes = sorted(set(sizes)) or halves
@@ -395,7 +395,7 @@ def _read(name: str, config: TrainConfig) -> Dataset:
 
 
 def train_split(data: Dataset, config: TrainConfig, option: str) -> Examples:
-    """Return the training examples to divide, at most ``--limit``."""
+    """The training examples to divide, at most ``--limit``."""
     if "train" not in data.splits:
         raise UserError(f"{option}: {config.data}: there is no train split.")
     return data.splits["train"][: config.limit]

@@ -57,7 +57,7 @@ RUNS = Path("runs")
 def with_run_folder(
     config: TrainConfig, task: str, name: str | None = None, of_run: Path | None = None
 ) -> TrainConfig:
-    """Return the configuration with ``out`` set to its run folder, the same on every process.
+    """Set ``out`` of a configuration to its run folder, the same on every process.
 
     Without ``config.out`` it is ``name``, by default one of task, model, data and seed. With
     ``config.resume`` it must hold a run, without it must not; ``"auto"`` becomes one of them.
@@ -71,7 +71,7 @@ def with_run_folder(
 
 
 def run_name(config: TrainConfig, task: str) -> str:
-    """Return the name that runs share if they differ in their seed alone: task, model and data."""
+    """The name that runs share if they differ in their seed alone: task, model and data."""
     model = config.init_from or config.model or ""
     return "-".join(last_part(text) for text in (task, model, config.data))
 
@@ -97,9 +97,9 @@ def require_free(run: RunFolder) -> None:
         )
 
 
-def require_own(folder: Path, own: bool) -> None:
+def require_own(folder: Path, may_write: bool) -> None:
     """Raise UserError unless a folder is one that finetune may write to."""
-    if not own:
+    if not may_write:
         names = abbreviated(entries(folder), 3)
         raise UserError(f"--out {folder} holds other files ({names}): name a new or empty folder.")
 

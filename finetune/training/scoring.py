@@ -147,7 +147,7 @@ class Scorer:
         self._selection_score(metrics, name)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the groups of AdamW, by learning rate and weight decay."""
+        """The groups of AdamW, by learning rate and weight decay."""
         groups, prefix = parameter_groups(self.model, self.config), self.name and f"{self.name}/"
         return [{**group, "names": [prefix + name for name in group["names"]]} for group in groups]
 
@@ -290,7 +290,7 @@ class Scorer:
             if scores := self._scores(examples, predicted):
                 metrics[split] = scores
                 if ids := leaks.get(split):
-                    kept = [index for index, each in enumerate(examples) if each.id not in ids]
+                    kept = [index for index, item in enumerate(examples) if item.id not in ids]
                     unseen = [examples[i] for i in kept], [predicted[i] for i in kept]
                     if scores := self._scores(*unseen):
                         metrics[f"{split}{WITHOUT_LEAKS}"] = scores

@@ -329,7 +329,6 @@ class _Prune(Callback):
     metric: str
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
-        """Store the score; raises TrialPruned where others were better at this point."""
         if math.isfinite(score := event.metrics[self.metric]):
             self.trial.report(score, round(1000 * event.step / event.num_steps))
         if event.step < event.num_steps and self.trial.should_prune():

@@ -130,10 +130,8 @@ class Step:
     def _backward_batch(self, batches: Sequence[Batch], weight: float) -> Tensor:
         """Add the gradients of a loss that couples all sequences of the optimizer batch.
 
-        Micro-batches run twice (GradCache; Gao et al., 2021): first without a graph for the vectors
-        of all sequences, which give the loss and its gradient by each vector; then with the same
-        dropout to propagate this gradient. So one micro-batch bounds the memory, and the gradient
-        equals the gradient of the whole batch. A single micro-batch runs once.
+        Micro-batches run twice (GradCache; Gao et al., 2021): without a graph for the vectors, the
+        loss and its gradient by each vector; then with the same dropout to propagate the gradient.
         """
         assert self.batch_loss is not None
         batches = [
@@ -183,10 +181,7 @@ class Step:
         return totals
 
     def _sum_over_processes(self, totals: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return gradients, and loss and count [2], summed over the processes.
-
-        The same message counts the processes that received a request to stop.
-        """
+        """Sum gradients, and loss and count [2]; the same message counts the requests to stop."""
         gradients = self.masters.gradients_of_step()
         if self.accelerator.num_processes == 1:
             return gradients, totals

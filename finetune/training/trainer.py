@@ -135,11 +135,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
     model: Any = None,
     loss: LossFunction | RunLoss | None = None,
 ) -> dict[str, FitResult]:
-    """Train a model and score the best: the course of every run.
-
-    ``scorers`` and the results are by the name of the task, which is empty if it is the only one.
-    The checkpoint is in ``folder``. By default a new model is trained.
-    """
+    """``scorers`` and results are by the name of the task, which is empty if it is the only one."""
     accelerator, last = folder.accelerator, folder.last
     first, *_ = scorers.values()
     if not isinstance(loss, RunLoss):
@@ -225,16 +221,16 @@ def _train(  # noqa: C901 (the whole course is in one place)
                     stop, line = interrupt.should_stop(), ""
                     saving = stop or state.finished or state.step % schedule.save_every == 0
                     if saving or scorer.is_due or state.step % schedule.log_every == 0:
-                        for each in scorers.values() if saving else [scorer]:
-                            line = each.flush(optimizer, wait=saving or scorer.is_due)
+                        for logged in scorers.values() if saving else [scorer]:
+                            line = logged.flush(optimizer, wait=saving or scorer.is_due)
                     reporter.update(state.step, line)
                     if scorer.is_due:
                         scorer.evaluate()
                         model.train()
                     if saving:
-                        for each in scorers.values():
-                            if each.folder is not folder:
-                                each.folder.wait()  # a checkpoint names only models on disk
+                        for written in scorers.values():
+                            if written.folder is not folder:
+                                written.folder.wait()  # a checkpoint names only models on disk
                         state.loss_scale = step.scaler.state_dict()
                         on_main_process(save)
                         if stop or state.finished:
