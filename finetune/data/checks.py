@@ -71,7 +71,7 @@ class Finding:
     locations: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the message with its first location."""
+        """The message with its first location."""
         return f"{self.message} (first in {self.locations[0]})" if self.locations else self.message
 
 
@@ -87,7 +87,7 @@ class Locations:
 
     @classmethod
     def where(cls, rows: Examples, which: Iterable[bool]) -> Locations:
-        """Return the locations of the examples for which ``which`` is true."""
+        """Locate the examples for which ``which`` is true."""
         indices = indices_of(which)
         return cls(rows.places(indices[:MAX_LOCATIONS]), len(indices))
 
@@ -113,7 +113,7 @@ def _located(level: Level, check: str, message: str, locations: Locations) -> It
 
 
 def bad_rows(errors: Iterable[str]) -> list[Finding]:
-    """Return a finding with the errors of rows that cannot be read, or nothing without any."""
+    """Make one finding of the errors of rows that cannot be read; none without errors."""
     different = [*dict.fromkeys(errors)]
     if not different:
         return []
@@ -123,7 +123,7 @@ def bad_rows(errors: Iterable[str]) -> list[Finding]:
 
 
 def render(findings: Iterable[Finding]) -> str:
-    """Return the findings as text, errors last where they are seen, with a line of totals."""
+    """Write the findings as text, errors last where they are seen, with a line of totals."""
     order = {"info": 0, "warning": 1, "error": 2}
     ranked = sorted(findings, key=lambda finding: order[finding.level])
     lines = []
@@ -215,7 +215,7 @@ def _summary(unit: str, sizes: Any) -> str:
 
 
 def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
-    """Return notes on sentences without a document, and on documents in several pieces."""
+    """Note sentences without a document, and documents in several pieces."""
     examples = Examples.of(rows)
     if not examples.are_words:
         return []
@@ -255,8 +255,8 @@ def _document_problems(split: str, rows: Examples) -> Iterator[Finding]:
 def _consecutive_documents(rows: Examples) -> Iterator[tuple[str, str, int]]:
     for name, group in itertools.groupby(rows.columns("document", "where"), itemgetter(0)):
         if name is not None:
-            (_, where), *others = group
-            yield name, where, 1 + len(others)
+            sentences = list(group)
+            yield name, sentences[0][1], len(sentences)
 
 
 Golds = Mapping[str, tuple[Counter[str], int]]

@@ -64,8 +64,7 @@ class Choices(NamedTuple):
 
 
 def _names(several: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """Return the numbers of columns of one choice each, if a label names one (WinoGrande, Social
-    IQa)."""
+    """The numbers in the names of choice columns, if labels are numbers (WinoGrande, SIQa)."""
     if tuple(name.lower() for name in several) == LETTERED:
         return ("1", "2", "3")
     if label is None or label.lower() == "label":
@@ -209,7 +208,7 @@ def _texts(values: Sequence[Any], where: str) -> tuple[str, ...]:
 
 
 def label_index(value: Any, choices: Choices, where: str, is_index: bool) -> int | None:
-    """Return the index of the right choice, None without gold.
+    """The index of the right choice, None without gold.
 
     A label is the name of a choice in the data, a letter (A is the first), a number from 0, or the
     text of a choice. A text of digits is a number first with ``is_index``, else a text first.

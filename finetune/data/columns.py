@@ -53,7 +53,7 @@ class Field(NamedTuple):
     read: Read
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """Return values as a column."""
+        """Make a column of values."""
         import pyarrow as pa
 
         if not pa.types.is_dictionary(self.type):
@@ -70,7 +70,7 @@ class Field(NamedTuple):
         return pa.DictionaryArray.from_arrays(indices, pa.array(numbers, self.type.value_type))
 
     def values(self, array: pa.Array | pa.ChunkedArray) -> list[Any]:
-        """Return the values of a column."""
+        """The values of a column."""
         import pyarrow as pa
 
         if isinstance(array, pa.ChunkedArray):
@@ -103,7 +103,7 @@ def _tuples(lists: pa.ListArray) -> list[tuple[Any, ...] | None]:
 
 
 def names_of(kind: Any) -> tuple[str, ...]:
-    """Return the fields of examples, or of a named tuple."""
+    """The names of the fields of examples, or of a named tuple."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     fields: tuple[str, ...] = kind._fields
@@ -111,7 +111,7 @@ def names_of(kind: Any) -> tuple[str, ...]:
 
 
 def fields_of(kind: Any) -> dict[str, Field]:
-    """Return the fields of examples, or of a named tuple, by name."""
+    """The fields of examples, or of a named tuple, by name."""
     import pyarrow as pa
 
     text = pa.large_string()
@@ -173,7 +173,7 @@ class Columns:
         self.table: pa.Table = pa.ipc.open_stream(pa.py_buffer(self._pages)).read_all()
 
     def selected(self, names: Sequence[str], rows: Numbers) -> pa.Table:
-        """Return some columns of a few rows."""
+        """Read some columns of a few rows."""
         first, last = int(rows.min()), int(rows.max())
         table = self.table.select(names).slice(first, last - first + 1)
         if len(rows) == len(table) and (rows[1:] > rows[:-1]).all():
@@ -225,7 +225,7 @@ def write_batches(file: Any, parts: Iterable[pa.RecordBatch]) -> None:
 
 
 def packed(examples: Sequence[Any], facts: Mapping[str, Numbers]) -> pa.RecordBatch:
-    """Return examples of one kind as a record batch, with further columns.
+    """Convert examples of one kind to a record batch, with further columns.
 
     Raises:
         UserError: A text has half of a surrogate pair.
@@ -246,7 +246,7 @@ def packed(examples: Sequence[Any], facts: Mapping[str, Numbers]) -> pa.RecordBa
 
 
 def stored(kind: type[Any], parts: Iterable[pa.RecordBatch]) -> Columns:
-    """Return record batches as a temporary file, which is mapped into memory.
+    """Write record batches to a temporary file, which is mapped into memory.
 
     Raises:
         SaveError: The disk is full.

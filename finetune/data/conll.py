@@ -48,7 +48,6 @@ class _Document(NamedTuple):
     number: int = 0
 
     def following(self, name: str) -> _Document:
-        """Return the next document; one without a name has a number."""
         number = self.number + (not name)
         return _Document(name or str(number), number)
 
@@ -76,7 +75,7 @@ def read_conll(file: DataFile, options: ReadOptions) -> Table:
 
 
 def looks_like_conll(file: DataFile) -> bool:
-    """Return whether a plain text file holds words in columns instead of raw text.
+    """True if a plain text file holds words in columns instead of raw text.
 
     Either every line ends in a span tag, or many lines in sentences have the same few columns.
     """
@@ -95,7 +94,7 @@ def looks_like_conll(file: DataFile) -> bool:
 def find_layout(
     file: DataFile, columns: Mapping[str, str], usual_columns: Mapping[str, str] | None = None
 ) -> Layout:
-    """Return the layout of a file from its first lines and the user's ``columns``."""
+    """Find the layout of a file from its first lines and the user's ``columns``."""
     lines = [line for line in file.peek(_NUM_LAYOUT_LINES) if line.text.strip()]
     lines = [line for line in lines if not line.text.startswith("#")] or lines
     tabs = "\t" in lines[0].text if lines else False

@@ -88,11 +88,11 @@ class Dataset:
         return [name for name in self.splits if name != "train"]
 
     def without_tests(self) -> dict[str, Examples]:
-        """Return the splits that influence training."""
+        """The splits that influence training."""
         return {name: rows for name, rows in self.splits.items() if not name.startswith("test")}
 
     def with_splits(self, splits: Mapping[str, Any]) -> Dataset:
-        """Return the data set with other examples, and so with another fingerprint."""
+        """Copy the data set with other examples, and so with another fingerprint."""
         return dataclasses.replace(self, splits=splits, fingerprint_of=None)
 
 
@@ -101,7 +101,7 @@ _known: dict[Any, str] = {}
 
 
 def fingerprint(splits: Mapping[str, Sequence[Any]]) -> str:
-    """Return the hexadecimal SHA-256 of the content of all examples, in order; splits by name."""
+    """Compute the SHA-256 of the content of all examples, in order; splits by name. Hexadecimal."""
     own = {name: Examples.of(splits[name]) for name in sorted(splits)}
     if not any(rows.is_large for rows in own.values()):
         return _fingerprint(own)
@@ -130,5 +130,5 @@ def _fingerprint(splits: Mapping[str, Examples]) -> str:
 
 
 def numbered_order(labels: Collection[str], order: Sequence[str]) -> list[str]:
-    """Return labels in the order of their numbers; empty if they are not all in ``order``."""
+    """Sort labels in the order of their numbers; none if they are not all in ``order``."""
     return [name for name in order if name in labels] if {*labels} <= {*order} else []

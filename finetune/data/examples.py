@@ -70,7 +70,7 @@ class Examples(Sequence[Any]):
 
     @staticmethod
     def of(rows: Sequence[Any]) -> Examples:
-        """Return a sequence of examples as ``Examples``."""
+        """Convert a sequence of examples to ``Examples``."""
         return rows if isinstance(rows, Examples) else Examples(rows)
 
     @property
@@ -106,15 +106,15 @@ class Examples(Sequence[Any]):
         return f"<{len(self):,} {self.kind.__name__}>"
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        """Return the values of some fields of each example."""
+        """The values of some fields of each example."""
         return zip(*map(self.column, names), strict=True)
 
     def column(self, name: str) -> Iterator[Any]:
-        """Return the values of one field in order."""
+        """The values of one field in order."""
         return map(attrgetter(name), self._examples)
 
     def codes(self, name: str) -> tuple[list[Any], Numbers]:
-        """Return the different values of a field, in the order of their first examples, and the
+        """The different values of a field, in the order of their first examples, and the
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
         import numpy as np
 
@@ -128,15 +128,15 @@ class Examples(Sequence[Any]):
         return values, np.array(codes, np.int32)
 
     def lack(self, name: str) -> bool:
-        """Return whether a field is None for any of the examples."""
+        """True if a field is None for any of the examples."""
         return any(value is None for value in self.column(name))
 
     def golds(self) -> Iterator[list[str] | None]:
-        """Return the labels of each example, as its ``gold_labels``."""
+        """The labels of each example, as its ``gold_labels``."""
         return itertools.starmap(self.kind.labels_of, self.columns(*self.kind.GOLD))
 
     def gold_counts(self) -> tuple[Counter[str], int]:
-        """Return how often each label occurs, and the number of examples without gold."""
+        """Count how often each label occurs, and the examples without gold."""
         counts, without = Counter[str](), 0
         golds: Iterable[tuple[list[str] | None, int]] = ((gold, 1) for gold in self.golds())
         if len(self.kind.GOLD) == 1:
@@ -150,28 +150,28 @@ class Examples(Sequence[Any]):
         return counts, without
 
     def places(self, indices: Iterable[int]) -> list[str]:
-        """Return the ``file:line`` of a few examples."""
+        """The ``file:line`` of a few examples."""
         return [str(self[int(index)].where) for index in indices]
 
     def fact(self, name: str) -> Numbers:
-        """Return a fact of each example [N], by its name in ``FACTS``."""
+        """A fact of each example [N], by its name in ``FACTS``."""
         self._facts = self._facts or computed_facts(self._examples)
         return self._facts[name]
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
-        """Return the examples at some indices, with the ids that they have."""
+        """Select the examples at some indices, with the ids that they have."""
         return Examples(self._examples[int(index)] for index in indices)
 
     def keep(self, which: Iterable[bool]) -> Examples:
-        """Return the examples of which ``which`` is true, with the ids that they have."""
+        """Select the examples of which ``which`` is true, with the ids that they have."""
         return self.take(indices_of(which))
 
     def renumbered(self) -> Examples:
-        """Return the examples with ``id`` = index."""
+        """Copy the examples with ``id`` = index."""
         return self.replace("id", range(len(self)))
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
-        """Return the examples with other values of a field."""
+        """Copy the examples with other values of a field."""
         return Examples(
             example
             if getattr(example, name) is value
@@ -180,7 +180,7 @@ class Examples(Sequence[Any]):
         )
 
     def map(self, change: Callable[[int, Any], Any]) -> Examples:
-        """Return what ``change`` makes of each example and its index; it must keep the ``id``."""
+        """Apply ``change`` to each index and its example; it must keep the ``id``."""
         return Examples(itertools.starmap(change, enumerate(self._examples)))
 
     def content(self, title: str) -> Iterator[bytes]:
@@ -202,7 +202,7 @@ class Examples(Sequence[Any]):
                 show(done := done + len(batch))
 
     def digest(self) -> str:
-        """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
+        """Hash the content, ids and order of the examples; ``where`` is no part."""
         digest = xxhash.xxh3_128(_encode(list(self.column("id"))).encode())
         for lines in self.content("reading"):
             digest.update(lines)
@@ -225,7 +225,7 @@ class Examples(Sequence[Any]):
 
     @staticmethod
     def load(folder: Path, name: str, saved: Mapping[str, Any]) -> Examples:
-        """Return the examples that ``save`` has described, from their files."""
+        """Read the examples that ``save`` has described from their files."""
         if saved["kind"] is None:
             return Examples()
         with (folder / f"{name}.arrow").open("rb") as file:
@@ -344,7 +344,7 @@ class _Mapped(Examples):
 
 
 def indices_of(which: Iterable[bool]) -> Numbers:
-    """Return the indices of what is true."""
+    """The indices of what is true."""
     import numpy as np
 
     mask = which if isinstance(which, np.ndarray) else np.array(list(which), bool)
@@ -352,7 +352,7 @@ def indices_of(which: Iterable[bool]) -> Numbers:
 
 
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
-    """Return the examples of a stream: on disk if they are many. ``title`` is shown meanwhile."""
+    """Collect the examples of a stream: on disk if they are many. ``title`` is shown meanwhile."""
 
     def shown() -> Iterator[list[Any]]:
         done = 0
@@ -425,7 +425,7 @@ def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
 
 
 def normalized_texts(example: Example) -> tuple[str, ...]:
-    """Return the texts of an example without differences of case, width and white space."""
+    """Convert the texts of an example to one form of case, width and white space."""
     return tuple(_normalized(example.texts()))
 
 

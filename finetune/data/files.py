@@ -96,13 +96,13 @@ class DataFile:
         self.lines = iter(lines)
 
     def peek(self, count: int) -> list[Line]:
-        """Return the next lines, at most ``count``, without consuming them."""
+        """Read the next lines, at most ``count``, without consuming them."""
         ahead = list(itertools.islice(self.lines, count))
         self.lines = itertools.chain(ahead, self.lines)
         return ahead
 
     def first_line(self) -> str:
-        """Return the first line that is not blank, else ``""``, without consuming it."""
+        """Read the first line that is not blank, else ``""``, without consuming it."""
         ahead, text = list[Line](), ""
         for line in self.lines:
             ahead.append(line)
@@ -113,7 +113,7 @@ class DataFile:
         return text
 
     def where(self, number: int) -> str:
-        """Return ``file:line``."""
+        """The place ``file:line``."""
         return f"{self.name}:{number}"
 
 
@@ -183,11 +183,7 @@ class _Reopened(io.RawIOBase):
 
 
 def _pieces(name: str, stream: Any, encoding: str, of_path: bool) -> Iterator[bytes]:
-    """Yield the bytes of a stream in UTF-8.
-
-    They are the lines of a stream or of a compressed file, whose long lines are several pieces; of
-    another file they are blocks, which are faster.
-    """
+    # lines of a stream or of a compressed file, long ones in pieces; blocks of another file
     if isinstance(stream, io.TextIOBase):
         if encoding != UTF_8:
             raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
@@ -223,13 +219,13 @@ def _recoded(name: str, pieces: Iterable[bytes], encoding: str) -> Iterator[byte
 
 
 def read_characters(path: Path, encoding: str = UTF_8) -> str:
-    """Return all characters of a file, its byte order mark and its line ends unchanged."""
+    """Read all characters of a file, its byte order mark and its line ends unchanged."""
     with path.open("rb") as stream:
         return b"".join(_recoded(str(path), stream, encoding)).decode()
 
 
 def uncompressed_name(path: Path) -> str:
-    """Return the file name without the suffix of a compression."""
+    """The file name without the suffix of a compression."""
     for suffix in COMPRESSIONS:
         if path.name.endswith(suffix):
             return path.name.removesuffix(suffix)

@@ -65,7 +65,7 @@ SUFFIXES = {suffix: name for name, format in _FORMATS.items() for suffix in form
 
 
 def format_of(path: Path) -> str | None:
-    """Return the format of a path by its suffix, None for an unknown one."""
+    """The format of a path by its suffix, None for an unknown one."""
     return SUFFIXES.get(Path(uncompressed_name(path)).suffix.lower())
 
 

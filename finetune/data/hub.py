@@ -37,7 +37,7 @@ class HubDataset(NamedTuple):
     revision: str | None = None
 
     def __str__(self) -> str:
-        """Return the value of ``--data``."""
+        """The value of ``--data``."""
         config = f":{self.config}" if self.config else ""
         return f"{self.id}{config}" + (f"@{self.revision}" if self.revision else "")
 
@@ -111,7 +111,7 @@ CLASS_NAMES = {
 
 
 def hub_dataset(spec: str) -> HubDataset | None:
-    """Return the hub data set of ``NAME[:CONFIG][@REVISION]``, or None.
+    """Parse ``NAME[:CONFIG][@REVISION]``; None if it names no hub data set.
 
     ``NAME`` is ``owner/name`` or one of ``ALIASES``.
     """
@@ -136,7 +136,7 @@ class Download:
     """Returns its tables; pickled for other processes."""
 
     def tables(self) -> dict[str, Table]:
-        """Return its tables by the hub's split names."""
+        """Open its tables, by the hub's split names."""
         return self.read()
 
 
@@ -258,7 +258,7 @@ def _quiet_datasets() -> Iterator[None]:
 
 
 def saved_tables(folder: Path) -> dict[str, Table]:
-    """Return the tables of a folder written by save_to_disk: a Dataset or a DatasetDict."""
+    """Open the tables of a folder written by save_to_disk: a Dataset or a DatasetDict."""
     import datasets
 
     try:
@@ -278,7 +278,7 @@ _UNIT = 1024
 
 
 def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
-    """Return the tables of a loaded ``DatasetDict``, with the names of classes."""
+    """Make the tables of a loaded ``DatasetDict``, with the names of classes."""
     tables = {}
     for split, rows in loaded.items():
         names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name, {})}

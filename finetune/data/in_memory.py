@@ -16,7 +16,7 @@ from finetune.data.tables import Table, refuse_repeated
 
 
 def memory_tables(data: Any) -> dict[str, Table]:
-    """Return the tables of a data set in memory, by split.
+    """Make the tables of a data set in memory, by split.
 
     Args:
         data: Rows, which are the train split, or a mapping from splits to rows. Rows are a
@@ -35,7 +35,7 @@ def memory_tables(data: Any) -> dict[str, Table]:
 
 
 def input_table(data: Any) -> Table | None:
-    """Return a table in memory to predict, as ``memory_tables`` takes it.
+    """Make the table of data in memory to predict, as ``memory_tables`` takes them.
 
     A plain list of inputs, or a column such as a ``pandas.Series``, is no table: None.
 
@@ -78,7 +78,7 @@ def _is_cells(values: Any) -> bool:
 
 
 def is_from(library: str, kind: str, rows: Any) -> bool:
-    """Return whether rows are an instance of a class of a library that may not be loaded."""
+    """True if rows are an instance of a class of a library that may not be loaded."""
     return library in sys.modules and isinstance(rows, vars(sys.modules[library])[kind])
 
 

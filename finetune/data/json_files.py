@@ -50,7 +50,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique)  # json.loads makes one a
 
 
 def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = False) -> Any:
-    """Return the value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
         DataError: If the text is not JSON, nested too deeply, or has a key twice in one object, a
@@ -111,7 +111,7 @@ def check_types(path: Path, content: Mapping[str, Any], types: Mapping[str, Any]
 
 
 def json_cell(value: Any) -> Any:
-    """Return the list or object that a cell of text holds as JSON; any other cell unchanged."""
+    """Parse the list or object that a cell of text holds as JSON; keep any other cell."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         with contextlib.suppress(DataError):  # a text that begins with a bracket
             return parse_json(value, "")
@@ -186,7 +186,7 @@ def _json_type(value: Any) -> str:
 
 
 def is_squad(value: Any) -> bool:
-    """Return whether a JSON value is a file of SQuAD, or one of its articles."""
+    """True if a JSON value is a file of SQuAD, or one of its articles."""
     if not isinstance(value, dict):
         return False
     if "data" not in value:
@@ -207,7 +207,7 @@ def squad_rows(
     """
 
     def value_of(part: Any, name: str, place: str, missing: Any = None) -> Any:
-        """Return a value of a part of the file, None if it is missing."""
+        """A value of a part of the file, None if it is missing."""
         wanted = list if name in ("paragraphs", "qas") else str
         found = part.get(name, missing) if isinstance(part, Mapping) else None
         if isinstance(found, wanted):

@@ -46,7 +46,7 @@ Label = str | tuple[str, ...] | float | None
 def read_label(
     value: Any, names: Sequence[str] | None, where: str
 ) -> tuple[RawLabel, Votes | None]:
-    """Return one value of a label column, and its votes if it has any.
+    """Read one value of a label column, and its votes if it has any.
 
     ``names`` are the class names of its integers.
     """
@@ -176,7 +176,6 @@ def _number(label: Any) -> float | None:
 
 
 def _first(columns: Iterable[_Column], which: Callable[[Any], bool]) -> TextExample | None:
-    """Return the first example with such a label."""
     for column in columns:
         for code, label in enumerate(column.labels):
             if label is not None and which(label):
@@ -253,7 +252,7 @@ MOST_VOTES = 1e12
 
 
 def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
-    """Return the votes of an object, without labels that have none.
+    """Read the votes of an object, without labels that have none.
 
     A label whose number is None has none, as in a column of objects of a Parquet file.
 
@@ -277,12 +276,12 @@ def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
 
 
 def majority(votes: Votes) -> str:
-    """Return the label with most votes; of several with as many, the first in the alphabet."""
+    """The label with most votes; of several with as many, the first in the alphabet."""
     return min(votes, key=lambda each: (-each[1], each[0]))[0]
 
 
 def renamed_votes(votes: Votes | None, names: Mapping[str, str]) -> Votes | None:
-    """Return votes with other names of labels; the votes of labels with one name are added."""
+    """Rename the labels of votes; the votes of labels with one name are added."""
     if votes is None:
         return None
     found = Counter[str]()
@@ -292,13 +291,13 @@ def renamed_votes(votes: Votes | None, names: Mapping[str, str]) -> Votes | None
 
 
 def voted_names(splits: Iterable[Examples]) -> set[str]:
-    """Return the labels with votes in texts; none of words."""
+    """The labels with votes in texts; none of words."""
     columns = (rows.column("votes") for rows in splits if not rows.are_words)
     return {name for column in columns for votes in column for name, _ in votes or ()}
 
 
 def agreement(votes: Votes) -> tuple[str, float]:
-    """Return ``unanimous``, ``majority`` or ``tied``, and the share of the majority."""
+    """The agreement, ``unanimous``, ``majority`` or ``tied``, and the share of the majority."""
     numbers = sorted((number for _, number in votes), reverse=True)
     tied = numbers[1:2] == numbers[:1]
     how = "unanimous" if len(numbers) == 1 else "tied" if tied else "majority"
@@ -306,7 +305,7 @@ def agreement(votes: Votes) -> tuple[str, float]:
 
 
 def votes_notes(split: str, column: Iterable[Votes | None]) -> list[str]:
-    """Return a note on the votes of a split, and how far they agree; none without votes."""
+    """Note the votes of a split, and how far they agree; nothing without votes."""
     found = [agreement(votes) for votes in column if votes is not None]
     if not found:
         return []
@@ -332,7 +331,7 @@ _ALIASES = {
 
 
 def variants(labels: Iterable[str]) -> list[list[str]]:
-    """Return the groups of labels that differ only in case, blanks or invisible characters."""
+    """Group labels that differ only in case, blanks or invisible characters."""
     groups = defaultdict(list)
     for name in sorted({*labels}):
         plain = unicodedata.normalize("NFKC", name).casefold()
@@ -349,12 +348,12 @@ def _with_names(row: TextExample, names: Mapping[str, str]) -> TextExample:
 
 
 def canonical_name(name: str) -> str:
-    """Return an NLI label in its usual spelling, any other name unchanged."""
+    """The usual spelling of an NLI label; any other name unchanged."""
     return _ALIASES.get(name.strip().lower(), name)
 
 
 def canonical_names(names: Iterable[str]) -> list[str]:
-    """Return the names in their usual spelling if all are NLI labels, else unchanged."""
+    """The names in their usual spelling if all are NLI labels, else unchanged."""
     names = list(names)
     if all(name.strip().lower() in _ALIASES for name in names):
         return [canonical_name(name) for name in names]
@@ -383,7 +382,7 @@ def with_standard_names(data: Dataset) -> Dataset:
 
 
 def without_gold(split: str, examples: Examples, name: str) -> list[str]:
-    """Return a note on examples without a value of a field."""
+    """Note the examples without a value of a field."""
     missing = sum(value is None for value in examples.column(name))
     counted = f"{missing:,} of {quantity(len(examples), 'row')}"
     return [f"{split}: {counted} without label"] if missing else []

@@ -79,7 +79,7 @@ class TaskData(Protocol):
 
     @property
     def gold(self) -> Callable[[Any], Any]:
-        """Returns the gold of an example, None if it has none."""
+        """The function from an example to its gold, None if it has none."""
         ...
 
     def read(self, config: Any, source: Any) -> Dataset:
@@ -181,7 +181,7 @@ def read_data(task: TaskData, config: TrainConfig, source: Any = None) -> Datase
 
 
 def most_rows(config: TrainConfig) -> int | None:
-    """Return the number of rows of the training split to read with ``--limit``; None reads all.
+    """The number of rows of the training split to read with ``--limit``; None reads all.
 
     As many as fit in memory are read, and at least twice as many as asked for: labels, checks and
     the examples that are held out come from these rows, too.
@@ -196,7 +196,7 @@ def prepared_data(
     saved: tuple[str, ...] = (),
     replayed: Callable[[str], Dataset] | None = None,
 ) -> Prepared:
-    """Return the prepared data and the derived fields of the record, of large data from the cache.
+    """Prepare the data and derive the fields of the record; take large data from the cache.
 
     They depend on settings that change data, and on the labels of a run to resume.
     """
@@ -238,7 +238,7 @@ def _inputs(config: TrainConfig, data: Any) -> Inputs | None:
 def inputs_of(
     config: TrainConfig, sources: Sequence[Any], contents: Sequence[SourceContent], **more: Any
 ) -> Inputs | None:
-    """Return the inputs of large data, with all settings that prepared data may depend on.
+    """The inputs of large data, with all settings that prepared data may depend on.
 
     Small data, data in memory and data without the cache have none.
 
@@ -356,7 +356,7 @@ class Inputs:
         self.content = self._content()
 
     def prepared(self, make: Callable[[], Prepared], **more: Any) -> Prepared:
-        """Return the prepared data: from the cache, or made and, if they are large, kept there.
+        """Take the data from the cache, or prepare them and keep them there if they are large.
 
         Of several processes one makes them, and the others wait for it.
 
@@ -378,7 +378,7 @@ class Inputs:
         return make()  # small data, or there is no room: each process reads for itself
 
     def known(self) -> Prepared | None:
-        """Return the prepared data if they are in the cache."""
+        """The prepared data if they are in the cache."""
         return _load(self._key({}))
 
     def _key(self, more: Mapping[str, Any]) -> str:

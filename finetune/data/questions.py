@@ -40,7 +40,7 @@ MOVED = "moved to the only place of the text in the context, as the offset was w
 
 
 def locate(text: str, start: int | None, context: str) -> Answer:
-    """Return the place of an answer in its context; ``start`` is None if there is none, or several.
+    """Find an answer in its context; its ``start`` is None if it is not there, or several times.
 
     White space may differ from the context's, whose characters the answer then has.
 
@@ -63,7 +63,7 @@ def locate(text: str, start: int | None, context: str) -> Answer:
 
 
 def misplaced(example: Question) -> str:
-    """Return why no answer of a question has a place in its context; empty if one has."""
+    """The reason why no answer of a question has a place in its context; empty if one has."""
     answers = example.answers or ()
     if not answers or any(answer.start is not None for answer in answers):
         return ""

@@ -54,7 +54,7 @@ class RowReader(ABC):
         Args:
             table: The table.
             first: Its first rows: all in memory, or one for prediction.
-            given: The columns that the user names, by role.
+            named: The columns that the user names, by role.
             gold: Whether gold is read, and there must be some.
 
         Raises:
@@ -62,11 +62,11 @@ class RowReader(ABC):
         """
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Return the examples with the gold of all splits in one form, and notes on all splits."""
+        """Convert the gold of all splits to one form, and note what concerns all splits."""
         return splits, column_notes(tables)
 
     def predicted(self, index: int, made: Any) -> Any:
-        """Return what ``choose`` makes of a row as an example to predict."""
+        """Convert what ``choose`` makes of a row to an example to predict."""
         return made
 
     @without_garbage_collection()
@@ -166,7 +166,7 @@ class RowReader(ABC):
             yield self.predicted(index, make(index, row))
 
     def example(self, index: int, row: Mapping[str, Any], where: str) -> Any:
-        """Return the example of one row in memory, without its gold."""
+        """Make the example of one row in memory, without its gold."""
         table, record = Table(where, list(row), iter(())), Record(row, where)
         try:
             make = self.choose(table, [record], {}, "unread")
@@ -189,7 +189,7 @@ def _are_answers(table: Table, rows: Sequence[Any]) -> bool:
 def made_examples(
     table: Table, make: Make, errors: list[str] | None = None, num_first: int = 0
 ) -> Examples:
-    """Return the examples of the rows of a table, which counts those that are left out.
+    """Make the examples of the rows of a table, which counts those that are left out.
 
     Args:
         table: The table, whose notes get the columns that none of its first rows has.

@@ -61,7 +61,7 @@ class TextSource:
 
 
 def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
-    """Return the source of a file, folder or hub data set, or the sources of ``en=FILE,de=FOLDER``.
+    """The source of a file, folder or hub data set, or the sources of ``en=FILE,de=FOLDER``.
 
     Files are plain text, JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words.
 
@@ -106,7 +106,7 @@ def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[
 
 
 def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
-    """Return at most ``most`` lines of a stream, each equally likely, in their order.
+    """Sample at most ``most`` lines of a stream, each equally likely, in their order.
 
     Reservoir sampling (Vitter 1985, algorithm R): memory does not grow with the stream.
     """
@@ -221,8 +221,7 @@ def _of_files(
 
 
 def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
-    """Yield the documents of a file. A file of lines is read twice, in bounded memory; a pipe
-    once."""
+    # a file of lines is read twice, in bounded memory; a pipe once
     if format_of(path) not in ("txt", None):
         documents = _documents(_texts(path, columns, encoding))
     else:
@@ -231,7 +230,7 @@ def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Doc
             lines = list(lines)
         again = read_lines(str(path), path, encoding) if path.is_file() else lines
         units = ((line.text, f"{path}:{line.number}") for line in lines)
-        documents = _documents(units, separated=_have_gaps(line.text for line in again))
+        documents = _documents(units, separated=_have_text_after_blank(line.text for line in again))
     empty = True
     for document in documents:
         empty = False
@@ -240,8 +239,7 @@ def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Doc
         raise DataError(f"{path}: there is no text in it: remove it.")
 
 
-def _have_gaps(texts: Iterable[str]) -> bool:
-    """Return whether there is text after a blank line."""
+def _have_text_after_blank(texts: Iterable[str]) -> bool:
     blank = False
     for text in texts:
         if not text.strip():
@@ -252,7 +250,7 @@ def _have_gaps(texts: Iterable[str]) -> bool:
 
 
 def _documents(units: Iterable[tuple[str, str]], separated: bool = False) -> Iterator[_Document]:
-    """Yield each text with its place, or those between blank ones as one, without blank lines."""
+    """Yield each text with its place; if separated, join the texts between blank ones."""
     for filled, group in groupby(units, lambda unit: bool(unit[0].strip())):
         texts = (("\n".join(filter(str.strip, text.split("\n"))), at) for text, at in group)
         if filled and separated:

@@ -111,7 +111,7 @@ class OpenSource:
 
 
 def resolve(spec: Any) -> Source:
-    """Return the source for a ``--data`` value, or for data in memory (``memory_tables``).
+    """Find the source for a ``--data`` value, or for data in memory (``memory_tables``).
 
     Raises DataError with the nearest legal name.
     """
@@ -159,7 +159,7 @@ def resolve(spec: Any) -> Source:
 
 
 def content_of(source: Source) -> SourceContent:
-    """Return what a data set is read from; of a hub data set after a download."""
+    """The content that a data set is read from; of a hub data set after a download."""
     if source.hub is not None:
         return downloaded(source.hub)
     if source.saved is not None:
@@ -187,7 +187,7 @@ def open_input(
 
 
 def input_files(source: str | Path) -> list[Path]:
-    """Return a file, or the data files of a folder or of a pattern such as ``new/*.jsonl``.
+    """List a file, or the data files of a folder or of a pattern such as ``new/*.jsonl``.
 
     They are in the order of their names.
     Raises DataError if there are none, or files of several formats.
@@ -262,7 +262,7 @@ def open_splits(
 def joined_splits(
     data: str, splits: Mapping[str, Sequence[tuple[str, Table]]]
 ) -> tuple[dict[str, Table], list[str]]:
-    """Return one table for each split, and notes on splits that are joined from several tables.
+    """Join the tables of each split, and note the splits that are joined from several tables.
 
     Raises DataError for tables whose first rows (``MOST_IN_MEMORY``) are mostly the same: training
     on both would count these rows twice, and only the user knows which table to choose.
@@ -339,7 +339,7 @@ def _chosen_parts(source: Source, found: Mapping[str, Table]) -> dict[str, list[
 
 
 def canonical_split(name: str) -> str | None:
-    """Return ``train``, ``validation`` or ``test`` (with ``_matched``, …) for a name, or None.
+    """Convert a name to ``train``, ``validation`` or ``test`` (with ``_matched``, …), or None.
 
     The first word of the name that means a split decides: ``NER-de-dev`` is validation.
     """
@@ -352,7 +352,7 @@ def canonical_split(name: str) -> str | None:
 
 
 def is_test(split: str) -> bool:
-    """Return whether a split is test data, such as ``test`` or ``test_matched``."""
+    """True if a split is test data, such as ``test`` or ``test_matched``."""
     return split.split("_")[0] == "test"
 
 
@@ -393,7 +393,7 @@ def _folder(folder: Path) -> Source:
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the data files of a folder in the order of their names (FILE before FILE.gz)."""
+    """List the data files of a folder in the order of their names (FILE before FILE.gz)."""
     return _plain_first(
         each for each in sorted(folder.iterdir()) if _may_hold_data(each) and format_of(each)
     )
@@ -405,14 +405,10 @@ def _plain_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def _may_hold_data(path: Path) -> bool:
-    """Return whether an entry of a folder is a file that is not hidden, a README or the like.
-
-    Names that begin with an underscore are hidden, as in Hadoop and Arrow.
-    """
     name = uncompressed_name(path).lower()
     return (
         path.is_file()
-        and name[:1] not in (".", "_")
+        and name[:1] not in (".", "_")  # hidden, as in Hadoop and Arrow
         and re.split(r"[._\-]", name)[0] not in IGNORED_NAMES
     )
 
@@ -438,10 +434,7 @@ def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, 
 
 
 def _named_parts(spec: str) -> Source:
-    """Parse ``train=FILE,test=FILE`` or ``DATA,train=SPLIT,test=SPLIT``; ``A+B`` are several.
-
-    A comma splits only before ``name=``.
-    """
+    """Parse ``train=FILE,test=FILE`` or ``DATA,train=SPLIT,test=SPLIT``; ``A+B`` are several."""
     first, *items = re.split(r",(?=\s*\w+=)", spec)
     if not items or re.match(r"\s*\w+=", first):
         named = _split_items([first, *items], "FILE")

@@ -15,12 +15,12 @@ COVERED_PER_MILLE = 995
 
 
 def overlapping(spans: Iterable[Span]) -> bool:
-    """Return whether any two of the spans share a word."""
+    """True if any two of the spans share a word."""
     return any(right.start < left.end for left, right in pairwise(sorted(spans)))
 
 
 def inner_spans(spans: Iterable[Span]) -> set[Span]:
-    """Return the spans inside a wider span; spans of the same words are not inside each other."""
+    """Find the spans inside a wider span; spans of the same words are not inside each other."""
     labels = defaultdict(list)
     for span in spans:
         labels[span.start, -span.end].append(span)
@@ -34,7 +34,7 @@ def inner_spans(spans: Iterable[Span]) -> set[Span]:
 
 
 def crossing_pairs(spans: Iterable[Span]) -> list[tuple[Span, Span]]:
-    """Return the pairs of spans that overlap without one being inside the other."""
+    """Find the pairs of spans that overlap without one being inside the other."""
     pairs = []
     open_spans: list[Span] = []
     for span in sorted(set(spans)):
@@ -49,7 +49,7 @@ def crossing_pairs(spans: Iterable[Span]) -> list[tuple[Span, Span]]:
 
 
 def multi_label_spans(spans: Iterable[Span]) -> list[Sequence[Span]]:
-    """Return the groups of spans that cover the same words with different labels, in order."""
+    """Group spans that cover the same words with different labels, in order."""
     groups = defaultdict(list)
     for span in sorted(set(spans)):
         groups[span.start, span.end].append(span)
@@ -57,7 +57,7 @@ def multi_label_spans(spans: Iterable[Span]) -> list[Sequence[Span]]:
 
 
 def proposed_width(widths: Mapping[int, int]) -> int:
-    """Return the smallest maximum width that covers at least 99.5 % of spans of these widths.
+    """Compute the smallest maximum width that covers at least 99.5 % of spans of these widths.
 
     ``widths`` has the number of spans of each width.
     """
@@ -99,7 +99,7 @@ def chars_to_words(
 def split_offsets(
     offsets: Iterable[tuple[int, int]], spans: Iterable[Span]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the offsets of the words after splitting them where spans begin or end."""
+    """Split words where spans begin or end, and give the offsets of the pieces."""
     edges = sorted({position for start, end, _ in spans for position in (start, end)})
     return tuple(
         piece
@@ -109,5 +109,5 @@ def split_offsets(
 
 
 def words_to_chars(offsets: Sequence[tuple[int, int]], spans: Iterable[Span]) -> list[Span]:
-    """Return spans of words as spans of characters."""
+    """Convert spans of words to spans of characters."""
     return [Span(offsets[start][0], offsets[end - 1][1], label) for start, end, label in spans]

@@ -54,7 +54,7 @@ TEST_OLD = "test_old"
 def with_held_out_splits(
     dataset: Dataset, config: TrainConfig, default: float = DEFAULT_SHARE
 ) -> Dataset:
-    """Return the data set with a validation split, which the settings hold out of train."""
+    """Hold a validation split out of train, as the settings say."""
     if config.validation == "none":
         return dataset
     return hold_out(dataset, config.validation_share, default)
@@ -65,7 +65,7 @@ def hold_out(
     share: float | None = None,
     default: float = DEFAULT_SHARE,
 ) -> Dataset:
-    """Return the data set with a validation split, held out of train if there is none.
+    """Hold a validation split out of train if there is none.
 
     Without a ``share``, ``default`` is the fraction, up to ``MOST_HELD_OUT`` examples. The choice
     uses no seed, so that runs with different seeds are scored on the same examples. It keeps groups
@@ -149,7 +149,7 @@ def _held_out(examples: Examples, groups: Numbers, share: float) -> Numbers:
 
 
 def with_test_sets(dataset: Dataset, test_sets: Mapping[str, Dataset]) -> Dataset:
-    """Return a data set with further test splits, by the name of the split.
+    """Add further test splits to a data set, by the name of the split.
 
     Each is the ``test`` split of other data, or their only split. Raises DataError if these have
     several splits without a test split, or if the data set has a split of that name.
@@ -176,7 +176,7 @@ def with_test_sets(dataset: Dataset, test_sets: Mapping[str, Dataset]) -> Datase
 def assign_folds(
     examples: Sequence[Example], number: int, seed: int = 0, *, keep_rare: bool = False
 ) -> list[int]:
-    """Return the fold of each example, from 0.
+    """Assign a fold to each example, from 0.
 
     Groups share a fold. Folds have nearly equal sizes and nearly equal fractions of each label.
     With ``keep_rare``, a group that alone has a label is in no fold (-1): a model cannot predict a
@@ -198,7 +198,7 @@ def assign_folds(
 
 
 def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
-    """Return the indices in an order whose beginnings have nearly equal fractions of each label.
+    """Order the indices so that all beginnings have nearly equal fractions of each label.
 
     The first group of each label comes first, so that the smallest subsets have every label.
     """
@@ -215,7 +215,7 @@ def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
 
 
 def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
-    """Return the indices of up to ``number`` examples of each label, drawn at random, in order.
+    """Draw up to ``number`` examples of each label at random; their indices, in order.
 
     A draw of a larger number contains the draw of a smaller one.
     """
@@ -230,7 +230,7 @@ def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
 
 
 def halves(examples: Sequence[Example]) -> tuple[list[int], list[int]]:
-    """Return the rows of each half of the data; single texts are divided if need be."""
+    """Divide the data into halves of rows; single texts are divided if need be."""
     import numpy as np
 
     examples = Examples.of(examples)
@@ -262,7 +262,7 @@ def _folds_of_groups(strata: _Strata, number: int) -> Numbers:
 
 
 def leaked(dataset: Dataset) -> dict[str, set[int]]:
-    """Return the ids of the examples of other splits whose texts are in train, by split.
+    """Find the examples of other splits whose texts are in train; their ids by split.
 
     Texts are compared by 64-bit hashes (``Examples.fact``).
     """
@@ -279,7 +279,7 @@ def leaked(dataset: Dataset) -> dict[str, set[int]]:
 
 
 def unmeasured_labels(dataset: Dataset) -> list[str]:
-    """Return notes on training labels that a validation split lacks."""
+    """Note the training labels that a validation split lacks."""
     splits = dataset.splits
     scored = [split for split in splits if split.startswith("validation")]
     if not scored or _have_numbers(splits["train"]):
@@ -295,7 +295,7 @@ def unmeasured_labels(dataset: Dataset) -> list[str]:
 
 
 def sampling_probabilities(sizes: Sequence[float], alpha: float) -> list[float]:
-    """Return the probability of each language or source in a sample (Jurafsky & Martin, 11.7).
+    """Compute the probability of each language or source in a sample (Jurafsky & Martin, 11.7).
 
     q_i = p_i^α / Σ p_j^α for p_i = n_i / Σ n_k: an exponent α below 1 raises small sources
     (Conneau et al. 2020, XLM-R: 0.3), 1 keeps their proportions, 0 makes all equal.
@@ -319,7 +319,7 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> list[float]:
 
 
 def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset:
-    """Return data with old examples in train and validation, and with the old test split.
+    """Add old examples to train and validation of data, and the old test split.
 
     Args:
         data: The new data.
@@ -449,10 +449,7 @@ def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers
 
 
 def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
-    """Return the group of each example [N], numbered by the first examples of the groups.
-
-    Examples that share a key, directly or through others, form a group.
-    """
+    """Group the examples [N] that share a key, directly or through others; in their order."""
     import numpy as np
 
     text, document = examples.fact("text"), examples.fact("document")

@@ -69,28 +69,28 @@ class Table:
         return {name.lower(): name for name in reversed(self.header)}
 
     def named(self, role: str, given: Mapping[str, str]) -> str | None:
-        """Return the column that the user names for a role, else the usual one if it is there."""
+        """The column that the user names for a role, else the usual one if it is there."""
         name, known = self.usual_columns.get(role), {name.lower() for name in self.header}
         if name and name.lower() not in known and not known.issuperset(name.lower().split("+")):
             name = None
         return given.get(role, name)
 
     def find(self, role: str, given: Mapping[str, str], usual: Sequence[str] = ()) -> str | None:
-        """Return the named column of a role, else the first with a usual name, or None."""
+        """The named column of a role, else the first with a usual name, or None."""
         if (name := self.named(role, given)) is not None:
             return find_column(self, role, name)
         by_name = self.by_name
         return next((by_name[name] for name in usual if name in by_name), None)
 
     def several(self, role: str, given: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the columns that the user joins by ``+`` for a role; none without several."""
+        """The columns that the user joins by ``+`` for a role; none without several."""
         name = self.named(role, given) or ""
         if "+" not in name or name in self.header:
             return ()
         return tuple(find_column(self, role, each) for each in name.split("+"))
 
     def peek(self, number: int | None) -> list[Any]:
-        """Return the next rows, at most ``number``, which remain to be read; None returns all.
+        """The next rows, at most ``number``, which remain to be read; None returns all.
 
         The columns of these rows are the ``header`` if it is empty.
         """
@@ -102,14 +102,14 @@ class Table:
 
 
 def joined(parts: Sequence[Table]) -> Table:
-    """Return tables as one; its rows keep the order of the parts.
+    """Join tables into one; its rows keep the order of the parts.
 
     Raises DataError if the parts do not fit together.
     """
-    first, *others = parts
-    for other in others:
-        _check_fit(first, other)
-    if not others:
+    first = parts[0]
+    for part in parts[1:]:
+        _check_fit(first, part)
+    if len(parts) == 1:
         return first
     first.records = chain(
         *(_rows_of_part(part, part.records, number) for number, part in enumerate(parts, 1))
@@ -124,7 +124,7 @@ def joined(parts: Sequence[Table]) -> Table:
 
 
 def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) -> Table:
-    """Return files as one; each is opened once the rows of the files before it are read.
+    """Join files into one; each is opened once the rows of the files before it are read.
 
     The header is the header of the first file. Raises DataError if a file does not fit to it.
     """
@@ -185,7 +185,7 @@ def _rows_of_part(table: Table, records: Iterator[Any], number: int) -> Iterator
 
 
 def column_notes(tables: Mapping[str, Table]) -> list[str]:
-    """Return which columns of the tables by split are read, and which are not.
+    """Note which columns of the tables by split are read, and which are not.
 
     Splits with the same columns share a note. There is none for columns that say it by their names.
     """
@@ -215,7 +215,7 @@ def _columns_read(table: Table) -> str:
 
 
 def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:
-    """Return the user's columns by role as text; raises DataError for an unknown role."""
+    """Convert the user's columns by role to text; raise DataError for an unknown role."""
     columns = {role: str(name) for role, name in (columns or {}).items()}
     for role in columns:
         if role not in roles:
@@ -225,7 +225,7 @@ def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> di
 
 
 def find_column(table: Table, role: str, name: str) -> str:
-    """Return the column that the user names, in any case or by its number from 0."""
+    """Find the column that the user names, in any case or by its number from 0."""
     if name in table.header:
         return name
     if name.lower() in table.by_name:
@@ -249,7 +249,7 @@ class MissingColumn(DataError):
 def missing_column(
     table: Table, role: str, content: str, usual: str, more: str = ""
 ) -> MissingColumn:
-    """Return the error for a role that no column has the usual name of; ``more`` is advice."""
+    """Make the error for a role that no column has the usual name of; ``more`` is advice."""
     example = "NAME (its name)"
     if table.headless is not None:
         example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
@@ -272,19 +272,19 @@ def _columns_found(table: Table) -> str:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell is empty: None, or NaN as in data frames."""
+    """True if a cell is empty: None, or NaN as in data frames."""
     return value is None or value != value
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a cell that holds a whole number, of at most 15 digits; None for any other cell."""
+    """Read a cell that holds a whole number, of at most 15 digits; None for any other cell."""
     text = str(value).strip()
     is_number = not isinstance(value, bool) and re.fullmatch(r"-?\d{1,15}(\.0+)?", text)
     return int(float(text)) if is_number else None
 
 
 def text_cell(record: Record, column: str) -> str:
-    """Return the text of a column, blank for an empty cell; raise DataError if the row has none."""
+    """Read the text of a column, blank for an empty cell; raise DataError if the row has none."""
     value = record.values.get(column)
     if isinstance(value, str):
         return value
@@ -365,7 +365,7 @@ def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
 
 
 def separator(file: DataFile) -> str:
-    """Return the separator of a file: a CSV file may separate by tabs or semicolons, if its first
+    """Find the separator of a file: a CSV file may separate by tabs or semicolons, if its first
     line has more of them than commas. The second line decides between as many."""
     first = file.first_line()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
@@ -516,7 +516,7 @@ def parquet_table(paths: Sequence[Any], name: str, place: str, options: ReadOpti
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return class names by column from the dictionary form of `datasets` features.
+    """Read class names by column from the dictionary form of `datasets` features.
 
     A column of classes, or of lists of classes, has them under ``names``.
     """

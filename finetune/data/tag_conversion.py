@@ -96,7 +96,7 @@ def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
 
 
 def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return tags with ``B_PER``, ``b-per`` and ``PER-B`` written ``B-PER``."""
+    """Write the tags ``B_PER``, ``b-per`` and ``PER-B`` as ``B-PER``."""
     spelled = _spelled({*chain.from_iterable(layers)})
     return [[spelled.get(tag, tag) for tag in layer] for layer in layers]
 
@@ -116,18 +116,15 @@ class _Split:
         self.scheme: str | None = None
 
     def find_scheme(self) -> None:
-        """Find the scheme of the renamed tags."""
         if self.names:
             layers = (_renamed(layers, self.names) for layers in self.rows.column("layers"))
             self._transitions = count_transitions(chain.from_iterable(layers))
         self.scheme = scheme_of(self._transitions)
 
     def num_illegal(self) -> int:
-        """Return the number of illegal transitions."""
         return num_illegal(self._transitions or Counter(), str(self.scheme))
 
     def first_illegal(self) -> str:
-        """Return the ``file:line`` of the first record with an illegal transition."""
         return next(
             str(where)
             for where, layers in self.rows.columns("where", "layers")
@@ -138,7 +135,6 @@ class _Split:
         )
 
     def nests(self) -> bool:
-        """Return whether spans of any record overlap."""
         conversion = Conversion(self.names, self.scheme)
         names = ("layers", "spans", "unreachable", "offsets")
         return self.may_nest and any(
@@ -182,7 +178,7 @@ class Conversion(NamedTuple):
     """Whether spans may overlap, so that there are no tags for them."""
 
     def example(self, index: int, record: TokenRecord) -> TokenExample:
-        """Return an example with the spans of a record, and one layer of tags in BIO."""
+        """Convert a record to an example, with its spans and one layer of tags in BIO."""
         layers = _renamed(record.layers, self.names)
         spans = self.spans_of(layers, record.spans)
         tags = layers[0] if layers else None
@@ -207,7 +203,7 @@ class Conversion(NamedTuple):
         )
 
     def spans_of(self, layers: _Layers, spans: tuple[Span, ...] | None) -> tuple[Span, ...] | None:
-        """Return the spans of a record, given or encoded by renamed tags."""
+        """The spans of a record, given or encoded by renamed tags."""
         if spans is not None or self.scheme is None or not layers:
             return spans
         found = chain.from_iterable(tags_to_spans(layer, self.scheme) for layer in layers)
@@ -217,7 +213,7 @@ class Conversion(NamedTuple):
 def are_nested(
     found: Sequence[Span] | None, unreachable: Sequence[Span], offsets: Offsets | None
 ) -> bool:
-    """Return whether any two spans of a record overlap."""
+    """True if any two spans of a record overlap."""
     spans: Sequence[Span] = found or ()
     if unreachable:
         spans = [*words_to_chars(offsets or (), spans), *unreachable]
@@ -225,10 +221,7 @@ def are_nested(
 
 
 def _check_plain_tags(splits: Sequence[_Split]) -> None:
-    """Raise DataError where tags without a scheme are probably span tags with errors.
-
-    Without this check, one header or misprint among span tags would turn all tags into plain tags.
-    """
+    # one header or misprint among span tags would turn all tags into plain tags
     counts = Counter[str]()
     for each in splits:
         for tag, number in each.counts.items():

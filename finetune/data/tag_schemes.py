@@ -79,7 +79,7 @@ def _may_follow(before: str, tag: str, scheme: str) -> bool:
 
 
 def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
-    """Return the tag scheme of a data set; None if its tags encode no spans (POS, no tags).
+    """Detect the tag scheme of a data set; None if its tags encode no spans (POS, no tags).
 
     The prefixes decide. B and I are BIO or IOB1, whichever has fewer illegal transitions. I alone
     is IO, which then gives the same spans as IOB1. If several schemes fit, the first of IO, BIO,
@@ -89,7 +89,7 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
 
 
 def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions | None:
-    """Return how often each tag follows another; None once a tag has no prefix of any scheme.
+    """Count how often each tag follows another; None once a tag has no prefix of any scheme.
 
     The edges of a sequence count as O.
     """
@@ -105,7 +105,7 @@ def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions | N
 
 
 def all_transitions(parts: Iterable[Transitions | None]) -> Transitions | None:
-    """Return the transitions of all parts of a data set; None if they are None for any part."""
+    """Add the transitions of all parts of a data set; None if they are None for any part."""
     found: Transitions = Counter()
     for part in parts:
         if part is None:
@@ -115,7 +115,7 @@ def all_transitions(parts: Iterable[Transitions | None]) -> Transitions | None:
 
 
 def scheme_of(transitions: Transitions | None) -> str | None:
-    """Return the tag scheme of the sequences whose transitions are counted."""
+    """Detect the tag scheme of the sequences whose transitions are counted."""
     if not transitions:
         return None
     prefixes = {tag[0] for pair in transitions for tag in pair if tag != "O"}
@@ -129,17 +129,17 @@ def scheme_of(transitions: Transitions | None) -> str | None:
 
 
 def spell_spans(tags: Iterable[str]) -> bool:
-    """Return whether the tags of a data set are tags of any scheme."""
+    """True if the tags of a data set are tags of any scheme."""
     return scheme_of(count_transitions([[*tags]])) is not None
 
 
 def num_illegal(transitions: Transitions, scheme: str) -> int:
-    """Return how many transitions are illegal; those to the end of a sequence are among them."""
+    """Count the illegal transitions; those to the end of a sequence are among them."""
     return sum(count for pair, count in transitions.items() if not _may_follow(*pair, scheme))
 
 
 def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
-    """Return the spans of a tag sequence in order, read tolerantly as the script conlleval does.
+    """Read the spans of a tag sequence in order, tolerantly as the script conlleval does.
 
     An illegal tag begins a new span, and a span that is not closed ends before the next tag (Tjong
     Kim Sang & Buchholz 2000; also the default mode of seqeval).
@@ -159,13 +159,13 @@ def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
 
 
 def strict_spans(tags: Sequence[str], scheme: str) -> list[Span]:
-    """Return only the spans whose tags follow the scheme (the strict mode of seqeval)."""
+    """Read only the spans whose tags follow the scheme (the strict mode of seqeval)."""
     written = spans_to_tags(spans := tags_to_spans(tags, scheme), len(tags), scheme)
     return [s for s in spans if written[s.start : s.end] == [*tags[s.start : s.end]]]
 
 
 def illegal_transitions(tags: Sequence[str], scheme: str) -> list[int]:
-    """Return the positions whose tag may not follow the tag before (at 0: may not begin).
+    """Find the positions whose tag may not follow the tag before (at 0: may not begin).
 
     ``len(tags)`` is among them if the last tag may not end a sequence.
     """
@@ -174,7 +174,7 @@ def illegal_transitions(tags: Sequence[str], scheme: str) -> list[int]:
 
 
 def spans_to_tags(spans: Iterable[Span], num_words: int, scheme: str) -> list[str]:
-    """Return the tags of ``num_words`` words for spans; IO merges adjacent spans of one type.
+    """Write spans as the tags of ``num_words`` words; IO merges adjacent spans of one type.
 
     Raises UserError for spans that are empty, out of range, without a label, or overlapping.
     """
@@ -206,7 +206,7 @@ def _prefixes(length: int, scheme: str, touching: bool) -> str:
 
 
 def convert_tags(tags: Sequence[str], source: str, target: str) -> list[str]:
-    """Return the tags of the same spans in another scheme; repairs illegal tags."""
+    """Convert tags to those of the same spans in another scheme; repair illegal tags."""
     pairs = {*pairwise(("O", *tags, "O"))}
     if source == target and all(_may_follow(*pair, source) for pair in pairs):
         return list(tags)
@@ -214,14 +214,14 @@ def convert_tags(tags: Sequence[str], source: str, target: str) -> list[str]:
 
 
 def tag_names(types: Iterable[str], scheme: str) -> list[str]:
-    """Return all tags of a scheme for span types: ``O``, then the tags of each type in turn."""
+    """List all tags of a scheme for span types: ``O``, then the tags of each type in turn."""
     return ["O", *(f"{letter}-{name}" for name in types for letter in _letters(scheme))]
 
 
 def legal_transitions(
     tags: Sequence[str], scheme: str | None
 ) -> tuple[list[bool], list[bool], list[list[bool]]]:
-    """Return the tags that may begin [C] and end [C] a sequence, and follow each other [C][C].
+    """Find the tags that may begin [C] and end [C] a sequence, and follow each other [C][C].
 
     Entry ``[i][j]`` allows tag j after tag i. Scheme None allows everything.
     """
@@ -234,7 +234,7 @@ def legal_transitions(
 
 
 def continuation_tag(tag: str, scheme: str | None) -> str:
-    """Return the label of the second and later subwords of a word, if they are labeled at all.
+    """The label of the second and later subwords of a word, if they are labeled at all.
 
     The label is the inside tag of the type, because repeating B, S, E, U or L would begin or end
     the span again. ``O``, and any tag under scheme None, is unchanged.

@@ -20,7 +20,7 @@ from finetune.types import TextExample, UserError, abbreviated, quantity
 
 
 def problem_of(config: TextConfig, data: Dataset) -> Literal["single", "multi", "regression"]:
-    """Return the configured kind of problem, else the kind that the type of the labels implies."""
+    """The configured kind of problem, else the kind that the type of the labels implies."""
     if isinstance(config, ClassifyConfig) and config.problem != "auto":
         return config.problem
     kinds = set(map(type, data.splits.get("train", Examples()).column("label"))) - {type(None)}
@@ -130,12 +130,12 @@ def _require_pairs(config: TextConfig, data: Dataset) -> None:
 
 
 def label_names(example: TextExample) -> Sequence[str]:
-    """Return the label names of an example: none, one or several."""
+    """The label names of an example: none, one or several."""
     return names_of(example.label)
 
 
 def names_of(label: Any) -> Sequence[str]:
-    """Return the names of a label: none, one or several."""
+    """The names of a label: none, one or several."""
     if isinstance(label, tuple):
         return label
     return [] if label is None else [str(label)]

@@ -127,7 +127,7 @@ class TextReader(RowReader):
         return examples, notes
 
     def predicted(self, index: int, made: TextExample) -> TextExample:
-        """Return an example whose whole number is a name."""
+        """Convert the label of an example, if it is a whole number, to a name."""
         number = isinstance(made.label, int)
         return dataclasses.replace(made, label=str(made.label)) if number else made
 
@@ -212,7 +212,7 @@ def text_columns(table: Table, given: Mapping[str, str], pair: bool | None) -> C
 
 
 def example_maker(columns: Columns, table: Table) -> Make:
-    """Return the function that makes an example of a row, its label as in the file."""
+    """The function that makes an example of a row, its label as in the file."""
     text_column, pair_column, label_column, negative_column = map(columns.get, ROLES)
     names = table.names.get(label_column or "")
     known: dict[str, tuple[RawLabel, Votes | None]] = {}

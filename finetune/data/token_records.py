@@ -47,7 +47,7 @@ class TokenRecord(NamedTuple):
 
 
 def word_columns(table: Table, given: Mapping[str, str], rows: Sequence[Record]) -> Columns:
-    """Return the columns that the user names, else columns with usual names and fitting values.
+    """Choose the columns that the user names, else those with usual names and fitting values.
 
     Either ``words`` or ``text`` is set.
     """
@@ -91,7 +91,7 @@ def _first_fitting(
 def token_record(
     row: Record, columns: Columns, names: Mapping[str, Sequence[str]], relations: bool = False
 ) -> TokenRecord:
-    """Return the words and the gold of a row; a row of text alone is split into words.
+    """Read the words and the gold of a row; split a row of text alone into words.
 
     With ``relations``, also at the ends of its spans.
     """
@@ -118,7 +118,7 @@ def token_record(
 def with_spans(
     record: TokenRecord, value: Any, places: Sequence[str] = (), split: bool = False
 ) -> TokenRecord:
-    """Return a record with the JSON spans of its row; ``places`` are their own, if they have any.
+    """Add the JSON spans of a row to its record; ``places`` are their own, if they have any.
 
     With ``split``, its words are also split where spans begin or end.
     """
@@ -307,7 +307,7 @@ def _is_name(label: Any) -> bool:
 
 
 def enclosing_range(fragments: Offsets, text: str | None = None) -> tuple[int, int, bool]:
-    """Return the first start and the last end of fragments, and whether the span has gaps.
+    """Find the first start and the last end of fragments, and whether the span has gaps.
 
     In a ``text``, white space between fragments is not a gap.
     """
@@ -341,7 +341,7 @@ def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, 
 
 
 def covers(text: str, fragments: Offsets, expected: str) -> bool:
-    """Return whether fragments of a text read as expected, if that is not empty.
+    """True if fragments of a text read as expected, if that is not empty.
 
     White space and case are not compared.
     """

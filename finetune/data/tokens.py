@@ -90,7 +90,7 @@ class TokenReader(RowReader):
         return make
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Return examples with tags in BIO and spans, and notes.
+        """Convert records to examples with tags in BIO and spans, and make notes.
 
         Raises DataError if no row of train has gold.
         """
@@ -113,7 +113,7 @@ class TokenReader(RowReader):
         return examples, [*notes, *span_notes, *column_notes(tables), *more]
 
     def predicted(self, index: int, made: TokenRecord) -> TokenExample:
-        """Return a record as an example, with tags in the scheme of the file."""
+        """Convert a record to an example, with tags in the scheme of the file."""
         record = made._replace(layers=()) if len(made.layers) > 1 else made
         nested = are_nested(record.spans, record.unreachable, record.offsets)
         return Conversion(nested=nested).example(index, record)
@@ -177,7 +177,7 @@ def read_gold(
     encoding: str = UTF_8,
     relations: bool = False,
 ) -> list[TokenExample]:
-    """Return all rows of one file, with tags and spans in BIO.
+    """Read all rows of one file, with tags and spans in BIO.
 
     ``relations`` are read on request. Unlike ``read_tokens``, this function keeps rows without
     words or gold, to align with predictions.
@@ -194,7 +194,7 @@ def read_gold(
 
 
 def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
-    """Return the kind of a data set, by its format and first row."""
+    """Detect the kind of a data set, by its format and first row."""
     source = resolve(spec)
     if source.files:
         file = open_data(next(iter(source.files.values()))[0], encoding=encoding)
@@ -213,7 +213,7 @@ def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
 
 
 def split_at_gold(example: TokenExample) -> TokenExample:
-    """Return an example for training: its words are also split where its spans begin or end.
+    """Split the words of an example for training where its spans begin or end, too.
 
     Words that the data give, instead of a text, are not split.
     """
@@ -241,7 +241,7 @@ def training_tags(examples: Examples) -> Iterator[Sequence[str]]:
 
 
 def tags_and_scheme(examples: Examples) -> tuple[set[str], str | None]:
-    """Return the different tags of training examples, and their scheme."""
+    """Collect the different tags of training examples, and their scheme."""
 
     tags = {*chain.from_iterable(training_tags(examples))}
     return tags, scheme_of(count_transitions(training_tags(examples)))

@@ -43,7 +43,7 @@ _WORD = re.compile(f"(?<=[ant]){_NOT}|[ant](?:(?!{_NOT})[antm]|j+(?=[antm]))*|[^
 
 
 def split_words(text: str) -> tuple[list[str], list[tuple[int, int]]]:
-    """Return the words of a raw text and the characters ``(start, end)`` of each.
+    """Split a raw text into words; also give the characters ``(start, end)`` of each.
 
     Letters and digits of any script run together. Every punctuation mark and symbol is a word, so
     that spans of characters can begin and end there (``German-Swiss``, ``London's``, ``U.S.``), and
