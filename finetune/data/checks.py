@@ -518,7 +518,7 @@ def _leaks(splits: _Splits) -> Iterator[Finding]:
         for name, shared, first in sorted(leaks, key=lambda leak: int(leak[1][0])):
             places = rows.places(shared[:MAX_LOCATIONS])
             originals = splits[name].places(first[:MAX_LOCATIONS])
-            pairs = (f"{where} = {other}" for where, other in zip(places, originals, strict=True))
+            pairs = (f"{where} = {twin}" for where, twin in zip(places, originals, strict=True))
             percent = 100 * len(shared) / len(rows)
             counted = f"{quantity(len(shared), 'example')} ({percent:.1f}%)"
             message = f"{split}: {counted} also in {name}"

@@ -69,8 +69,8 @@ def _names(several: Sequence[str], label: str | None) -> tuple[str, ...]:
         return ("1", "2", "3")
     if label is None or label.lower() == "label":
         return ()
-    found = [NUMBERED.fullmatch(name.lower()) for name in several]
-    return tuple(match["number"] for match in found if match) if all(found) else ()
+    matches = [NUMBERED.fullmatch(name.lower()) for name in several]
+    return tuple(match["number"] for match in matches if match) if all(matches) else ()
 
 
 class ChoiceReader(RowReader):
@@ -81,20 +81,20 @@ class ChoiceReader(RowReader):
         {*CONTEXT_COLUMNS, *QUESTION_COLUMNS, *CHOICES_COLUMNS, *_LABEL_COLUMNS}
     )
 
-    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
-        context = table.find("context", given, CONTEXT_COLUMNS)
-        question = table.find("question", given, QUESTION_COLUMNS)
-        choices, several = None, table.several("choices", given)
+        context = table.find("context", named, CONTEXT_COLUMNS)
+        question = table.find("question", named, QUESTION_COLUMNS)
+        choices, several = None, table.several("choices", named)
         if not several:
-            choices = table.find("choices", given, CHOICES_COLUMNS)
+            choices = table.find("choices", named, CHOICES_COLUMNS)
             several = () if choices else _numbered_columns(table.by_name)
         if choices is None and not several and not _has_choices(first, question):
             more = " Of several columns: --columns choices=A+B+C."
             raise missing_column(table, "choices", "a list of choices", "choices", more)
         if context is None and question is None:
             raise missing_column(table, "question", "a question or a context", "question")
-        label = None if gold == "unread" else table.find("label", given, _LABEL_COLUMNS)
+        label = None if gold == "unread" else table.find("label", named, _LABEL_COLUMNS)
         texts = choices or "+".join(several) or None
         table.read = {"context": context, "question": question, "choices": texts, "label": label}
         names = _names(several, label)
@@ -109,11 +109,11 @@ class ChoiceReader(RowReader):
 def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
     if by_name.keys() >= {*LETTERED}:
         return tuple(by_name[name] for name in LETTERED)
-    found: dict[str, list[tuple[int, str]]] = {}
+    by_stem: dict[str, list[tuple[int, str]]] = {}
     for lowered, name in by_name.items():
         if match := NUMBERED.fullmatch(lowered):
-            found.setdefault(match["stem"], []).append((int(match["number"]), name))
-    for columns in found.values():
+            by_stem.setdefault(match["stem"], []).append((int(match["number"]), name))
+    for columns in by_stem.values():
         numbers = sorted(number for number, _ in columns)
         if len(columns) > 1 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]:
             return tuple(name for _, name in sorted(columns))
@@ -143,8 +143,8 @@ def _example(
         choices = _choices(stated, f"{columns['question']}.choices", where)
     texts = choices.texts
     if len(texts) < 2:
-        found = f"one choice ({texts[0]!r:.40})" if texts else "no choice"
-        raise DataError(f"{where}: {found}: a question needs two or more.")
+        problem = f"one choice ({texts[0]!r:.40})" if texts else "no choice"
+        raise DataError(f"{where}: {problem}: a question needs two or more.")
     label = None
     if label_column is not None:
         is_index = label_column.lower() == "label"
@@ -180,9 +180,9 @@ def _choices(value: Any, column: str, where: str) -> Choices:
     names: Sequence[Any] = ()
     if isinstance(value, Mapping):  # CommonsenseQA
         names, value = value.get("label") or (), value.get("text")
-    elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-        names = [each["label"] for each in value if "label" in each]
-        value = [each.get("text") for each in value]
+    elif isinstance(value, list) and value and all(isinstance(choice, Mapping) for choice in value):
+        names = [choice["label"] for choice in value if "label" in choice]
+        value = [choice.get("text") for choice in value]
     if not isinstance(value, list):
         problem = "is empty" if is_missing(value) else f"is {value!r:.40}"
         raise DataError(
@@ -198,13 +198,13 @@ def _choices(value: Any, column: str, where: str) -> Choices:
 
 
 def _texts(values: Sequence[Any], where: str) -> tuple[str, ...]:
-    found = []
+    texts = []
     for number, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, str | int | float) or is_missing(value):
             problem = "is empty" if is_missing(value) else f"is {value!r:.40}"
             raise DataError(f"{where}: choice {number} (from 0) {problem}: write a text.")
-        found.append(str(value))
-    return tuple(found)
+        texts.append(str(value))
+    return tuple(texts)
 
 
 def label_index(value: Any, choices: Choices, where: str, is_index: bool) -> int | None:

@@ -102,10 +102,10 @@ def find_layout(
     rows = [row for row in rows if not _begins_document(row)]
     if not rows:
         return Layout(1, 0, (), tabs)
-    whole = width = len(rows[0])
+    num_cells = width = len(rows[0])
     while width > 1 and not any(cell for row in rows for cell in row[width - 1 :]):
         width -= 1  # last columns that are always empty
-    rows = [row[:width] if len(row) == whole else row for row in rows]
+    rows = [row[:width] if len(row) == num_cells else row for row in rows]
     numbered = re.fullmatch(r"\d+([-.]\d+)?", rows[0][0]) is not None
     if file.format == "conllu" or (width == 10 and tabs and numbered):
         layout = Layout(10, 1, (3,), tabs=True, indexed=True, conllu=True)
@@ -118,10 +118,10 @@ def _guessed_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> La
     starts = [row[0] for row in rows[:2]]
     indexed = tabs and width >= 3 and starts in (["1", "2"], ["0", "1"], ["1", "1"])
     word = 1 if indexed else 0
-    rest = range(word + 1, width)
-    spans = all(SPAN_TAG.fullmatch(row[i]) for row in rows for i in rest if len(row) == width)
-    nested = spans and len(rest) >= (2 if indexed else 3)
-    return Layout(width, word, tuple(rest) if nested else tuple(rest[-1:]), tabs, indexed)
+    tags = range(word + 1, width)
+    spans = all(SPAN_TAG.fullmatch(row[i]) for row in rows for i in tags if len(row) == width)
+    nested = spans and len(tags) >= (2 if indexed else 3)
+    return Layout(width, word, tuple(tags) if nested else tuple(tags[-1:]), tabs, indexed)
 
 
 def _with_named_columns(
@@ -138,15 +138,15 @@ def _with_named_columns(
     usual = {
         role: name
         for role, name in usual.items()
-        if all(_place(each.strip(), layout, names) is not None for each in name.split(","))
+        if all(_place(column.strip(), layout, names) is not None for column in name.split(","))
     }
     columns = {**usual, **columns}
     if "words" in columns:
         layout = layout._replace(word=_column(file, "words", columns["words"], layout, names))
     if "tags" in columns:
         wanted = columns["tags"].split(",")
-        found = tuple(_column(file, "tags", name.strip(), layout, names) for name in wanted)
-        layout = layout._replace(tags=found)
+        tags = tuple(_column(file, "tags", name.strip(), layout, names) for name in wanted)
+        layout = layout._replace(tags=tags)
     return layout
 
 

@@ -63,8 +63,8 @@ class Dataset:
         if self.fingerprint_of is None:
             self.fingerprint_of = functools.cache(functools.partial(fingerprint, self.splits))
             if not self.is_large:
-                found = self.fingerprint_of()
-                self.fingerprint_of = lambda: found  # which holds no examples
+                hexdigest = self.fingerprint_of()
+                self.fingerprint_of = lambda: hexdigest  # which holds no examples
 
     @property
     def is_large(self) -> bool:
@@ -102,12 +102,12 @@ _known: dict[Any, str] = {}
 
 def fingerprint(splits: Mapping[str, Sequence[Any]]) -> str:
     """Compute the SHA-256 of the content of all examples, in order; splits by name. Hexadecimal."""
-    own = {name: Examples.of(splits[name]) for name in sorted(splits)}
-    if not any(rows.is_large for rows in own.values()):
-        return _fingerprint(own)
-    key = _digests(own)
+    examples = {name: Examples.of(splits[name]) for name in sorted(splits)}
+    if not any(rows.is_large for rows in examples.values()):
+        return _fingerprint(examples)
+    key = _digests(examples)
     if key not in _known:
-        _known[key] = _fingerprint(own)
+        _known[key] = _fingerprint(examples)
     return _known[key]
 
 

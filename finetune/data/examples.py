@@ -94,8 +94,8 @@ class Examples(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> Examples: ...
     def __getitem__(self, index: int | slice) -> Any:
-        found = self._examples[index]
-        return Examples(found) if isinstance(index, slice) else found
+        selected = self._examples[index]
+        return Examples(selected) if isinstance(index, slice) else selected
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(self) != len(other):
@@ -186,7 +186,7 @@ class Examples(Sequence[Any]):
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
         kind, more, done = self.kind, ("targets", "negative", "votes"), 0
-        contents = (f"{_encode(kind.content_of(*own))}\n" for own in self.columns(*kind.CONTENT))
+        contents = (f"{_encode(kind.content_of(*row))}\n" for row in self.columns(*kind.CONTENT))
         if kind is TextExample and not any(set(self.column(name)) - {None} for name in more):
             labels, codes = self.codes("label")
             written = [_encode(label) for label in labels]
@@ -229,8 +229,8 @@ class Examples(Sequence[Any]):
         if saved["kind"] is None:
             return Examples()
         with (folder / f"{name}.arrow").open("rb") as file:
-            found = _Mapped(Columns(_KINDS[saved["kind"]], file))
-        return found if saved["is_large"] else Examples(found)
+            mapped = _Mapped(Columns(_KINDS[saved["kind"]], file))
+        return mapped if saved["is_large"] else Examples(mapped)
 
 
 class _Mapped(Examples):
@@ -398,7 +398,7 @@ def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     joined = normalized = _normalized(flat)
     if len(flat) > len(texts):
         parts = iter(normalized)
-        joined = ["\x00".join(itertools.islice(parts, len(own))) for own in texts]
+        joined = ["\x00".join(itertools.islice(parts, len(strings))) for strings in texts]
     owner = np.repeat(np.arange(len(texts)), list(map(len, texts)))
 
     def sums(numbers: Iterable[int]) -> Numbers:
@@ -410,7 +410,7 @@ def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     kind = type(examples[0]) if examples else TextExample
     if kind is ChoiceQuestion:  # which needs no context
         choices = map(attrgetter("choices"), examples)
-        blank = np.array([not all(map(str.strip, own)) for own in choices])
+        blank = np.array([not all(map(str.strip, strings)) for strings in choices])
     elif kind is TokenExample:
         words = np.array(list(map(len, map(attrgetter("words"), examples))))
     damaged = sums("\ufffd" in text for text in flat) > 0

@@ -153,8 +153,8 @@ def downloaded(chosen: HubDataset) -> Download:
     if num_processes() > 1 and os.environ.get("LOCAL_WORLD_SIZE") == str(num_processes()):
         from finetune.runtime.launch import on_main_process
 
-        found: Download = on_main_process(lambda: _download(chosen))
-        return found
+        download: Download = on_main_process(lambda: _download(chosen))
+        return download
     return _download(chosen)
 
 

@@ -89,8 +89,8 @@ def _dicts(rows: Any, name: str) -> Sequence[Any]:
             {column: "Int64" for column in rows.columns if _has_gaps_in_integers(rows[column])}
         )
         known = rows.astype(object).where(rows.notna(), None)
-        found: list[Any] = known.to_dict("records")
-        return found
+        records: list[Any] = known.to_dict("records")
+        return records
     if is_from("polars", "DataFrame", rows):
         return list(rows.to_dicts())
     if is_from("pyarrow", "Table", rows):

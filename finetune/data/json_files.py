@@ -40,10 +40,10 @@ class _RepeatedKey(Exception):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise _RepeatedKey(Counter(key for key, _ in pairs).most_common(1)[0][0])
-    return found
+    return members
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)  # json.loads makes one at each call
@@ -208,11 +208,11 @@ def squad_rows(
 
     def value_of(part: Any, name: str, place: str, missing: Any = None) -> Any:
         """A value of a part of the file, None if it is missing."""
-        wanted = list if name in ("paragraphs", "qas") else str
-        found = part.get(name, missing) if isinstance(part, Mapping) else None
-        if isinstance(found, wanted):
-            return found
-        must = f"{name!r} must be {'a list' if wanted is list else 'a text'}, not {found!r:.60}"
+        expected = list if name in ("paragraphs", "qas") else str
+        content = part.get(name, missing) if isinstance(part, Mapping) else None
+        if isinstance(content, expected):
+            return content
+        must = f"{name!r} must be {'a list' if expected is list else 'a text'}, not {content!r:.60}"
         keep_error(DataError(f"{place}: in a file of SQuAD, {must}."), errors)
         return None
 

@@ -210,9 +210,9 @@ def _check_spelling(columns: Sequence[_Column], labels: Sequence[Any], numbers: 
         return
     known = [x for x in labels if _number(x) is not None and not _is_minus_one(x)]
     if all(float(label).is_integer() for label in known):
-        whole = {*map(str, known)}
-        point = _first(columns, lambda label: str(label) in whole and "." in str(label))
-        plain = _first(columns, lambda label: str(label) in whole and "." not in str(label))
+        spellings = {*map(str, known)}
+        point = _first(columns, lambda label: str(label) in spellings and "." in str(label))
+        plain = _first(columns, lambda label: str(label) in spellings and "." not in str(label))
         if point and plain:
             raise DataError(
                 f"{point.where}: label {point.label} where {plain.where} has {plain.label}: write "
@@ -259,7 +259,7 @@ def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
     Raises:
         DataError: A number is no number of votes, or no label has any.
     """
-    found = Counter[str]()
+    counts = Counter[str]()
     for name, number in value.items():
         label = name.strip() if isinstance(name, str) else ""
         legal = not isinstance(number, bool) and isinstance(number, int | float | None)
@@ -268,8 +268,8 @@ def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
                 f"{where}: {number!r:.40} votes for the label {name!r:.40}: {_LEGAL}, from 0 "
                 f"on; {CONVERT_ADVICE}."
             )
-        found[label] += number or 0
-    votes = tuple(sorted(each for each in found.items() if each[1]))
+        counts[label] += number or 0
+    votes = tuple(sorted(vote for vote in counts.items() if vote[1]))
     if not votes:
         raise DataError(f"{where}: no label has a vote: {_LEGAL}; a row without gold has no label.")
     return votes
@@ -277,17 +277,17 @@ def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
 
 def majority(votes: Votes) -> str:
     """The label with most votes; of several with as many, the first in the alphabet."""
-    return min(votes, key=lambda each: (-each[1], each[0]))[0]
+    return min(votes, key=lambda vote: (-vote[1], vote[0]))[0]
 
 
 def renamed_votes(votes: Votes | None, names: Mapping[str, str]) -> Votes | None:
     """Rename the labels of votes; the votes of labels with one name are added."""
     if votes is None:
         return None
-    found = Counter[str]()
+    counts = Counter[str]()
     for name, number in votes:
-        found[names.get(name, name)] += number  # type: ignore[assignment]
-    return tuple(sorted(found.items()))
+        counts[names.get(name, name)] += number  # type: ignore[assignment]
+    return tuple(sorted(counts.items()))
 
 
 def voted_names(splits: Iterable[Examples]) -> set[str]:
@@ -306,14 +306,14 @@ def agreement(votes: Votes) -> tuple[str, float]:
 
 def votes_notes(split: str, column: Iterable[Votes | None]) -> list[str]:
     """Note the votes of a split, and how far they agree; nothing without votes."""
-    found = [agreement(votes) for votes in column if votes is not None]
-    if not found:
+    shares = [agreement(votes) for votes in column if votes is not None]
+    if not shares:
         return []
-    counts = Counter(how for how, _ in found)
-    share = math.fsum(share for _, share in found) / len(found)
+    counts = Counter(how for how, _ in shares)
+    share = math.fsum(share for _, share in shares) / len(shares)
     tied = f", {counts['tied']:,} tied (the first label counts)" if counts["tied"] else ""
     return [
-        f"{split}: votes for {quantity(len(found), 'text')}, on average {share:.1%} of them for "
+        f"{split}: votes for {quantity(len(shares), 'text')}, on average {share:.1%} of them for "
         f"the majority; {counts['unanimous']:,} unanimous{tied}"
     ]
 

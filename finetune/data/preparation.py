@@ -174,10 +174,10 @@ def read_data(task: TaskData, config: TrainConfig, source: Any = None) -> Datase
     """Read the data of a run with its further test sets; ``source`` replaces ``config.data``."""
     source = config.data if source is None else source
     data = task.read(config, PartOf(source, most_rows=most_rows(config)))
-    others = {
-        split: task.read(config, each) for split, each in named_test_sets(config.test_sets).items()
+    test_sets = {
+        split: task.read(config, spec) for split, spec in named_test_sets(config.test_sets).items()
     }
-    return with_test_sets(data, others)
+    return with_test_sets(data, test_sets)
 
 
 def most_rows(config: TrainConfig) -> int | None:
@@ -211,9 +211,9 @@ def prepared_data(
         return make()
     if not saved:
         return inputs.prepared(make)
-    found = inputs.known()  # most checkpoints have the labels in the order of the data
-    if found is not None and tuple(found.derived["labels"]) == saved:
-        return found
+    cached = inputs.known()  # most checkpoints have the labels in the order of the data
+    if cached is not None and tuple(cached.derived["labels"]) == saved:
+        return cached
     return inputs.prepared(make, labels=saved)
 
 
@@ -225,8 +225,8 @@ def read_once(task: TaskData, config: TrainConfig) -> Dataset:
         return Prepared(data, {}, data.is_large)
 
     inputs = _inputs(config, None)
-    made = inputs.prepared(make, of="runs") if inputs else make()
-    return made.data
+    prepared = inputs.prepared(make, of="runs") if inputs else make()
+    return prepared.data
 
 
 def _inputs(config: TrainConfig, data: Any) -> Inputs | None:
@@ -365,16 +365,16 @@ class Inputs:
             more: Further settings that the result depends on.
         """
         key = self._key(more)
-        if (found := _load(key)) is not None:
-            return found
+        if (cached := _load(key)) is not None:
+            return cached
         with making(KIND, key) as waited:
-            if (found := _load(key)) is not None:
-                return found
+            if (cached := _load(key)) is not None:
+                return cached
             if not waited:
-                made = make()
-                if made.is_large and self._content() == self.content:
-                    return _saved(key, made) or made
-                return made
+                fresh = make()
+                if fresh.is_large and self._content() == self.content:
+                    return _saved(key, fresh) or fresh
+                return fresh
         return make()  # small data, or there is no room: each process reads for itself
 
     def known(self) -> Prepared | None:
@@ -394,7 +394,7 @@ def _load(key: str) -> Prepared | None:
     with contextlib.suppress(OSError, ValueError):
         check_entry(entry)
         saved = json.loads((entry / DESCRIPTION).read_text(encoding="utf-8"))
-        splits = {name: Examples.load(entry, name, own) for name, own in saved["splits"].items()}
+        splits = {name: Examples.load(entry, name, rows) for name, rows in saved["splits"].items()}
         fingerprint, fields = saved["fingerprint"], saved["fields"]
         fields["label_order"] = tuple(fields["label_order"])
         data = Dataset(**fields, splits=splits, fingerprint_of=lambda: fingerprint)
@@ -405,10 +405,10 @@ def _load(key: str) -> Prepared | None:
     return None
 
 
-def _saved(key: str, made: Prepared) -> Prepared | None:
-    data, entry = made.data, cache_folder(KIND) / key
-    label_sets = [name for name, value in made.derived.items() if isinstance(value, LabelSet)]
-    derived = made.derived | {name: tuple(made.derived[name]) for name in label_sets}
+def _saved(key: str, prepared: Prepared) -> Prepared | None:
+    data, entry = prepared.data, cache_folder(KIND) / key
+    label_sets = [name for name, value in prepared.derived.items() if isinstance(value, LabelSet)]
+    derived = prepared.derived | {name: tuple(prepared.derived[name]) for name in label_sets}
     with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
         content = {
             "splits": {name: rows.save(fresh, name) for name, rows in data.splits.items()},

@@ -50,16 +50,16 @@ def locate(text: str, start: int | None, context: str) -> Answer:
     if start is not None and start >= 0 and context.startswith(text, start):
         return Answer(start, text)
     pattern = r"\s+".join(map(re.escape, text.split()))
-    found = list(re.finditer(pattern, context))
-    if start is not None and len(found) > 1:  # the place before or after white space is meant
-        found = [
-            each
-            for each in found
-            if not context[min(start, each.start()) : max(start, each.start())].strip()
+    matches = list(re.finditer(pattern, context))
+    if start is not None and len(matches) > 1:  # the place before or after white space is meant
+        matches = [
+            match
+            for match in matches
+            if not context[min(start, match.start()) : max(start, match.start())].strip()
         ]
-    if len(found) != 1:
+    if len(matches) != 1:
         return Answer(None, text)
-    return Answer(found[0].start(), found[0].group())
+    return Answer(matches[0].start(), matches[0].group())
 
 
 def misplaced(example: Question) -> str:
@@ -84,10 +84,10 @@ class QuestionReader(RowReader):
     roles = tuple(USUAL_COLUMNS)
     header_names = frozenset(name for names in USUAL_COLUMNS.values() for name in names)
 
-    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
         question, context, answers = (
-            table.find(role, given, usual) for role, usual in USUAL_COLUMNS.items()
+            table.find(role, named, usual) for role, usual in USUAL_COLUMNS.items()
         )
         if question is None:
             raise missing_column(table, "question", "a question", "question")
@@ -98,10 +98,10 @@ class QuestionReader(RowReader):
         table.read = {"question": question, "context": context, "answers": answers}
 
         def make(index: int, record: Record) -> Question:
-            texts, own = (text_cell(record, question), text_cell(record, context)), None
+            texts, gold_answers = (text_cell(record, question), text_cell(record, context)), None
             if gold != "unread" and answers is not None:
-                own = _answers(record, answers, texts[1], table.corrected)
-            return Question(index, *texts, where=record.where, key=record.key, answers=own)
+                gold_answers = _answers(record, answers, texts[1], table.corrected)
+            return Question(index, *texts, where=record.where, key=record.key, answers=gold_answers)
 
         return make
 
@@ -134,13 +134,13 @@ def _answers(
             f"{record.where}: {IMPOSSIBLE_COLUMN} is true, and there is the answer "
             f"{pairs[0][0]!r:.40}: remove one of them."
         )
-    found = []
+    answers = []
     for text, start in pairs:
         answer = locate(text, start, context)
         if start is not None and answer.start not in (None, start):
             moved.append(record.where)
-        found.append(answer)
-    return tuple(found)
+        answers.append(answer)
+    return tuple(answers)
 
 
 def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int | None]]:
@@ -183,9 +183,9 @@ def _listed(value: Any) -> list[Any]:
 def _character(record: Record, start: Any) -> int | None:
     if start is None:
         return None
-    if (found := whole_number(start)) is None:
+    if (offset := whole_number(start)) is None:
         raise DataError(
             f"{record.where}: {START_COLUMN} must be the number of a character of the context, "
             f"from 0, not {start!r:.40}."
         )
-    return found
+    return offset

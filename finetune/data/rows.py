@@ -48,7 +48,7 @@ class RowReader(ABC):
     open = staticmethod(open_text_table)
 
     @abstractmethod
-    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of a table, and return the function that makes examples.
 
         Args:
@@ -65,9 +65,9 @@ class RowReader(ABC):
         """Convert the gold of all splits to one form, and note what concerns all splits."""
         return splits, column_notes(tables)
 
-    def predicted(self, index: int, made: Any) -> Any:
+    def predicted(self, index: int, example: Any) -> Any:
         """Convert what ``choose`` makes of a row to an example to predict."""
-        return made
+        return example
 
     @without_garbage_collection()
     def read(
@@ -87,17 +87,17 @@ class RowReader(ABC):
         columns = check_columns(columns, self.roles)
         options = ReadOptions(columns, self.header_names, errors=errors)
         source = open_splits(resolve(spec), splits, partial(self.open, options=options), encoding)
-        notes, found = list(source.notes), dict[str, Examples]()
+        notes, by_split = list(source.notes), dict[str, Examples]()
         for split, table in source.splits.items():
             gold: Gold = "required" if split == "train" else "read"
-            found[split] = self._examples(table, columns, errors, gold)
-            if not found[split]:
+            by_split[split] = self._examples(table, columns, errors, gold)
+            if not by_split[split]:
                 more = "".join(f" ({note})" for note in table.notes)  # such as further sheets
                 raise DataError(
                     f"{table.name}: the {split} split is empty{more}: add rows or leave it out."
                 )
             notes += [note for note in table.notes if note not in notes]
-        examples, more_notes = self.finished(found, source.splits)
+        examples, more_notes = self.finished(by_split, source.splits)
         labels = ((t, t.read.get("label") or t.read.get("tags")) for t in source.splits.values())
         orders = (tuple(table.names.get(name or "", ())) for table, name in labels)
         return Dataset(
@@ -217,10 +217,10 @@ def made_examples(
             yield example
             index += 1
 
-    found = collected(examples())
+    table_examples = collected(examples())
     if later:
         names = abbreviated(later)
         table.notes.append(
             f"columns that no row has before row {num_first:,} are not read: {names}"
         )
-    return found
+    return table_examples

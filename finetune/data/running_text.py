@@ -74,7 +74,7 @@ def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
         return [_source(Path(spec).name.split(".")[0], spec, encoding)]
     named: dict[str, TextSource] = {}
     for part in spec.split(","):
-        name, _, path = (each.strip() for each in part.partition("="))
+        name, _, path = (field.strip() for field in part.partition("="))
         if not name or not path or name in named:
             problem = f"source {name!r} is named twice" if name in named else f"{part!r} is no pair"
             raise DataError(f"{spec}: {problem}: write en=FILE,de=FILE.")
@@ -83,14 +83,14 @@ def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
 
 
 def _source(name: str, path: str, encoding: str) -> TextSource:
-    found = Path(path).expanduser()
-    if found.parts[:2] == ("examples", "data") and not found.exists():
-        found = packaged_path("examples").joinpath(*found.parts[1:])
-    if not found.exists() and resolve(path).hub is not None:
+    entry = Path(path).expanduser()
+    if entry.parts[:2] == ("examples", "data") and not entry.exists():
+        entry = packaged_path("examples").joinpath(*entry.parts[1:])
+    if not entry.exists() and resolve(path).hub is not None:
         return TextSource(name, encoding=encoding, hub=path)
-    if not found.is_dir():
-        return TextSource(name, (found,), encoding)
-    if not (files := data_files(found)):
+    if not entry.is_dir():
+        return TextSource(name, (entry,), encoding)
+    if not (files := data_files(entry)):
         raise DataError(f"{path}: no data files (such as .txt, .jsonl or .txt.gz) in this folder.")
     return TextSource(name, tuple(files), encoding)
 
@@ -145,18 +145,18 @@ def read_running_text(
     named = bool(re.match(r"[^,=]+=", spec)) and not Path(spec).exists()
     splits = {name: canonical_split(name) if named else None for name in sources}
     if any(splits.values()) and not all(splits.values()):
-        other = next(name for name, split in splits.items() if split is None)
+        stray = next(name for name, split in splits.items() if split is None)
         raise DataError(
-            f"--data {spec}: {other!r} is not a split and the others are: name splits, or sources "
+            f"--data {spec}: {stray!r} is not a split and the others are: name splits, or sources "
             "whose folders hold files train and validation."
         )
     parts: dict[str, list[Iterator[tuple[str | None, _Document]]]] = {}
     notes: list[str] = []
     pinned = []
     for name, source in sources.items():
-        found: Iterable[tuple[str, Iterator[_Document]]]
+        split_documents: Iterable[tuple[str, Iterator[_Document]]]
         if source.hub is None:
-            found = _of_files(source, splits[name], columns, without_test, notes)
+            split_documents = _of_files(source, splits[name], columns, without_test, notes)
         else:
             data = read_text(
                 PartOf(source.hub, without_test),
@@ -166,7 +166,7 @@ def read_running_text(
             )
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
-            found = (
+            split_documents = (
                 (
                     splits[name] or split,
                     _documents(
@@ -177,7 +177,7 @@ def read_running_text(
                 for split, rows in data.splits.items()
             )
         key = name if len(sources) > 1 and not splits[name] else None
-        for split, documents in found:
+        for split, documents in split_documents:
             parts.setdefault(split, []).append(zip(repeat(key), documents))
     ordered: dict[str, Examples] = {}
     for split in [split for split in SPLIT_ORDER if split in parts]:
@@ -206,14 +206,14 @@ def _of_files(
     notes: list[str],
 ) -> Iterator[tuple[str, Iterator[_Document]]]:
     by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
-    found = [canonical_split(uncompressed_name(file)) for file in source.files]
-    if split is None and "train" in found and len(source.files) > 1:
+    file_splits = [canonical_split(uncompressed_name(file)) for file in source.files]
+    if split is None and "train" in file_splits and len(source.files) > 1:
         by_split = {}
-        for file, own in zip(source.files, found, strict=True):
-            if own is None:
+        for file, file_split in zip(source.files, file_splits, strict=True):
+            if file_split is None:
                 notes.append(f"not read, as others in its folder are named by split: {file}")
             else:
-                by_split.setdefault(own, []).append(file)
+                by_split.setdefault(file_split, []).append(file)
     for name, files in by_split.items():
         if not (without_test and is_test(name)):
             documents = (_of_file(file, columns, source.encoding) for file in files)

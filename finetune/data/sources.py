@@ -121,7 +121,7 @@ def resolve(spec: Any) -> Source:
             source = replace(source, most_rows=spec.most_rows)
         if not spec.without_test:
             return source
-        files = {split: own for split, own in source.files.items() if not is_test(split)}
+        files = {split: paths for split, paths in source.files.items() if not is_test(split)}
         return replace(source, files=files or source.files, without_test=True)
     if not isinstance(spec, str | Path):
         return Source(_IN_MEMORY, memory=spec)
@@ -200,14 +200,14 @@ def input_files(source: str | Path) -> list[Path]:
             f"write --file '{path}/*.jsonl'",
         )
     if not path.exists() and glob.has_magic(str(path)):
-        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        found = [each for each in found if each.is_file()]
-        return _of_one_format(found, f"--file {path}: the pattern", "write another one")
+        paths = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        paths = [file for file in paths if file.is_file()]
+        return _of_one_format(paths, f"--file {path}: the pattern", "write another one")
     return [path]
 
 
 def _of_one_format(files: list[Path], what: str, advice: str) -> list[Path]:
-    formats = sorted({format_of(each) or "" for each in files})
+    formats = sorted({format_of(file) or "" for file in files})
     if len(formats) == 1:
         return files
     problem = f"holds files of several formats ({', '.join(formats)})"
@@ -238,14 +238,14 @@ def open_splits(
     pinned = None
     if source.hub is not None:
         hub_set = downloaded(source.hub)
-        found = hub_set.tables()
+        source_tables = hub_set.tables()
         parts = [f"{split}={'+'.join(names)}" for split, names in source.parts.items()]
         format, pinned = "hub", ",".join([str(hub_set.used), *parts])
     elif source.saved is None:
-        found, format = memory_tables(source.memory), _IN_MEMORY
+        source_tables, format = memory_tables(source.memory), _IN_MEMORY
     else:
-        found, format = saved_tables(source.saved), "save_to_disk"
-    named = _chosen_parts(source, found)
+        source_tables, format = saved_tables(source.saved), "save_to_disk"
+    named = _chosen_parts(source, source_tables)
     if source.without_test:
         named = {split: parts for split, parts in named.items() if not is_test(split)}
     legal = list(named)
@@ -282,10 +282,10 @@ def joined_splits(
             listed.append(f"{name} ({more}{len(rows[name]):,})")
             over = over or more
         for name, contents in rows.items():
-            others = set(
+            other_rows = set(
                 itertools.chain.from_iterable(rows[other] for other in rows if other != name)
             )
-            repeated = sum(content in others for content in contents)
+            repeated = sum(content in other_rows for content in contents)
             if repeated > MAX_REPEATED * len(contents):
                 raise DataError(
                     f"{data}: the splits {abbreviated(list(rows))} all mean {split}, and "
@@ -320,21 +320,23 @@ def _stop_after(train: Table | None, number: int | None) -> None:
     train.records = first_rows(train.records)
 
 
-def _chosen_parts(source: Source, found: Mapping[str, Table]) -> dict[str, list[tuple[str, Table]]]:
+def _chosen_parts(
+    source: Source, tables: Mapping[str, Table]
+) -> dict[str, list[tuple[str, Table]]]:
     named: dict[str, list[tuple[str, Table]]] = {}
     if not source.parts:
-        for name, table in found.items():
+        for name, table in tables.items():
             named.setdefault(canonical_split(name) or name, []).append((name, table))
         return named
     for split, names in source.parts.items():
         for name in names:
-            if name not in found:
-                hint = did_you_mean(name, list(found))
+            if name not in tables:
+                hint = did_you_mean(name, list(tables))
                 raise DataError(
                     f"--data {source.name}: there is no split {name!r}, only "
-                    f"{abbreviated(list(found))}.{hint}"
+                    f"{abbreviated(list(tables))}.{hint}"
                 )
-            named.setdefault(split, []).append((name, found[name]))
+            named.setdefault(split, []).append((name, tables[name]))
     return named
 
 
@@ -356,15 +358,15 @@ def is_test(split: str) -> bool:
     return split.split("_")[0] == "test"
 
 
-def _select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
-    order = [*SPLIT_ORDER, *sorted(found)]
-    ranked = sorted(found, key=order.index)
+def _select_splits(legal: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
+    order = [*SPLIT_ORDER, *sorted(legal)]
+    ranked = sorted(legal, key=order.index)
     if wanted is None:
         return ranked
     chosen = [canonical_split(split) or split for split in wanted]
     for split in chosen:
-        if split not in found:
-            hint = did_you_mean(split, found)
+        if split not in legal:
+            hint = did_you_mean(split, legal)
             raise DataError(f"{name} has no split {split!r}, only {abbreviated(ranked)}.{hint}")
     return [split for split in ranked if split in chosen]
 
@@ -395,7 +397,7 @@ def _folder(folder: Path) -> Source:
 def data_files(folder: Path) -> list[Path]:
     """List the data files of a folder in the order of their names (FILE before FILE.gz)."""
     return _plain_first(
-        each for each in sorted(folder.iterdir()) if _may_hold_data(each) and format_of(each)
+        path for path in sorted(folder.iterdir()) if _may_hold_data(path) and format_of(path)
     )
 
 
@@ -474,19 +476,19 @@ def _split_items(items: Sequence[str], what: str) -> dict[str, str]:
 
 
 def _files_of(split: str, value: str) -> tuple[Path, ...]:
-    found: list[Path] = []
+    files: list[Path] = []
     names = [value] if Path(value).expanduser().exists() else value.split("+")
     for name in names:
         path = Path(name).expanduser()
         if path.is_file():
-            found.append(path)
+            files.append(path)
         elif path.is_dir():
             advice = f"name the files, {split}=A.jsonl+B.jsonl"
             what = f"--data {split}={name}: the folder"
-            found += _of_one_format(data_files(path), what, advice)
+            files += _of_one_format(data_files(path), what, advice)
         else:
             raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
-    return tuple(found)
+    return tuple(files)
 
 
 def _nearest(path: Path) -> str:

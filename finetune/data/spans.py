@@ -79,7 +79,7 @@ def chars_to_words(
     Raises DataError for a span that touches no word.
     """
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-    found, unreachable = [], []
+    word_spans, unreachable = [], []
     for index, (start, end, label) in enumerate(spans):
         first, last = bisect_right(ends, start), bisect_left(starts, end)
         if start >= end or first >= last:
@@ -89,11 +89,11 @@ def chars_to_words(
                 "correct or remove this span."
             )
         if start <= starts[first] and ends[last - 1] <= end:
-            found.append(Span(first, last, label))
+            word_spans.append(Span(first, last, label))
         else:
             start, end = max(start, starts[first]), min(end, ends[last - 1])
             unreachable.append(Span(start, end, label))
-    return found, unreachable
+    return word_spans, unreachable
 
 
 def split_offsets(

@@ -157,19 +157,19 @@ def with_test_sets(dataset: Dataset, test_sets: Mapping[str, Dataset]) -> Datase
     if not test_sets:
         return dataset
     splits, notes = dict(dataset.splits), list(dataset.notes)
-    for split, other in test_sets.items():
+    for split, test_set in test_sets.items():
         name = split.removeprefix("test_")
         if split in splits:
             raise DataError(f"--test-sets {name}: {dataset.name} has a split {split} already.")
-        found = "test" if len(other.splits) > 1 else next(iter(other.splits))
-        if found not in other.splits:
+        test_split = "test" if len(test_set.splits) > 1 else next(iter(test_set.splits))
+        if test_split not in test_set.splits:
             raise DataError(
-                f"--test-sets {name}: {other.name} has no test split, only "
-                f"{abbreviated(other.splits)}: name the file of the test set."
+                f"--test-sets {name}: {test_set.name} has no test split, only "
+                f"{abbreviated(test_set.splits)}: name the file of the test set."
             )
-        splits[split] = other.splits[found]
-        notes.append(f"{split}: {quantity(len(splits[split]), 'example')} of {other.name}")
-        notes += [f"{split}: {note}" for note in other.notes]
+        splits[split] = test_set.splits[test_split]
+        notes.append(f"{split}: {quantity(len(splits[split]), 'example')} of {test_set.name}")
+        notes += [f"{split}: {note}" for note in test_set.notes]
     return replace(dataset.with_splits(splits), notes=notes)
 
 
@@ -184,8 +184,8 @@ def assign_folds(
     """
     examples = Examples.of(examples)
     groups = _group_numbers(examples, True)
-    if (found := _number_of(groups)) < number:
-        problem = f"the data have only {quantity(found, 'document')} or different texts"
+    if (num_groups := _number_of(groups)) < number:
+        problem = f"the data have only {quantity(num_groups, 'document')} or different texts"
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
     strata = _Strata(examples, groups, seed)
     folds = _folds_of_groups(strata, number)
@@ -209,8 +209,8 @@ def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
     rank = np.full(len(strata.sizes), -1.0)
     for label in strata.rare_first():
         candidates, _ = strata.groups_with(label)
-        others = candidates[rank[candidates] < 0]
-        rank[others] = np.arange(len(others)) / max(1, len(others))
+        unranked = candidates[rank[candidates] < 0]
+        rank[unranked] = np.arange(len(unranked)) / max(1, len(unranked))
     return list(np.lexsort((strata.group, rank[strata.group])).tolist())
 
 
@@ -270,12 +270,12 @@ def leaked(dataset: Dataset) -> dict[str, set[int]]:
 
     if "train" not in dataset.splits:
         return {}
-    train, found = dataset.splits["train"].fact("text"), {}
+    train, leaks = dataset.splits["train"].fact("text"), {}
     for split, rows in dataset.splits.items():
         ids = compress(rows.column("id"), np.isin(rows.fact("text"), train))
         if split != "train" and (shared := set(ids)):
-            found[split] = shared
-    return found
+            leaks[split] = shared
+    return leaks
 
 
 def unmeasured_labels(dataset: Dataset) -> list[str]:
@@ -339,17 +339,17 @@ def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset
         new, before = _split(data, name), _split(old, name)
         if new is None or before is None:
             continue
-        rows, others = splits[new], old.splits[before]
-        if not rows.are_words and _kinds(rows) != _kinds(others):
+        rows, old_rows = splits[new], old.splits[before]
+        if not rows.are_words and _kinds(rows) != _kinds(old_rows):
             raise DataError(
                 f"--replay: {old.name} has another kind of labels than {data.name}: one label, "
                 "several labels or a number for each text."
             )
-        order = np.random.default_rng(seed).permutation(len(others)).tolist()
-        drawn = _drawn(others, round(share * len(rows)), order)
-        counts.append(f"{len(drawn):,} of {quantity(len(others), f'{name} example')}")
+        order = np.random.default_rng(seed).permutation(len(old_rows)).tolist()
+        drawn = _drawn(old_rows, round(share * len(rows)), order)
+        counts.append(f"{len(drawn):,} of {quantity(len(old_rows), f'{name} example')}")
         # in turn, so that --limit keeps the share; the ids of old and new data may be equal
-        ranks = np.concatenate([np.linspace(0, 1, len(each)) for each in (rows, drawn)])
+        ranks = np.concatenate([np.linspace(0, 1, len(part)) for part in (rows, drawn)])
         mixed = collected(chain(rows, drawn)).take(ranks.argsort(kind="stable")).renumbered()
         splits[new] = mixed.replace("key", repeat(None, len(mixed)))
     test = _split(old, "test") or _split(old, "validation")

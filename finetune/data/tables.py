@@ -68,26 +68,26 @@ class Table:
         """The columns by their names in lower case; of two that differ only in case, the first."""
         return {name.lower(): name for name in reversed(self.header)}
 
-    def named(self, role: str, given: Mapping[str, str]) -> str | None:
+    def named(self, role: str, columns: Mapping[str, str]) -> str | None:
         """The column that the user names for a role, else the usual one if it is there."""
         name, known = self.usual_columns.get(role), {name.lower() for name in self.header}
         if name and name.lower() not in known and not known.issuperset(name.lower().split("+")):
             name = None
-        return given.get(role, name)
+        return columns.get(role, name)
 
-    def find(self, role: str, given: Mapping[str, str], usual: Sequence[str] = ()) -> str | None:
+    def find(self, role: str, columns: Mapping[str, str], usual: Sequence[str] = ()) -> str | None:
         """The named column of a role, else the first with a usual name, or None."""
-        if (name := self.named(role, given)) is not None:
+        if (name := self.named(role, columns)) is not None:
             return find_column(self, role, name)
         by_name = self.by_name
         return next((by_name[name] for name in usual if name in by_name), None)
 
-    def several(self, role: str, given: Mapping[str, str]) -> tuple[str, ...]:
+    def several(self, role: str, columns: Mapping[str, str]) -> tuple[str, ...]:
         """The columns that the user joins by ``+`` for a role; none without several."""
-        name = self.named(role, given) or ""
+        name = self.named(role, columns) or ""
         if "+" not in name or name in self.header:
             return ()
-        return tuple(find_column(self, role, each) for each in name.split("+"))
+        return tuple(find_column(self, role, column) for column in name.split("+"))
 
     def peek(self, number: int | None) -> list[Any]:
         """The next rows, at most ``number``, which remain to be read; None returns all.
@@ -136,38 +136,38 @@ def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) ->
     def rows() -> Iterator[Any]:
         yield from records
         for number, path in enumerate(paths[1:], 2):
-            other = open_path(path)
-            _check_fit(first, other)
-            yield from _rows_of_part(other, other.records, number)
+            table = open_path(path)
+            _check_fit(first, table)
+            yield from _rows_of_part(table, table.records, number)
 
     first.records = rows()
     return first
 
 
-def _check_fit(first: Table, other: Table) -> None:
-    if first.sentences and other.sentences:
+def _check_fit(first: Table, second: Table) -> None:
+    if first.sentences and second.sentences:
         return
-    if first.sentences or other.sentences:
+    if first.sentences or second.sentences:
         raise DataError(
-            f"{first.name} and {other.name} cannot be read as one split, since only one of "
+            f"{first.name} and {second.name} cannot be read as one split, since only one of "
             "them has rows of named columns: convert one of them with `finetune convert`."
         )
-    if (first.headless is None) != (other.headless is None):
-        with_header, without = (first, other) if first.headless is None else (other, first)
+    if (first.headless is None) != (second.headless is None):
+        with_header, without = (first, second) if first.headless is None else (second, first)
         raise DataError(
             f"{with_header.name} names its columns and {without.name} does not: add the same "
             "header to both."
         )
-    for column in first.names.keys() & other.names.keys():
-        if list(first.names[column]) != list(other.names[column]):
+    for column in first.names.keys() & second.names.keys():
+        if list(first.names[column]) != list(second.names[column]):
             raise DataError(
-                f"{first.name} and {other.name} number the classes of {column!r} in different ways "
-                f"({abbreviated(first.names[column])}; {abbreviated(other.names[column])}): save "
-                "them with the same features."
+                f"{first.name} and {second.name} number the classes of {column!r} in different "
+                f"ways ({abbreviated(first.names[column])}; {abbreviated(second.names[column])}): "
+                "save them with the same features."
             )
-    for column in first.names.keys() ^ other.names.keys():
-        if {column} <= {*first.header} & {*other.header}:
-            named, plain = (first, other) if column in first.names else (other, first)
+    for column in first.names.keys() ^ second.names.keys():
+        if {column} <= {*first.header} & {*second.header}:
+            named, plain = (first, second) if column in first.names else (second, first)
             raise DataError(
                 f"{named.name} has class names for {column!r} and {plain.name} has none: save them "
                 "with the same features."
@@ -189,13 +189,13 @@ def column_notes(tables: Mapping[str, Table]) -> list[str]:
 
     Splits with the same columns share a note. There is none for columns that say it by their names.
     """
-    found: dict[str, list[str]] = {}
+    by_note: dict[str, list[str]] = {}
     for split, table in tables.items():
         if table.read:
-            found.setdefault(_columns_read(table), []).append(split)
-    if len(found) == 1:
-        return [note for note in found if note]
-    return [f"{', '.join(splits)}: {note}" for note, splits in found.items() if note]
+            by_note.setdefault(_columns_read(table), []).append(split)
+    if len(by_note) == 1:
+        return [note for note in by_note if note]
+    return [f"{', '.join(splits)}: {note}" for note, splits in by_note.items() if note]
 
 
 def _columns_read(table: Table) -> str:
@@ -233,8 +233,8 @@ def find_column(table: Table, role: str, name: str) -> str:
     if name.isdecimal() and int(name) < len(table.header) and not table.typed:
         return table.header[int(name)]
     hint = did_you_mean(name, table.header)
-    found = _columns_found(table)
-    raise DataError(f"{table.name}: no column {name!r} (--columns {role}={name}); {found}.{hint}")
+    known = _columns_found(table)
+    raise DataError(f"{table.name}: no column {name!r} (--columns {role}={name}); {known}.{hint}")
 
 
 class MissingColumn(DataError):
@@ -264,8 +264,8 @@ def missing_column(
 
 def _columns_found(table: Table) -> str:
     if table.headless is None:
-        found = f"columns found: {abbreviated(table.header) or 'none'}"
-        return "; ".join([found, *table.notes])  # such as further sheets of a workbook
+        columns = f"columns found: {abbreviated(table.header) or 'none'}"
+        return "; ".join([columns, *table.notes])  # such as further sheets of a workbook
     cells = (cell if len(cell) <= 30 else cell[:29] + "…" for cell in table.headless)
     row = ", ".join(f"{index}: {cell!r}" for index, cell in enumerate(cells))
     return f"the file has no header with known names; its first row: {row}"
@@ -443,7 +443,7 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
         raise DataError(f"{file.name}: not a readable workbook ({error}).") from error
     if not book.worksheets:
         raise DataError(f"{file.name}: the workbook has no sheet with cells: add one.")
-    sheet, *others = book.worksheets
+    sheet, *later_sheets = book.worksheets
     where = f"{file.name}:row"
     first = next(_sheet_rows(sheet, where, max_row=1), ())
     header = ["" if cell is None else str(cell).strip() for cell in first]
@@ -458,8 +458,8 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
         if any(cell not in (None, "") for cell in row)
     )
     table = Table(file.name, header, records)
-    if others:
-        unread = abbreviated(repr(other.title) for other in others)
+    if later_sheets:
+        unread = abbreviated(repr(later_sheet.title) for later_sheet in later_sheets)
         table.notes = [f"only the first sheet, {sheet.title!r}, is read, not {unread}"]
     return table
 

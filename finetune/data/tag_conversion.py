@@ -44,54 +44,54 @@ def to_bio(
     written ``B-PER``. Spans get tags too, unless some spans of the data set overlap. Raises
     DataError if some but not all tags are of a span scheme.
     """
-    found = {split: _Split(Examples.of(rows)) for split, rows in splits.items()}
-    every = list(found.values())
-    counts = sum((each.counts for each in every), Counter[str]())
+    by_name = {name: _Split(Examples.of(rows)) for name, rows in splits.items()}
+    every = list(by_name.values())
+    counts = sum((split.counts for split in every), Counter[str]())
     if counts and all(tag.isdecimal() for tag in counts):
-        examples = {split: each.rows.map(Conversion().example) for split, each in found.items()}
+        examples = {name: split.rows.map(Conversion().example) for name, split in by_name.items()}
         return examples, ["tags are numbers without names: replace them by names"]
     notes = []
     no_prefix = all("-" not in tag[:2] for tag in counts)
-    odd = next((each.names for each in every if each.names), None)
+    odd = next((split.names for split in every if split.names), None)
     # O on half of the words: some part-of-speech sets have a tag O too
     if no_prefix and len(counts) > 1 and counts["O"] * 2 >= counts.total() and not odd:  # Few-NERD
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
-        for each in every:
-            each.names = {tag: f"I-{tag}" for tag in counts if tag != "O"}
+        for split in every:
+            split.names = {tag: f"I-{tag}" for tag in counts if tag != "O"}
     elif odd:
         changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
         changes = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(changes, 3)}")
     notes += _find_schemes(every, named=not (no_prefix and notes))
-    nested = any(each.nests() for each in every)
+    nested = any(split.nests() for split in every)
     if nested:
         notes.append("nested spans: examples have spans, no tags")
     return {
-        split: each.rows.map(Conversion(each.names, each.scheme, nested).example)
-        for split, each in found.items()
+        name: split.rows.map(Conversion(split.names, split.scheme, nested).example)
+        for name, split in by_name.items()
     }, notes
 
 
 def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
-    tagged = [each for each in splits if each.is_tagged]
-    for each in tagged:
-        each.find_scheme()
-    if any(each.scheme is None for each in tagged):
+    tagged = [split for split in splits if split.is_tagged]
+    for split in tagged:
+        split.find_scheme()
+    if any(split.scheme is None for split in tagged):
         _check_plain_tags(splits)
-        for each in splits:
-            each.scheme = None
+        for split in splits:
+            split.scheme = None
         return []
     notes = []
-    others = [each for each in tagged if each.scheme != "BIO"]
-    if others and named:
-        schemes = sorted({str(each.scheme) for each in others} - {"IO"}) or ["IO"]
+    converted = [split for split in tagged if split.scheme != "BIO"]
+    if converted and named:
+        schemes = sorted({str(split.scheme) for split in converted} - {"IO"}) or ["IO"]
         notes.append(f"tag scheme {' and '.join(schemes)} found, converted to BIO")
-    if illegal := [each for each in others if each.num_illegal()]:
-        counted = quantity(sum(each.num_illegal() for each in illegal), "illegal tag")
+    if illegal := [split for split in converted if split.num_illegal()]:
+        counted = quantity(sum(split.num_illegal() for split in illegal), "illegal tag")
         where = illegal[0].first_illegal()
         notes.append(f"{counted} read as the start of a span, first in {where}")
-    for each in splits:
-        each.scheme = each.scheme or "BIO"
+    for split in splits:
+        split.scheme = split.scheme or "BIO"
     return notes
 
 
@@ -138,13 +138,13 @@ class _Split:
         conversion = Conversion(self.names, self.scheme)
         names = ("layers", "spans", "unreachable", "offsets")
         return self.may_nest and any(
-            are_nested(conversion.spans_of(_renamed(layers, self.names), spans), *others)
-            for layers, spans, *others in self.rows.columns(*names)
+            are_nested(conversion.spans_of(_renamed(layers, self.names), spans), *characters)
+            for layers, spans, *characters in self.rows.columns(*names)
         )
 
 
-def _spelled(found: Set[str]) -> dict[str, str]:
-    tags = found - {"O"}
+def _spelled(all_tags: Set[str]) -> dict[str, str]:
+    tags = all_tags - {"O"}
     if not tags or all(SPAN_TAG.fullmatch(tag) for tag in tags):
         return {}
     for pattern in _SPELLINGS:
@@ -206,15 +206,15 @@ class Conversion(NamedTuple):
         """The spans of a record, given or encoded by renamed tags."""
         if spans is not None or self.scheme is None or not layers:
             return spans
-        found = chain.from_iterable(tags_to_spans(layer, self.scheme) for layer in layers)
-        return tuple(sorted({*found}))
+        tag_spans = chain.from_iterable(tags_to_spans(layer, self.scheme) for layer in layers)
+        return tuple(sorted({*tag_spans}))
 
 
 def are_nested(
-    found: Sequence[Span] | None, unreachable: Sequence[Span], offsets: Offsets | None
+    word_spans: Sequence[Span] | None, unreachable: Sequence[Span], offsets: Offsets | None
 ) -> bool:
     """True if any two spans of a record overlap."""
-    spans: Sequence[Span] = found or ()
+    spans: Sequence[Span] = word_spans or ()
     if unreachable:
         spans = [*words_to_chars(offsets or (), spans), *unreachable]
     return overlapping(spans)
@@ -223,29 +223,29 @@ def are_nested(
 def _check_plain_tags(splits: Sequence[_Split]) -> None:
     # one header or misprint among span tags would turn all tags into plain tags
     counts = Counter[str]()
-    for each in splits:
-        for tag, number in each.counts.items():
-            counts[each.names.get(tag, tag)] += number
+    for split in splits:
+        for tag, number in split.counts.items():
+            counts[split.names.get(tag, tag)] += number
     plain = Counter({tag: n for tag, n in counts.items() if not SPAN_TAG.fullmatch(tag)})
     if counts and not plain:
-        found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
+        prefixes = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
         legal = (", ".join(f"{p}-" for p in SCHEMES[name]) for name in DISTINCT_SCHEMES)
-        where = next(row for each in splits for row in each.rows).where
+        where = next(row for split in splits for row in split.rows).where
         raise DataError(
-            f"{where}: the prefixes of the tags ({found}) fit no one scheme: legal are "
+            f"{where}: the prefixes of the tags ({prefixes}) fit no one scheme: legal are "
             f"{'; '.join(legal)}."
         )
     num_inside = counts.total() - plain.total() - counts["O"]
     spelled_alike = all(any(p.fullmatch(tag) for p in _SPELLINGS) for tag in plain)
-    schemes = {each.scheme for each in splits if each.is_tagged}
+    schemes = {split.scheme for split in splits if split.is_tagged}
     if num_inside and (plain.total() * 2 <= num_inside or spelled_alike or len(schemes) > 1):
-        for each in splits:
-            for where, words, layers in each.rows.columns("where", "words", "layers"):
-                for layer in _renamed(layers, each.names):
+        for split in splits:
+            for where, words, layers in split.rows.columns("where", "words", "layers"):
+                for layer in _renamed(layers, split.names):
                     _check_span_tags(where, words, layer, plain, num_inside)
-    for each in splits:
-        if each.has_several:
-            rows = each.rows.columns("where", "layers")
+    for split in splits:
+        if split.has_several:
+            rows = split.rows.columns("where", "layers")
             where = next(where for where, layers in rows if len(layers) > 1)
             raise DataError(
                 f"{where}: several columns of tags, but they are not span tags (B-TYPE, "
@@ -258,10 +258,10 @@ def _check_span_tags(
 ) -> None:
     for word, tag in zip(words, tags, strict=True):
         if tag in plain:
-            others = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
+            other_tags = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
             raise DataError(
                 f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
                 f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} "
                 "(B-TYPE, I-TYPE, …) and the rest O: correct it, or remove a "
-                f"header{f' (also: {others})' if others else ''}."
+                f"header{f' (also: {other_tags})' if other_tags else ''}."
             )

@@ -106,12 +106,12 @@ def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions | N
 
 def all_transitions(parts: Iterable[Transitions | None]) -> Transitions | None:
     """Add the transitions of all parts of a data set; None if they are None for any part."""
-    found: Transitions = Counter()
+    total: Transitions = Counter()
     for part in parts:
         if part is None:
             return None
-        found.update(part)
-    return found
+        total.update(part)
+    return total
 
 
 def scheme_of(transitions: Transitions | None) -> str | None:

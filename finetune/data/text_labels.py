@@ -40,8 +40,8 @@ def prepare_texts(config: TextConfig, data: Dataset) -> Dataset:
 
 def label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
     """Order labels by their numbers in the data; without these by name, numbers by value."""
-    if found := numbered_order(labels, numbered):
-        return found
+    if order := numbered_order(labels, numbered):
+        return order
     names = sorted(labels)
     numeric = all(name.lstrip("-").isdecimal() for name in names)
     return sorted(names, key=int) if numeric else names
@@ -52,8 +52,8 @@ def nli_label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> li
 
     Others keep their numbers, as ``not_entailment`` and ``entailment`` of WNLI.
     """
-    if {*labels} != {*NLI_LABELS} and (found := numbered_order(labels, numbered)):
-        return found
+    if {*labels} != {*NLI_LABELS} and (order := numbered_order(labels, numbered)):
+        return order
     standard = [name for name in (*NLI_LABELS, "not_entailment") if name in labels]
     return standard if len(standard) == len(labels) else label_order(labels)
 
@@ -154,11 +154,11 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     splits = {
         split: rows
         if kinds.issuperset(map(type, rows.column("label")))
-        else rows.replace("label", (with_problem(each, problem).label for each in rows))
+        else rows.replace("label", (with_problem(row, problem).label for row in rows))
         for split, rows in data.splits.items()
     }
-    given = data.splits.get("train", Examples()).column("label")
-    if problem == "multi" and not any(isinstance(label, tuple) for label in given):
+    train_labels = data.splits.get("train", Examples()).column("label")
+    if problem == "multi" and not any(isinstance(label, tuple) for label in train_labels):
         notes.append(
             "each row has one label; write several as a list in JSON Lines or Parquet, as in "
             '"label": ["a", "b"]'

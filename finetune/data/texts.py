@@ -100,13 +100,13 @@ class TextReader(RowReader):
     def __init__(self, pair: bool | None = None, *, mixed_labels: bool = False) -> None:
         self.pair, self.mixed_labels = pair, mixed_labels
 
-    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of texts."""
-        columns = text_columns(table, given, self.pair)
+        columns = text_columns(table, named, self.pair)
         usual = [table.by_name[name] for name in LABEL_COLUMNS if name in table.by_name]
-        others = [name for name in usual if name not in columns.values()]
-        if others and table.named("label", given) is None:
-            advice = f"for {others[0]!r} write --columns label={others[0]}"
+        unread = [name for name in usual if name not in columns.values()]
+        if unread and table.named("label", named) is None:
+            advice = f"for {unread[0]!r} write --columns label={unread[0]}"
             table.notes.append(f"labels are from column {columns['label']!r}; {advice}")
         return example_maker({**columns, "label": None} if gold == "unread" else columns, table)
 
@@ -126,10 +126,10 @@ class TextReader(RowReader):
             notes += [f"{note} (empty, '-', NaN or -1)" for note in missing]
         return examples, notes
 
-    def predicted(self, index: int, made: TextExample) -> TextExample:
+    def predicted(self, index: int, example: TextExample) -> TextExample:
         """Convert the label of an example, if it is a whole number, to a name."""
-        number = isinstance(made.label, int)
-        return dataclasses.replace(made, label=str(made.label)) if number else made
+        number = isinstance(example.label, int)
+        return dataclasses.replace(example, label=str(example.label)) if number else example
 
 
 def read_text(
@@ -187,26 +187,26 @@ def read_text_file(
     return TextReader(pair).stream(source, gold=labels, **options)
 
 
-def text_columns(table: Table, given: Mapping[str, str], pair: bool | None) -> Columns:
+def text_columns(table: Table, named: Mapping[str, str], pair: bool | None) -> Columns:
     """Choose the columns that the user names, else columns with usual names."""
     by_name = table.by_name
-    text, second = table.find("text", given), table.find("pair", given)
+    text, second = table.find("text", named), table.find("pair", named)
     if text is None:
         usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]
-        text = table.find("text", given, [*usual, *TEXT_COLUMNS])
+        text = table.find("text", named, [*usual, *TEXT_COLUMNS])
     if text is None:
         missing = missing_column(table, "text", "a text", "text")
         raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
     if second is None and pair is not False:
-        second = table.find("pair", given, [b for a, b in PAIR_COLUMNS if a == text.lower()])
+        second = table.find("pair", named, [b for a, b in PAIR_COLUMNS if a == text.lower()])
     if second is None and pair:
         raise missing_column(table, "pair", "the second text of a pair", "text_pair")
-    label = table.find("label", given)
+    label = table.find("label", named)
     if label is None:
-        found = [by_name[name] for name in LABEL_COLUMNS if name in by_name]
-        label = next((name for name in found if name not in (text, second)), None)
+        label_columns = [by_name[name] for name in LABEL_COLUMNS if name in by_name]
+        label = next((name for name in label_columns if name not in (text, second)), None)
     searched = text.lower() in ("anchor", "query")
-    negative = table.find("negative", given, [NEGATIVE_COLUMN] if searched else [])
+    negative = table.find("negative", named, [NEGATIVE_COLUMN] if searched else [])
     table.read = {"text": text, "pair": second, "label": label, "negative": negative}
     return table.read
 

@@ -46,24 +46,24 @@ class TokenRecord(NamedTuple):
     relations: tuple[Relation, ...] | None = None
 
 
-def word_columns(table: Table, given: Mapping[str, str], rows: Sequence[Record]) -> Columns:
+def word_columns(table: Table, named: Mapping[str, str], rows: Sequence[Record]) -> Columns:
     """Choose the columns that the user names, else those with usual names and fitting values.
 
     Either ``words`` or ``text`` is set.
     """
-    words = table.find("words", given, WORD_COLUMNS)
-    if table.named("text", given) and not table.named("words", given):
+    words = table.find("words", named, WORD_COLUMNS)
+    if table.named("text", named) and not table.named("words", named):
         words = None
-    text = None if words else table.find("text", given, _TEXT_COLUMNS)
+    text = None if words else table.find("text", named, _TEXT_COLUMNS)
     if words is None and text is None:
         raise missing_column(table, "words", "words or a text", "tokens")
-    tags, spans = table.find("tags", given), table.find("spans", given)
+    tags, spans = table.find("tags", named), table.find("spans", named)
     if tags is None and words:
         tags = _first_fitting(table, TAG_COLUMNS, rows, (str, int))
-    if spans is None and not table.named("tags", given):
+    if spans is None and not table.named("tags", named):
         spans = _first_fitting(table, SPAN_COLUMNS, rows, (dict, list, tuple))
-    document = table.find("document", given, DOCUMENT_COLUMNS)
-    relations = table.find("relations", given, [RELATION_COLUMN])
+    document = table.find("document", named, DOCUMENT_COLUMNS)
+    relations = table.find("relations", named, [RELATION_COLUMN])
     return {
         "words": words,
         "text": text,
@@ -122,14 +122,14 @@ def with_spans(
 
     With ``split``, its words are also split where spans begin or end.
     """
-    found = read_spans(value, record.where, len(record.words), record.text, record.offsets, places)
-    if split and found.unreachable:
+    parsed = read_spans(value, record.where, len(record.words), record.text, record.offsets, places)
+    if split and parsed.unreachable:
         offsets, text = record.offsets or (), record.text or ""
-        ends = [*words_to_chars(offsets, found.spans), *found.unreachable]
+        ends = [*words_to_chars(offsets, parsed.spans), *parsed.unreachable]
         pieces = split_offsets(offsets, ends)
         words = tuple(text[start:end] for start, end in pieces)
         return with_spans(record._replace(words=words, offsets=pieces), value, places)
-    spans, unreachable, discontinuous = found
+    spans, unreachable, discontinuous = parsed
     return record._replace(spans=spans, unreachable=unreachable, discontinuous=discontinuous)
 
 
@@ -243,10 +243,10 @@ def read_spans(
                 )
         covered = item.get("text") if isinstance(item, Mapping) else None
         if text is not None and isinstance(covered, str) and not covers(text, fragments, covered):
-            found = " ".join(text[start:end] for start, end in fragments)
+            actual = " ".join(text[start:end] for start, end in fragments)
             raise DataError(
                 f"{place}: a span has the text {covered!r:.60}, but characters {fragments[0][0]} "
-                f"to {fragments[-1][1]} are {found!r:.60}: count characters, not bytes, from 0 "
+                f"to {fragments[-1][1]} are {actual!r:.60}: count characters, not bytes, from 0 "
                 "and end exclusive."
             )
         start, end, gaps = enclosing_range(fragments, text)
@@ -270,7 +270,7 @@ def read_relations(value: Any, where: str, spans: Any, record: TokenRecord) -> t
         raise DataError(f"{where}: {problem}: write [{_RELATION}, …].")
     if not isinstance(spans, list | tuple):
         raise DataError(f"{where}: {spans!r:.60} must be a list of spans: write [{_SPAN}, …].")
-    found = set()
+    relations = set()
     for item in value:
         values = item if isinstance(item, Mapping) else {}
         subject, object, label = (
@@ -298,8 +298,8 @@ def read_relations(value: Any, where: str, spans: Any, record: TokenRecord) -> t
             raise DataError(
                 f"{where}: relation {label!r:.40} is from span {subject} to itself: name two spans."
             )
-        found.add(Relation(sides[0], sides[1], str(label)))
-    return tuple(sorted(found))
+        relations.add(Relation(sides[0], sides[1], str(label)))
+    return tuple(sorted(relations))
 
 
 def _is_name(label: Any) -> bool:
@@ -329,8 +329,8 @@ def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, 
             (v for k in ("label", "type", "labels") if (v := item.get(k)) is not None), None
         )
         keys = [("start", "end")] if in_words else _CHARACTER_KEYS
-        found = [(item[start], item.get(end)) for start, end in keys if item.get(start) is not None]
-        pairs = item["offsets"] if isinstance(item.get("offsets"), list) else found[:1]
+        spans = [(item[start], item.get(end)) for start, end in keys if item.get(start) is not None]
+        pairs = item["offsets"] if isinstance(item.get("offsets"), list) else spans[:1]
         pairs = [pairs] if _is_pair(pairs) else pairs
     labels = label if isinstance(label, list) else [label]
     positions = isinstance(pairs, list) and pairs and all(map(_is_pair, pairs))

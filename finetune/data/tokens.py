@@ -71,12 +71,12 @@ class TokenReader(RowReader):
         table.usual_columns = options.usual_columns
         return table
 
-    def choose(self, table: Table, first: Sequence[Any], given: NamedColumns, gold: Gold) -> Make:
+    def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of words and gold by their names, and by the values of first rows."""
         kept = gold == "unread"  # rows without words, to align with predictions
         if table.sentences:
             return lambda _, record: record if record.words or kept else ""
-        chosen = word_columns(table, given, first)
+        chosen = word_columns(table, named, first)
         table.read = chosen if self.relations else {**chosen, "relations": None}
         if chosen["words"] and "text" in table.header:  # the characters of Prodigy's tokens
             table.read = {**table.read, "text": "text"}
@@ -112,9 +112,9 @@ class TokenReader(RowReader):
         span_notes = _span_notes([*splits.values()])
         return examples, [*notes, *span_notes, *column_notes(tables), *more]
 
-    def predicted(self, index: int, made: TokenRecord) -> TokenExample:
+    def predicted(self, index: int, record: TokenRecord) -> TokenExample:
         """Convert a record to an example, with tags in the scheme of the file."""
-        record = made._replace(layers=()) if len(made.layers) > 1 else made
+        record = record._replace(layers=()) if len(record.layers) > 1 else record
         nested = are_nested(record.spans, record.unreachable, record.offsets)
         return Conversion(nested=nested).example(index, record)
 
