@@ -64,7 +64,7 @@ class Choices(NamedTuple):
 
 
 def _names(several: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """The numbers in the names of choice columns, if labels are numbers (WinoGrande, SIQa)."""
+    """The number of each choice column, if labels are such numbers (WinoGrande, Social IQa)."""
     if tuple(name.lower() for name in several) == LETTERED:
         return ("1", "2", "3")
     if label is None or label.lower() == "label":

@@ -144,8 +144,8 @@ def _with_named_columns(
     if "words" in columns:
         layout = layout._replace(word=_column(file, "words", columns["words"], layout, names))
     if "tags" in columns:
-        wanted = columns["tags"].split(",")
-        tags = tuple(_column(file, "tags", name.strip(), layout, names) for name in wanted)
+        tag_columns = columns["tags"].split(",")
+        tags = tuple(_column(file, "tags", name.strip(), layout, names) for name in tag_columns)
         layout = layout._replace(tags=tags)
     return layout
 

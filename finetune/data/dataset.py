@@ -101,7 +101,7 @@ _known: dict[Any, str] = {}
 
 
 def fingerprint(splits: Mapping[str, Sequence[Any]]) -> str:
-    """Compute the SHA-256 of the content of all examples, in order; splits by name. Hexadecimal."""
+    """Compute the hexadecimal SHA-256 of all examples in order, of the splits by name."""
     examples = {name: Examples.of(splits[name]) for name in sorted(splits)}
     if not any(rows.is_large for rows in examples.values()):
         return _fingerprint(examples)

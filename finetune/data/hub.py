@@ -182,12 +182,12 @@ def _copy(
     for name, match in sorted(files.items()):
         if match["config"] == config:
             by_split.setdefault(match["split"].removeprefix("partial-"), []).append(name)
-    wanted = list(chain.from_iterable(by_split.values()))
+    file_names = list(chain.from_iterable(by_split.values()))
 
-    folder = repository.download(wanted)
+    folder = repository.download(file_names)
     files_of = {split: [folder / name for name in names] for split, names in by_split.items()}
     used = HubDataset(chosen.id, None if config == "default" else config, repository.commit)
-    size = sum((folder / name).stat().st_size for name in wanted)
+    size = sum((folder / name).stat().st_size for name in file_names)
     return Download(used, size, partial(_copied_tables, files_of, chosen.id))
 
 

@@ -103,10 +103,10 @@ def check_types(path: Path, content: Mapping[str, Any], types: Mapping[str, Any]
     """Raise UserError if a value of a saved object is missing or of another type."""
     for key, hint in types.items():
         if not conforms(content.get(key), hint):
-            got = f"not {content[key]!r:.60}" if key in content else "and is missing"
+            actual = f"not {content[key]!r:.60}" if key in content else "and is missing"
             raise UserError(
                 f"{path}: damaged, or of another version of finetune: {key!r} must be "
-                f"{description(hint)}, {got}{_RESTORE}"
+                f"{description(hint)}, {actual}{_RESTORE}"
             )
 
 

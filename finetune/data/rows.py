@@ -62,7 +62,7 @@ class RowReader(ABC):
         """
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Convert the gold of all splits to one form, and note what concerns all splits."""
+        """Convert the gold of all splits to one form, and write notes on all splits."""
         return splits, column_notes(tables)
 
     def predicted(self, index: int, example: Any) -> Any:

@@ -129,12 +129,12 @@ def _held_out(examples: Examples, groups: Numbers, share: float) -> Numbers:
     spare = MOST_RARE * len(examples)
     for label in strata.rare_first():
         candidates, counts = strata.groups_with(label)
-        wanted = share * int(counts.sum()) - int(counts[held[candidates]].sum())
+        shortfall = share * int(counts.sum()) - int(counts[held[candidates]].sum())
         for group, count in zip(candidates.tolist(), counts.tolist(), strict=True):
-            if not decided[group] and count < 2 * wanted and can_hold(group):
+            if not decided[group] and count < 2 * shortfall and can_hold(group):
                 hold(group)  # brings the label nearer to its share
-                wanted -= count
-            if 2 * wanted <= 1:
+                shortfall -= count
+            if 2 * shortfall <= 1:
                 break
         decided[candidates] = True
         if not held[candidates].any():
@@ -449,7 +449,7 @@ def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers
 
 
 def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
-    """Group the examples [N] that share a key, directly or through others; in their order."""
+    """The group of each example [N]; examples that share a key, also through others, form one."""
     import numpy as np
 
     text, document = examples.fact("text"), examples.fact("document")
