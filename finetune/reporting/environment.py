@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import finetune
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
-from finetune.config.tasks import CONFIGS, TextConfig, TrainConfig, settings
+from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.reproduction import ScoreVerdict, verdicts
 from finetune.evaluation.runs import RunFolder
@@ -127,7 +127,7 @@ def advice(config: TrainConfig, num_examples: int, degenerate: bool) -> str:
     ways.append("`finetune check` of the data")
     if few:
         ways.append("more labeled examples (--sizes shows how the score grows with them)")
-    if few and isinstance(config, TextConfig) and not config.custom_head:
+    if few and "few_shot" in settings(config) and not config.custom_head:
         ways.insert(0, "--few-shot, which scores higher on few examples")
     examples = quantity(num_examples, "training example")
     return f"The run had {examples}. What can help: {'; '.join(ways)}."

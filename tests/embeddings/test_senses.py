@@ -52,7 +52,8 @@ def test_scores_are_those_of_the_framework() -> None:
     draw = lambda: {f"s{i}" for i in rng.integers(0, 4, size=rng.integers(1, 4))}  # noqa: E731
     gold = {f"t{i}": draw() for i in range(60)}
     system = {id: draw() for id in gold if rng.random() < 0.8}
-    scores = scores_of("senses", list(gold.values()), [system.get(id, set()) for id in gold])
+    predicted = [tuple(system.get(id, ())) for id in gold]
+    scores = scores_of("senses", [tuple(senses) for senses in gold.values()], predicted)
     assert scores == pytest.approx(framework_score(gold, system), abs=1e-12)
 
 
