@@ -84,10 +84,11 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
     for key, value in load_file(str(folder / OPTIMIZER)).items():
         name, _, kind = key.rpartition(".")
         moments.setdefault(name, {})[kind] = value
-    if any(moments[name]["exp_avg"].shape != masters.shapes[name] for name in moments):
+    shapes = {name: values["exp_avg"].shape for name, values in moments.items()}
+    if any(masters.shapes.get(name) != shape for name, shape in shapes.items()):
         raise UserError(
-            f"{folder.parent}: its weights have other shapes, as other data or an earlier version "
-            "train other rows of the embedding table: train again with another --out."
+            f"{folder.parent}: its weights have other names or shapes, as an earlier version, or "
+            "other data that use other subwords, train them: train again with another --out."
         )
     masters.load_moments(optimizer, moments)
     saved = json.loads((folder / STATE).read_text(encoding="utf-8"))

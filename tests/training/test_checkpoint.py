@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from finetune.runtime.files import SaveError
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
+    load_checkpoint,
     save_training_state,
 )
 from finetune.training.run_folder import RunLog, open_run, require_free, require_same_run
@@ -43,6 +45,15 @@ def test_damaged_files_are_found(tmp_path: Path) -> None:
                 check_files(tmp_path)
         path.write_bytes(saved)
     check_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["weight", "0"])
+def test_moments_of_other_weights_are_refused(name: str, tmp_path: Path) -> None:
+    moments = {name: {"exp_avg": torch.randn(3, 2), "step": torch.tensor(1.0)}}
+    save_training_state(tmp_path, moments, TrainerState(step=1))
+    masters: Any = SimpleNamespace(shapes={"weight": torch.Size([2, 2])})
+    with pytest.raises(UserError, match="other names or shapes"):
+        load_checkpoint(tmp_path, masters, None)  # type: ignore[arg-type]
 
 
 def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
