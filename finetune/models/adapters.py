@@ -84,7 +84,7 @@ def parameter_efficient_tuning(head: Any, config: TrainConfig) -> Iterator[None]
 
 
 def adapters(head: nn.Module) -> dict[str, Any]:
-    """Return the adapters of a model by the name of the layer in each; empty without adapters."""
+    """The adapters of a model by the name of the layer in each; empty without adapters."""
     return {
         name: module
         for name, module in head.named_modules()
@@ -98,8 +98,8 @@ def plain_layers(head: nn.Module, *, merged: bool) -> Iterator[None]:
 
     With ``merged`` their weights include the trained adapters, else they are as before training.
     """
-    found = adapters(head)
-    for path, layer in found.items():
+    layers = adapters(head)
+    for path, layer in layers.items():
         linear = copy.copy(layer.base_layer)
         if merged:
             weight = nn.Parameter(_merged(layer), requires_grad=False)
@@ -108,7 +108,7 @@ def plain_layers(head: nn.Module, *, merged: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for path, layer in found.items():
+        for path, layer in layers.items():
             _replace(head, path, layer)
 
 
@@ -136,15 +136,15 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
     """
     model: Any = head if isinstance(head, EncoderModel) else head.model
     layers = adapters(model)
-    own = {id(weight) for _, weight in _adapter_weights(model)}
+    adapter = {id(weight) for _, weight in _adapter_weights(model)}
     trained = {
         name.rpartition(".")[0]
         for name, weight in model.named_parameters()
-        if weight.requires_grad and id(weight) not in own
+        if weight.requires_grad and id(weight) not in adapter
     }
-    whole = [n for n in sorted(trained) if not any(n.startswith(f"{o}.") for o in trained)]
+    modules = [n for n in sorted(trained) if not any(n.startswith(f"{o}.") for o in trained)]
     state: dict[str, Tensor] = {}
-    for name in whole:
+    for name in modules:
         state |= model.get_submodule(name).state_dict(prefix=f"{name}.")
     if config.tuning == "mask":
         for name, layer in layers.items():
@@ -157,12 +157,12 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
     for path, layer in layers.items():
         for name in (LORA, "lora_B"):
             state[f"{path}.{name}.weight"] = getattr(layer, name).default.weight
-    found = next(iter(layers.values()))
+    first_layer = next(iter(layers.values()))
     LoraConfig(
-        r=found.r["default"],
-        lora_alpha=found.lora_alpha["default"],
+        r=first_layer.r["default"],
+        lora_alpha=first_layer.lora_alpha["default"],
         target_modules=list(layers),
-        modules_to_save=whole,
+        modules_to_save=modules,
         inference_mode=True,
         base_model_name_or_path=resolve_model(config.init_from or str(config.model)),
     ).save_pretrained(str(folder))
@@ -185,16 +185,16 @@ def apply_masks(model: nn.Module, folder: str | Path) -> None:
 
 
 def trained_share(head: nn.Module) -> str:
-    """Return how many weights of a model are trained, for people."""
+    """How many weights of a model are trained, for people."""
     trained, total = weight_numbers(head)
     return f"{trained:,} of {total:,} weights ({trained / total:.2%})"
 
 
 def weight_numbers(head: nn.Module) -> tuple[int, int]:
-    """Return the number of trained weights of a model, and of all its weights without adapters."""
-    own = {id(weight) for _, weight in _adapter_weights(head)}
+    """The number of trained weights of a model, and of all its weights without adapters."""
+    adapter = {id(weight) for _, weight in _adapter_weights(head)}
     trained = sum(weight.numel() for weight in head.parameters() if weight.requires_grad)
-    return trained, sum(weight.numel() for weight in head.parameters() if id(weight) not in own)
+    return trained, sum(weight.numel() for weight in head.parameters() if id(weight) not in adapter)
 
 
 def _add_adapters(head: Any, config: TrainConfig) -> None:
@@ -216,18 +216,18 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
             f"--lora {config.lora}: the narrowest of the matrices that it adds to has "
             f"{narrowest} rows or columns, and full rank is no more: write {narrowest} or less."
         )
-    whole = [weight for weight in head.parameters() if weight.requires_grad]
+    trained_weights = [weight for weight in head.parameters() if weight.requires_grad]
     rank = config.lora_rank
     lora = LoraConfig(r=rank, lora_alpha=rank, target_modules=names)
     inject_adapter_in_model(lora, head.encoder.model)
     del head.encoder.model.peft_config
-    for weight in whole:  # peft freezes all weights but its own
+    for weight in trained_weights:  # peft freezes all weights but its own
         weight.requires_grad_(True)
 
 
 def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
     prefix = head.encoder_prefix
-    found = [
+    names = [
         name.removeprefix(prefix)
         for name, module in head.named_modules()
         if isinstance(module, nn.Linear)
@@ -236,10 +236,10 @@ def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
         and not head.is_head(f"{name}.weight")
     ]
     targets = config.lora_targets
-    chosen = [name for name in found if not targets or _ends_with(name, targets)]
-    unknown = [target for target in targets if not any(_ends_with(n, (target,)) for n in found)]
+    chosen = [name for name in names if not targets or _ends_with(name, targets)]
+    unknown = [target for target in targets if not any(_ends_with(n, (target,)) for n in names)]
     if unknown or not chosen:
-        legal = abbreviated(list(dict.fromkeys(name.rpartition(".")[2] for name in found)), 20)
+        legal = abbreviated(list(dict.fromkeys(name.rpartition(".")[2] for name in names)), 20)
         wrong = f"--lora {config.lora}: {unknown[0]}" if unknown else f"--tuning {config.tuning}"
         raise UserError(
             f"{wrong}: the encoder has no such unfrozen linear layer; its layers are "

@@ -122,10 +122,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    """Attend in one group: [1, A, T, D] three times -> [1, T, A, D].
-
-    Each view would be a node of autograd, which costs the host of a GPU more than its kernels.
-    """
+    """[1, A, T, D] three times -> [1, T, A, D]; views would be nodes of autograd."""
     index = call.layout.padded_index
     queries, keys, values = _Pad.apply(index, query, key, value)  # type: ignore[no-untyped-call]
     bias = call.layout.bias(index.group, call.sliding_window, query.dtype)
@@ -149,7 +146,7 @@ class _Pad(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *[context.index.unpad(each).transpose(1, 2) for each in gradients]
+        return None, *[context.index.unpad(gradient).transpose(1, 2) for gradient in gradients]
 
 
 class _Unpad(torch.autograd.Function):
@@ -215,10 +212,7 @@ def _has_flash_attention(device: torch.device) -> bool:
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    """Call FlashAttention over variable lengths (CUDA): [T, A, D] three times -> [T, A, D].
-
-    This is the operator under ``torch.nn.attention.varlen.varlen_attn``, which has no dropout.
-    """
+    """The operator under ``varlen_attn``, without dropout: [T, A, D] three times -> [T, A, D]."""
     # the window of the kernel is inclusive
     window = -1 if call.sliding_window is None else call.sliding_window - 1
     cu_seqlens, longest = call.layout.cu_seqlens, call.layout.max_seqlen

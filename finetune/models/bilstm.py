@@ -31,7 +31,7 @@ class BiLstm(nn.Module):
         self.lstm = nn.LSTM(config.hidden_size, config.hidden_size // 2, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """Return states [T, H] for hidden states [T, H] of sequences with these lengths.
+        """Compute states [T, H] for hidden states [T, H] of sequences with these lengths.
 
         The weights stay in single precision.
         """
@@ -42,7 +42,7 @@ class BiLstm(nn.Module):
         ends = torch.tensor(lengths).cumsum(0)
         place_of_last = place.index_copy(0, ends - torch.tensor(lengths), place[ends - 1])
         order, place, place_of_last = (
-            to_device(each, hidden.device) for each in (order, place, place_of_last)
+            to_device(index, hidden.device) for index in (order, place, place_of_last)
         )
         with torch.autocast(hidden.device.type, enabled=False):
             states = hidden.to(next(self.lstm.parameters()).dtype).index_select(0, order)

@@ -33,7 +33,7 @@ RelativePositions = tuple[Tensor, Tensor | None]
 
 
 def unsupported_reason(model: Any) -> str:
-    """Return why a model cannot run here; empty if it can."""
+    """Why a model cannot run here; empty if it can."""
     from transformers import DebertaModel, DebertaV2Model
 
     config = model.config
@@ -111,7 +111,7 @@ def _relative_positions(encoder: Any, longest: int, is_v2: bool) -> RelativePosi
 
 
 def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) -> Tensor:
-    """Return the row among 2 * ``span`` embeddings of each distance -(L-1) .. L-1: [2L-1].
+    """The row among 2 * ``span`` embeddings of each distance -(L-1) .. L-1: [2L-1].
 
     Distances up to half of ``buckets`` have a row each; longer ones share buckets that widen with
     their logarithm. ``buckets`` below 1 means none. Distances out of span have the last row.
@@ -188,10 +188,7 @@ def _attend_group(
     group: Group,
     p: float,
 ) -> Tensor:
-    """Compute attention of a group with dropout ``p``: 3 of [A, size * L, D] -> [A * size * L, D].
-
-    ``to_keys`` and ``to_queries`` cover at least the distances of the group; the middle is used.
-    """
+    """Attention with dropout ``p``: 3 of [A, size * L, D] -> [A * size * L, D]."""
     sequences = (group.size, group.longest)
     query, key, value = (torch.unflatten(t, 1, sequences) for t in dense)  # [A, size, L, D]
     scores = query @ key.transpose(-1, -2)  # [A, size, L, L]
@@ -214,10 +211,7 @@ def _middle(table: Tensor, longest: int) -> Tensor:
 
 
 def _distances_to_pairs(scores: Tensor) -> Tensor:
-    """Select scores of pairs from scores of distances, without a copy: […, L, 2L-1] -> […, L, L].
-
-    The pair i, j is in column L-1 + j - i of row i: columns shift by one per row, as strides can.
-    """
+    """[…, L, 2L-1] -> […, L, L] without a copy: i, j is in column L-1 + j - i of row i."""
     scores = scores.contiguous()
     *outer, length, _ = scores.shape
     *outer_strides, row_stride, _ = scores.stride()

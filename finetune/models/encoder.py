@@ -142,7 +142,7 @@ class Encoder(nn.Module):
     def forward(
         self, batch: Batch, layers: Sequence[int] = (), vectors: Tensor | None = None
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Return the last hidden states [T, H] of a batch of T tokens, after the top layers.
+        """Compute the last hidden states [T, H] of a batch of T tokens, after the top layers.
 
         Args:
             batch: The batch.
@@ -156,7 +156,7 @@ class Encoder(nn.Module):
         return (hidden, states) if layers else hidden
 
     def layers(self, batch: Batch, numbers: Sequence[int] | None = None) -> Tensor:
-        """Return hidden states [L+1, T, H]: the embeddings' output, then each layer's.
+        """Compute hidden states [L+1, T, H]: the embeddings' output, then each layer's.
 
         With ``numbers`` only those [len(numbers), T, H].
         """
@@ -181,7 +181,7 @@ class Encoder(nn.Module):
     def packed_inputs(
         self, batch: Batch, vectors: Tensor | None = None, shape: RowShape | None = None
     ) -> dict[str, Any]:
-        """Return the keyword arguments of the model's forward pass for one packed row [1, T].
+        """Build the keyword arguments of the model's forward pass for one packed row [1, T].
 
         ``vectors`` are as for ``forward``; a last, filling sequence may lack them. ``shape`` is of
         a row that is filled up to it; a batch without ``lengths`` stands for all of this shape.
@@ -212,7 +212,7 @@ class Encoder(nn.Module):
             yield group, output
 
     def padded_inputs(self, batch: Batch, vectors: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the keyword arguments of the model's forward pass for padded rows [N, longest]."""
+        """Build the keyword arguments of the model's forward pass for padded rows [N, longest]."""
         index = padded_index(batch)
         shape = (len(batch.lengths), batch.max_seqlen)
         inputs = {"input_ids": pad_rows(batch.input_ids, index, shape, self.pad_id)}
@@ -248,7 +248,7 @@ class Encoder(nn.Module):
         return sum(parameter.numel() for parameter in frozen)
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the trained parameters of the model below the hidden states, by name."""
+        """The trained parameters of the model below the hidden states, by name."""
         return {
             name: parameter
             for name, parameter in self.model.named_parameters()
@@ -261,7 +261,7 @@ class Encoder(nn.Module):
         return int(getattr(self.model.config, "num_hidden_groups", self.num_layers)) + 1
 
     def depth_of(self, parameter_name: str) -> int:
-        """Return the depth of a base model's parameter: 0 embeddings, 1..L layers, L+1 above."""
+        """The depth of a base model's parameter: 0 embeddings, 1..L layers, L+1 above."""
         name = parameter_name.removeprefix("model.")
         depth = depth_in_family(self.model.config.model_type, name)
         return self.top_depth if depth is None else depth
@@ -296,7 +296,7 @@ class Encoder(nn.Module):
         shape: RowShape | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> list[Tensor]:
-        """Return the last hidden states [T, H] of a packed row, and those of ``layers``.
+        """Compute the last hidden states [T, H] of a packed row, and those of ``layers``.
 
         ``vectors`` are as for ``forward``, ``shape`` as for ``packed_inputs``. ``weights`` by name
         are read in place of the model's parameters.
@@ -306,8 +306,8 @@ class Encoder(nn.Module):
             inputs["output_hidden_states"] = True
         attention = partial(packed_attention, self.model.config)
         with self._same_in_backward(attention):
-            if own := OWN_FORWARDS.get(self.family.packing):
-                output = own.forward(self.model, **inputs)
+            if family_module := OWN_FORWARDS.get(self.family.packing):
+                output = family_module.forward(self.model, **inputs)
             else:
                 with attention():
                     if weights is None:
@@ -371,11 +371,7 @@ def remove_pooler(model: Any) -> None:
 
 
 def _probed_family(model: Any, pad_id: int) -> Family:
-    """Return the family of a model without a row: run it on two sequences, and on one alone.
-
-    Raises:
-        UserError: If it does not run, or a sequence's states depend on another of equal length.
-    """
+    """Run a model without a row on two sequences, and on one alone."""
     takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
     family = Family(positions=None, segments=takes_segments)
     ids = torch.arange(16, device=model.device).view(2, 8) % model.config.vocab_size
@@ -429,8 +425,8 @@ def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) 
         reason = f"no test shows that {model_type} models give the same results packed"
     elif family_of(model) is None:
         reason = f"{type(model).__name__} is not the {model_type} model that transformers has"
-    elif own := OWN_FORWARDS.get(family.packing):
-        reason = own.unsupported_reason(model)
+    elif family_module := OWN_FORWARDS.get(family.packing):
+        reason = family_module.unsupported_reason(model)
     elif not (family.packing and model.is_backend_compatible()):
         reason = f"{model_type} models have no forward pass for packed rows"
     elif getattr(model.config, "is_decoder", False):

@@ -96,14 +96,14 @@ REFUSED: dict[str, str] = {
 
 
 def family_of(model: Any) -> Family | None:
-    """Return the family of a model; None if it has no row or is not a class of transformers."""
+    """The family of a model; None if it has no row or is not a class of transformers."""
     # Checkpoints of EuroBERT and Nomic bring code under the same model type (--trust-remote-code).
     is_library_class = type(model).__module__.startswith("transformers.")
     return FAMILIES.get(model.config.model_type) if is_library_class else None
 
 
 def first_position(config: Any, family: Family | None) -> int:
-    """Return the position id of a sequence's first token."""
+    """The position id of a sequence's first token."""
     positions = None if family is None else family.positions
     if positions == "after padding":
         return (config.pad_token_id or 0) + 1
@@ -111,7 +111,7 @@ def first_position(config: Any, family: Family | None) -> int:
 
 
 def position_limit(config: Any, family: Family | None) -> int | None:
-    """Return the longest sequence in tokens that a model has positions for; None for any."""
+    """The longest sequence in tokens that a model has positions for; None for any."""
     limit = getattr(config, "max_position_embeddings", None)
     return limit - first_position(config, family) if limit and limit > 0 else None
 
@@ -132,7 +132,7 @@ _EXCEPTIONS = {
 
 
 def depth_in_family(model_type: str, parameter_name: str) -> int | None:
-    """Return the depth of a base model's parameter: 0 embeddings, n the n-th layer, None above."""
+    """The depth of a base model's parameter: 0 embeddings, n the n-th layer, None above."""
     for (kind, prefix), depth in _EXCEPTIONS.items():
         if kind == model_type and parameter_name.startswith(prefix + "."):
             return depth

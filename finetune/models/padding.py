@@ -48,7 +48,7 @@ def length_groups(batch: Batch, max_waste: float | None = None) -> Iterator[Leng
 
 
 def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]:
-    """Return some sequences of a batch, without words and targets, and the rows of their tokens."""
+    """Take some sequences of a batch, without words and targets, and the rows of their tokens."""
     device, segments = batch.input_ids.device, batch.token_type_ids
     starts = [0, *accumulate(batch.lengths)]
     rows = torch.cat([torch.arange(starts[m], starts[m + 1]) for m in members])
@@ -77,7 +77,7 @@ def restore_order(parts: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
 
 
 def padded_index(batch: Batch) -> Tensor:
-    """Return the index of each token among N padded rows laid end to end: [T]."""
+    """The index of each token among N padded rows laid end to end: [T]."""
     rows = torch.arange(len(batch.lengths), device=batch.input_ids.device) * batch.max_seqlen
     lengths, size = batch.cu_seqlens.diff(), len(batch.input_ids)
     return torch.repeat_interleave(rows, lengths, output_size=size) + batch.position_ids

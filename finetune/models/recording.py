@@ -30,7 +30,7 @@ class CallAgain:
         return run()
 
     def record(self, run: Callable[[], list[Tensor]]) -> tuple[Action, list[Tensor]]:
-        """Return an action that repeats the function, and its results, which it overwrites."""
+        """An action that repeats the function, and its results, which it overwrites."""
         results = run()
 
         def replay() -> None:
@@ -91,7 +91,7 @@ class GradientBuffers:
         self.own: dict[int, Tensor] = {}
 
     def of(self, weight: nn.Parameter) -> Tensor:
-        """Return the buffer of a weight."""
+        """The buffer of a weight."""
         if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
             return self.masters.gradients[number]
         if id(weight) not in self.own:
@@ -179,9 +179,9 @@ class Passes:
             retain_graph=True,
             allow_unused=True,
         )
-        known = {n: g for n, g in zip(self.used, gradients, strict=True) if g is not None}
-        self.used = list(known)
-        return list(known.values())
+        gradient_of = {n: g for n, g in zip(self.used, gradients, strict=True) if g is not None}
+        self.used = list(gradient_of)
+        return list(gradient_of.values())
 
     def are_equal_without_fillers(self, batch: Batch, row: Batch) -> bool:
         """Compare passes without dropout: rounding is all that fillers may change."""
@@ -190,8 +190,8 @@ class Passes:
         results = []
         try:
             model.eval()
-            for each, shape in ((batch, None), (row, self.key.shape)):
-                states = [state[:num_tokens] for state in self.states(each, shape)]
+            for call, shape in ((batch, None), (row, self.key.shape)):
+                states = [state[:num_tokens] for state in self.states(call, shape)]
                 above = [gradient[:num_tokens] for gradient in self.above]
                 gradients = self.gradients(states, above) if self.key.has_gradients else []
                 results.append((states, gradients))

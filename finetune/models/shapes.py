@@ -35,7 +35,7 @@ class RowShape(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> RowShape:
-        """Return the shape of a batch."""
+        """The shape of a batch."""
         return cls(len(batch.input_ids), len(batch.lengths), batch.max_seqlen)
 
 
@@ -68,7 +68,7 @@ class RowShapes:
         return cls(sizes, int(sequences.max() + -(-gaps.max() // longest)), longest)
 
     def shape_of(self, row: RowShape) -> RowShape | None:
-        """Return the smallest shape that holds a row; None if none does."""
+        """The smallest shape that holds a row; None if none does."""
         size = next((size for size in self.sizes if size >= row.num_tokens), None)
         if size is None or row.longest > self.longest:
             return None
@@ -77,14 +77,14 @@ class RowShapes:
         return RowShape(size, self.num_sequences, self.longest) if held else None
 
     def fillers(self, rows: Sequence[RowShape]) -> float:
-        """Return the number of tokens that fill rows; infinite if a row has no shape."""
+        """The number of tokens that fill rows; infinite if a row has no shape."""
         shapes = [self.shape_of(row) for row in rows]
         sizes = [math.inf if shape is None else shape.num_tokens for shape in shapes]
         return sum(sizes) - sum(row.num_tokens for row in rows)
 
 
 def best_sizes(tokens: np.ndarray, num_sizes: int) -> tuple[int, ...]:
-    """Return at most ``num_sizes`` multiples that hold all numbers of tokens [B].
+    """Find at most ``num_sizes`` multiples that hold all numbers of tokens [B].
 
     Dynamic programming finds those with the least sum of sizes over all rows.
     """
@@ -111,7 +111,7 @@ def with_fillers(batch: Batch, shape: RowShape) -> Batch:
     """Append filler sequences up to a shape, and empty ones after them; words stay as they are."""
     num_tokens, device = len(batch.input_ids), batch.input_ids.device
     filler, number = shape.num_tokens - num_tokens, shape.num_sequences - len(batch.lengths)
-    ends = [min(shape.longest * each, filler) for each in range(number + 1)]
+    ends = [min(shape.longest * multiple, filler) for multiple in range(number + 1)]
     steps = shape.longest * torch.arange(1, number + 1, dtype=torch.int32, device=device)
     positions = torch.arange(filler, device=device) % shape.longest
     segments = batch.token_type_ids

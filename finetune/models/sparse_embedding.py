@@ -44,7 +44,7 @@ class CompactEmbedding(nn.Module):
         self.padding_idx = None if padding is None else int(index[padding])
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the rows [..., H] of ids [...]; IndexError for an id that has none."""
+        """Look up the rows [..., H] of ids [...]; IndexError for an id that has none."""
         return nn.functional.embedding(self.index[ids], self.weight, self.padding_idx)
 
 
@@ -82,13 +82,13 @@ class SparseEmbeddings:
         self._replace(self.plain, self.embedding)
 
     def _rows(self, read: Iterable[np.ndarray], added: Sequence[int]) -> Tensor:
-        others = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
+        special_ids = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
         seen = [
             np.unique(ids[start : start + _BLOCK])
             for ids in read
             for start in range(0, len(ids), _BLOCK)
         ]
-        seen.append(np.array(list(others)))
+        seen.append(np.array(list(special_ids)))
         ids = np.unique(np.concatenate(seen)).astype(np.int64)
         return torch.from_numpy(ids[ids < len(self.plain.weight)])
 

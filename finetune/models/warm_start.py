@@ -63,8 +63,10 @@ class WarmStart:
         """One line on the reused parts."""
         commit = getattr(self.config, "_commit_hash", None)
         name = f"{self.name}{f' (commit {commit})' if commit else ''}"
-        made = getattr(self.config, "architectures", None) or ()
-        if self.language_model and any(each.endswith(LANGUAGE_MODELS) for each in made):
+        architectures = getattr(self.config, "architectures", None) or ()
+        if self.language_model and any(
+            architecture.endswith(LANGUAGE_MODELS) for architecture in architectures
+        ):
             return f"encoder and masked language model from {name}"
         if self.rows is None:
             return f"encoder from {name}; new head"
@@ -125,9 +127,9 @@ def find_warm_start(
         old = [content["id2label"][str(index)] for index in range(len(content["id2label"]))]
     else:
         old = _reusable_labels(inner, custom_type, head_class, problem)
-    known = {label.lower(): row for row, label in enumerate(old)}
-    rows: tuple[int | None, ...] | None = tuple(known.get(label.lower()) for label in labels)
-    if len(known) < len(old) or not any(label.lower() in known for label in labels):
+    old_rows = {label.lower(): row for row, label in enumerate(old)}
+    rows: tuple[int | None, ...] | None = tuple(old_rows.get(label.lower()) for label in labels)
+    if len(old_rows) < len(old) or not any(label.lower() in old_rows for label in labels):
         rows = None
     return WarmStart(
         name,

@@ -19,7 +19,7 @@ from finetune.types import Batch, TokenSequence, UserError
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int, shares: Tensor | None = None) -> Tensor:
-    """Return a random permutation of the examples [E], the same on every process and machine.
+    """Draw a random permutation of the examples [E], the same on every process and machine.
 
     ``shares`` [E] gives the expected number of copies of each example; their sum is the number of
     examples. Each number is rounded up or down at random (systematic sampling; Madow 1949).
@@ -37,7 +37,7 @@ def epoch_order(num_examples: int, seed: int, epoch: int, shares: Tensor | None 
 
 
 def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> Tensor:
-    """Return the expected copies of each example in an epoch of balanced sampling: float64 [E].
+    """Compute the expected copies of each example in an epoch of balanced sampling: float64 [E].
 
     A class c of n_c examples gets a share in proportion to n_c^(1 - strength): 1 makes all equal,
     0.5 is square-root sampling (Kang et al., 2020). An example of several classes counts for its
@@ -58,7 +58,7 @@ def process_shard(
     world_size: int,
     lengths: Sequence[int] | Mapping[int, int] | np.ndarray,
 ) -> list[int]:
-    """Return the examples of an optimizer batch that one process computes, in the batch's order.
+    """The examples of an optimizer batch that one process computes, in the batch's order.
 
     ``lengths[example]`` is the number of tokens of an example. The longest examples are assigned
     first, each to the process with the fewest tokens yet (Graham 1969: the largest shard has at
@@ -67,14 +67,14 @@ def process_shard(
     if world_size == 1:
         return list(examples)
     tokens = [0] * world_size
-    own = []
+    shard = []
     sizes = [int(lengths[example]) for example in examples]
     for index in sorted(range(len(examples)), key=lambda i: (-sizes[i], i)):
         lightest = tokens.index(min(tokens))
         tokens[lightest] += sizes[index]
         if lightest == rank:
-            own.append(index)
-    return [examples[index] for index in sorted(own)]
+            shard.append(index)
+    return [examples[index] for index in sorted(shard)]
 
 
 def micro_batches(
@@ -102,7 +102,7 @@ def micro_batches(
 def grouped(
     lengths: np.ndarray, max_tokens: int, examples: np.ndarray | None = None
 ) -> list[np.ndarray]:
-    """Return the rows of each group of ``micro_batches`` from the lengths [N] of the sequences.
+    """The rows of each group of ``micro_batches`` from the lengths [N] of the sequences.
 
     ``examples`` [N] are the examples whose sequences are kept together.
     """
@@ -111,7 +111,7 @@ def grouped(
         sizes = np.bincount(example, weights=lengths).astype(np.int64)
         members = np.split(np.argsort(example, kind="stable"), np.bincount(example).cumsum()[:-1])
         return [
-            np.concatenate([members[each] for each in group])
+            np.concatenate([members[member] for member in group])
             for group in grouped(sizes, max_tokens)
         ]
     order = np.argsort(lengths, kind="stable")
@@ -126,7 +126,7 @@ def grouped(
 
 
 def pass_seed(seed: int, step: int, rank: int = 0, number: int = 0) -> int:
-    """Return the seed of the random numbers of a process in a micro-batch of a step."""
+    """The seed of the random numbers of a process in a micro-batch of a step."""
     name = f"pass/{seed}/{step}/{rank}/{number}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 

@@ -23,7 +23,7 @@ from finetune.types import TokenExample
 
 
 def fill(before: Sequence[int], after: Sequence[int], spare: int, most: int) -> tuple[int, int]:
-    """Return how many words around a sentence fit into ``spare`` subwords: before, and after.
+    """Compute how many words around a sentence fit into ``spare`` subwords: before, and after.
 
     ``before`` and ``after`` are the numbers of subwords of each word, outward from the sentence. A
     side gets at most ``most`` subwords: half of the room, or more if the other side cannot fill its
@@ -76,16 +76,16 @@ def _reached(sentences: Iterable[TokenExample], reach: int) -> bool:
 
 
 def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    found, total = [], 0
+    gathered, total = [], 0
     for words in sentences:
         if words and total < reach:
-            found.append(words)
+            gathered.append(words)
             total += len(words)
-    return tuple(found)
+    return tuple(gathered)
 
 
 def context_facts(examples: Sequence[TokenExample]) -> str:
-    """Return the context of all examples as text for a hash, each sentence once."""
+    """The context of all examples as text for a hash, each sentence once."""
     numbers: dict[tuple[str, ...], int] = {}
     around = [
         [[numbers.setdefault(words, len(numbers)) for words in s] for s in (e.before, e.after)]

@@ -39,7 +39,7 @@ _KINDS = {"b": np.dtype(bool), "i": WHOLE, "u": WHOLE, "f": np.dtype(np.float32)
 
 
 def whole(limit: int) -> Kind:
-    """Return the type of whole numbers from 0 to ``limit``."""
+    """The type of whole numbers from 0 to ``limit``."""
     return np.dtype(np.uint16) if limit <= np.iinfo(np.uint16).max else WHOLE
 
 
@@ -84,7 +84,7 @@ class Ragged(NamedTuple):
         return np.diff(self.offsets)
 
     def take(self, rows: Array) -> Ragged:
-        """Return some of the rows, in the given order."""
+        """Take some of the rows, in the given order."""
         if self.width is not None:
             offsets = np.arange(len(rows) + 1) * self.width
             by_row = self.values.reshape(len(self.offsets) - 1, self.width)
@@ -93,7 +93,7 @@ class Ragged(NamedTuple):
         return Ragged(self.values[indices], offsets)
 
     def row(self, number: int) -> list[Any]:
-        """Return one row as Python values."""
+        """One row as Python values."""
         return list(self.values[self.offsets[number] : self.offsets[number + 1]].tolist())
 
 
@@ -120,9 +120,12 @@ class FlatSequences(Sequence[TokenSequence]):
         if any(item.token_type_ids and any(item.token_type_ids) for item in items):
             rows = (item.token_type_ids or [0] * len(item.input_ids) for item in items)
             segments = np.fromiter(chain.from_iterable(rows), np.uint8)
-        given = [item.target for item in items if item.target is not None]
-        if given and len(given) == len(items):
-            targets = {name: Ragged.of([target[name] for target in given]) for name in given[0]}
+        item_targets = [item.target for item in items if item.target is not None]
+        if item_targets and len(item_targets) == len(items):
+            targets = {
+                name: Ragged.of([target[name] for target in item_targets])
+                for name in item_targets[0]
+            }
         return cls(
             Ragged.of([item.input_ids for item in items], ids),
             segments,
@@ -133,7 +136,7 @@ class FlatSequences(Sequence[TokenSequence]):
         )
 
     def take(self, rows: Array) -> FlatSequences:
-        """Return some of the sequences, in the given order."""
+        """Take some of the sequences, in the given order."""
         ids = self.ids.take(rows)
         segments = None
         if self.segments is not None:
@@ -252,7 +255,7 @@ class EncodedExamples(Sequence[FlatSequences]):
         return np.diff(self.sequences.ids.offsets[self.offsets])
 
     def rows(self, examples: Sequence[int] | Array) -> Array:
-        """Return the rows of the sequences of some examples, in their order."""
+        """The rows of the sequences of some examples, in their order."""
         return _gather(self.offsets, np.asarray(examples, dtype=np.int64))[0]
 
     def __len__(self) -> int:
@@ -342,9 +345,9 @@ def _mapped(path: Path, kind: str) -> Array:
 def _assembled(
     arrays: Mapping[str, Array], rows: Mapping[str, int | None], num_cut: int
 ) -> EncodedExamples:
-    found = {n: Ragged(arrays[f"{n}.values"], arrays[f"{n}.offsets"], w) for n, w in rows.items()}
-    ids, words = found.pop("ids"), found.pop("words")
-    targets = {name.removeprefix(TARGET): target for name, target in found.items()} or None
+    columns = {n: Ragged(arrays[f"{n}.values"], arrays[f"{n}.offsets"], w) for n, w in rows.items()}
+    ids, words = columns.pop("ids"), columns.pop("words")
+    targets = {name.removeprefix(TARGET): target for name, target in columns.items()} or None
     example, window = arrays["example"], arrays["window"]
     sequences = FlatSequences(ids, arrays.get("segments"), words, example, window, targets)
     return EncodedExamples(sequences, arrays["windows"], num_cut)

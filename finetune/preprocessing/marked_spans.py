@@ -26,21 +26,23 @@ class Markers:
 
     def __init__(self, tokenizer: Subwords) -> None:
         self.tokenizer = tokenizer
-        found: dict[int, list[int]] = {}
+        first_marks: dict[int, list[int]] = {}
         for mark in tokenizer.raw_word_subwords([list(MARKS)])[0]:
             if mark and mark[-1] != tokenizer.placeholder:
-                found.setdefault(mark[-1], mark)
-        if len(found) < 4:
+                first_marks.setdefault(mark[-1], mark)
+        if len(first_marks) < 4:
             raise UserError(
                 "the vocabulary of the model has too little punctuation to mark spans with "
                 f"({' '.join(MARKS)}): choose another model."
             )
-        (self.subject_id, subject), (_, of_type), (_, object), (_, of_other), *_ = found.items()
+        (self.subject_id, subject), (_, of_type), (_, object), (_, of_other), *_ = (
+            first_marks.items()
+        )
         self._marks = ((subject, of_type), (object, of_other))
         self._types: dict[str, list[int]] = {}
 
     def start(self, role: int, label: str) -> tuple[list[int], int]:
-        """Return the subwords before a span, and which of them represents it.
+        """The subwords before a span, and which of them represents it.
 
         ``role`` is 0 for a subject and 1 for an object.
         """
@@ -53,11 +55,11 @@ class Markers:
         return [*mark, *of_type, *self._types[label], *of_type], len(mark) - 1
 
     def end(self, role: int) -> list[int]:
-        """Return the subwords after a span."""
+        """The subwords after a span."""
         return self._marks[role][0]
 
     def size(self, *labels: str) -> int:
-        """Return the number of subwords of the markers of a subject and an object."""
+        """The number of subwords of the markers of a subject and an object."""
         pairs = enumerate(labels)
         return sum(len(self.start(role, label)[0]) + len(self.end(role)) for role, label in pairs)
 
@@ -65,7 +67,7 @@ class Markers:
 def mark_pair(
     words: Sequence[Sequence[int]], subject: Span, object: Span, markers: Markers, room: int
 ) -> tuple[list[int], list[int], int]:
-    """Return the subwords of a sentence with a marked pair, in at most ``room``.
+    """Mark a pair in the subwords of a sentence, in at most ``room``.
 
     A sentence that is too long is cut to the words of the two spans and the words nearest to them.
     Spans may be nested or overlap.

@@ -83,7 +83,7 @@ class Masking:
     def apply(
         self, sequences: FlatSequences, seed: int | None = None, epoch: int = 0
     ) -> FlatSequences:
-        """Return sequences with the masks of an epoch; without a seed, with masks for scoring.
+        """Apply the masks of an epoch to sequences; without a seed, masks for scoring.
 
         ``word_starts`` of the sequences begin the words. The targets ``position``, ``token``,
         ``kind`` and ``unit`` describe a mask; an earlier mask is undone first. With ``separator``
@@ -96,24 +96,26 @@ class Masking:
         targets: dict[str, list[Any]] = {name: [] for name in names}
         words = sequences.words
         for row, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
-            own = ids[start:end]
+            sequence_ids = ids[start:end]
             starts = words.values[words.offsets[row] : words.offsets[row + 1]]
             example = int(sequences.example[row])
             generator, part = keyed_generator(seed, epoch, example), None
             if self.explore and seed is not None:
                 cycle, turn = divmod(epoch, round(1 / self.probability))
                 part = turn, keyed_generator(seed, cycle, example)
-            mask = self.draw(own, starts, generator, part)
-            targets["token"].append(own[mask.position])
+            mask = self.draw(sequence_ids, starts, generator, part)
+            targets["token"].append(sequence_ids[mask.position])
             for name in Mask._fields:
                 targets[name].append(getattr(mask, name))
             if self.separator is not None:
-                for name, beside in zip(_SIDES, _neighbors(mask, self.separator[own]), strict=True):
+                for name, beside in zip(
+                    _SIDES, _neighbors(mask, self.separator[sequence_ids]), strict=True
+                ):
                     targets[name].append(beside)
-            own[mask.position[mask.kind == MASKED]] = self.mask_id
+            sequence_ids[mask.position[mask.kind == MASKED]] = self.mask_id
             random = mask.position[mask.kind == RANDOM]
             drawn = generator.random(len(random)) * self._pool[-1]
-            own[random] = np.searchsorted(self._pool, drawn, side="right")
+            sequence_ids[random] = np.searchsorted(self._pool, drawn, side="right")
         rows = {name: Ragged.of(values) for name, values in targets.items()}
         rows = {**(sequences.targets or {}), **rows}
         return replace(sequences, ids=Ragged(ids, offsets, width), targets=rows)
@@ -163,7 +165,7 @@ class Masking:
 
 
 def special_subwords(tokenizer: Any) -> Array:
-    """Return which subwords of the vocabulary are special [V]."""
+    """Which subwords of the vocabulary are special [V]."""
     special = np.zeros(len(tokenizer), dtype=bool)
     special[[id for id in tokenizer.all_special_ids if id < len(special)]] = True
     return special
@@ -180,8 +182,7 @@ def _original(sequences: FlatSequences) -> Array:
 
 
 def _neighbors(mask: Mask, separator: Array) -> tuple[Array, Array]:
-    """Return the positions before and after the unit of each chosen one [M]; -1 if one of the two
-    is a separator or outside of the sequence."""
+    """Positions beside the unit of each choice [M]; both -1 if one is outside or a separator."""
     left = mask.position[np.searchsorted(mask.unit, mask.unit)] - 1
     right = mask.position[np.searchsorted(mask.unit, mask.unit, side="right") - 1] + 1
     outside = np.pad(separator, (0, 1), constant_values=True)  # -1 and the length are outside
@@ -192,7 +193,7 @@ def _neighbors(mask: Mask, separator: Array) -> tuple[Array, Array]:
 def keyed_generator(
     seed: int | None, epoch: int, sequence: int, stream: int = 0
 ) -> np.random.Generator:
-    """Return the generator of a sequence; without a seed, it is the same in all epochs and runs."""
+    """The generator of a sequence; without a seed, it is the same in all epochs and runs."""
     first = 2**64 - 1 if seed is None else seed << 32 | epoch
     key = np.array([first, sequence], dtype=np.uint64)
     counter = np.array([0, 0, 0, stream], dtype=np.uint64)
@@ -202,27 +203,23 @@ def keyed_generator(
 def _words(free: Array, starts: Array) -> tuple[Array, Array]:
     before = np.concatenate(([0], np.cumsum(free)))
     begins, ends = starts[:-1].astype(np.int64), starts[1:].astype(np.int64)
-    whole = (before[ends] - before[begins] == ends - begins) & (ends > begins)
-    return begins[whole], ends[whole]
+    is_whole = (before[ends] - before[begins] == ends - begins) & (ends > begins)
+    return begins[is_whole], ends[is_whole]
 
 
 def _fitting(lengths: Array, count: int, generator: np.random.Generator) -> Array:
-    """Choose random words of ``count`` subwords together, leaving out those that do not fit.
-
-    If none fits the rest, one more word is chosen with the probability that makes the expectation
-    exact; a sequence gets at least one word.
-    """
+    """Random words of ``count`` subwords in expectation, but at least one word."""
     order = generator.permutation(len(lengths))
-    chosen, rest, skipped = [], count, []
+    chosen, room, skipped = [], count, []
     for word, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        if length <= rest:
+        if length <= room:
             chosen.append(word)
-            rest -= length
-            if not rest:
+            room -= length
+            if not room:
                 break
         else:
             skipped.append(word)
-    if rest and skipped and (not chosen or generator.random() < rest / lengths[skipped[0]]):
+    if room and skipped and (not chosen or generator.random() < room / lengths[skipped[0]]):
         chosen.append(skipped[0])
     return np.array(chosen, dtype=np.int64)
 
@@ -239,15 +236,11 @@ def _part(
 def _spans(
     begins: Array, ends: Array, count: int, generator: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Choose spans of words with ``count`` subwords together; return positions and their spans.
-
-    A span begins at the word of a random subword that is not chosen yet, and its length in words is
-    geometric. The last span is cut at the count, if need be inside a word.
-    """
+    """Positions and their spans, of geometric length in words; the last is cut at ``count``."""
     owners = np.repeat(np.arange(len(begins)), ends - begins)
     gap = np.append(begins[1:] != ends[:-1], True)  # after a word; also after the last
     chosen = np.zeros(int(ends[-1]), dtype=bool)
-    rest = min(count, len(owners))
+    room = min(count, len(owners))
     for anchor in generator.permutation(len(owners)).tolist():
         first = int(owners[anchor])
         if chosen[begins[first]]:
@@ -256,10 +249,10 @@ def _spans(
         length = int(np.searchsorted(_CUMULATIVE, generator.random(), side="right")) + 1
         while last + 1 < first + length and not gap[last]:
             last += 1
-        new = begins[first] + (~chosen[begins[first] : ends[last]]).nonzero()[0][:rest]
+        new = begins[first] + (~chosen[begins[first] : ends[last]]).nonzero()[0][:room]
         chosen[new] = True
-        rest -= len(new)
-        if not rest:
+        room -= len(new)
+        if not room:
             break
     position = chosen.nonzero()[0]
     return position, np.cumsum(np.diff(position, prepend=position[0]) > 1)

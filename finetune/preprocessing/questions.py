@@ -43,14 +43,14 @@ class ContextTokens(NamedTuple):
 
     @classmethod
     def of(cls, text: str, ids: list[int], offsets: Iterable[tuple[int, int]]) -> ContextTokens:
-        """Return the tokens of a text from the offsets of the tokenizer."""
+        """Find the tokens of a text from the offsets of the tokenizer."""
         starts, ends = _characters(text, offsets)
         words = np.append(word_numbers(text), 0)
         last = np.maximum.accumulate(words[np.maximum(ends - 1, 0)])
         return cls(ids, starts, ends, words[starts], last)
 
     def of_answer(self, answer: Answer) -> tuple[int, int] | None:
-        """Return the first and the last token of an answer; None if it has none."""
+        """The first and the last token of an answer; None if it has none."""
         if answer.start is None:
             return None
         start, end = answer.start, answer.start + len(answer.text)
@@ -61,7 +61,7 @@ class ContextTokens(NamedTuple):
 
 
 def context_tokens(tokenizer: Subwords, contexts: Sequence[str]) -> list[ContextTokens]:
-    """Return the tokens of each context."""
+    """The tokens of each context."""
     encoded = tokenizer.backend.encode_batch(list(contexts), add_special_tokens=False)
     return [
         ContextTokens.of(context, encoding.ids, encoding.offsets)
@@ -71,7 +71,7 @@ def context_tokens(tokenizer: Subwords, contexts: Sequence[str]) -> list[Context
 
 @lru_cache(maxsize=CACHED)
 def tokens_of(tokenizer: Subwords, context: str) -> ContextTokens:
-    """Return the tokens of one context; of the last ``CACHED`` contexts they are kept.
+    """The tokens of one context; of the last ``CACHED`` contexts they are kept.
 
     Questions about one context have sequences of similar lengths, so that they are decoded one
     soon after the other.
@@ -83,7 +83,7 @@ def tokens_of(tokenizer: Subwords, context: str) -> ContextTokens:
 def encode_questions(
     examples: Sequence[TextExample], tokenizer: Subwords, max_length: int, overlap: int
 ) -> tuple[list[list[TokenSequence]], int]:
-    """Return the sequences of each question, and how many questions were cut.
+    """Encode each question into sequences, and count the questions that were cut.
 
     Neighboring windows of a context share ``overlap`` tokens, at most half of a window. A question
     has at most half of the room. The target of a window is the first and the last token of the
@@ -102,17 +102,19 @@ def encode_questions(
         size = room - len(question)
         begin = prefix + len(question) + len(tokenizer.pair.middle)
         answers = example.answers if isinstance(example, Question) else None
-        found = map(context.of_answer, answers or ())
-        gold = next((tokens for tokens in found if tokens is not None), None)
+        answer_tokens = map(context.of_answer, answers or ())
+        gold = next((tokens for tokens in answer_tokens if tokens is not None), None)
         windows = []
         for first in window_starts(len(context.ids), size, overlap):
-            own = context.ids[first : first + size]
-            ids, segments = tokenizer.build(question, own)
+            window_ids = context.ids[first : first + size]
+            ids, segments = tokenizer.build(question, window_ids)
             target = None
             if answers is not None:
-                target = _target(gold, first, len(own), begin)
+                target = _target(gold, first, len(window_ids), begin)
             windows.append(
-                TokenSequence(example.id, ids, segments, [begin, begin + len(own)], first, target)
+                TokenSequence(
+                    example.id, ids, segments, [begin, begin + len(window_ids)], first, target
+                )
             )
         result.append(windows)
     return result, num_cut
@@ -145,7 +147,7 @@ def _characters(text: str, offsets: Iterable[tuple[int, int]]) -> tuple[np.ndarr
 
 
 def is_space(text: str) -> np.ndarray:
-    """Return whether each character of a text is white space: [len(text)]."""
+    """Whether each character of a text is white space: [len(text)]."""
     if text.isascii():
         return _ASCII_SPACES[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -153,7 +155,7 @@ def is_space(text: str) -> np.ndarray:
 
 
 def word_numbers(text: str) -> np.ndarray:
-    """Return the number of the word of each character, from 0: [len(text)].
+    """The number of the word of each character, from 0: [len(text)].
 
     Words are between white space; a letter of a script without spaces is a word.
 
@@ -165,7 +167,7 @@ def word_numbers(text: str) -> np.ndarray:
     begins[1:] &= spaces[:-1]
     if UNSPACED.search(text):
         unspaced = np.zeros(len(text), dtype=bool)
-        unspaced[[found.start() for found in UNSPACED.finditer(text)]] = True
+        unspaced[[match.start() for match in UNSPACED.finditer(text)]] = True
         begins |= unspaced
         begins[1:] |= unspaced[:-1] & ~spaces[1:]
     numbers: np.ndarray = np.maximum(np.cumsum(begins) - 1, 0)

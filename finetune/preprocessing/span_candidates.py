@@ -15,7 +15,7 @@ import numpy as np
 
 @lru_cache(maxsize=128)
 def candidates(num_words: int, max_width: int | None) -> np.ndarray:
-    """Return all spans of 1 to ``max_width`` words (None: any width) as (start, end): [S, 2] int32.
+    """All spans of 1 to ``max_width`` words (None: any width) as (start, end): [S, 2] int32.
 
     They are ordered by start and then by end. The array is shared and read-only.
     """
@@ -30,7 +30,7 @@ def candidates(num_words: int, max_width: int | None) -> np.ndarray:
 
 
 def num_candidates(num_words: int, max_width: int | None) -> int:
-    """Return the number of candidates of a text."""
+    """The number of candidates of a text."""
     width = _width(num_words, max_width)
     return num_words * width - width * (width - 1) // 2
 
@@ -42,12 +42,12 @@ def _width(num_words: int, max_width: int | None) -> int:
 def candidate_index(
     start: int | np.ndarray, end: int | np.ndarray, num_words: int, max_width: int | None
 ) -> int | np.ndarray:
-    """Return the index of a span in ``candidates``, or of each span of two arrays."""
+    """The index of a span in ``candidates``, or of each span of two arrays."""
     width = _width(num_words, max_width)
     first, last = np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)
-    rest = num_words - first  # the last candidates equal those of a text of this length
-    narrow = np.minimum(rest, width)
-    from_here = rest * narrow - narrow * (narrow - 1) // 2
+    num_following = num_words - first  # the last candidates equal those of a text of this length
+    narrow = np.minimum(num_following, width)
+    from_here = num_following * narrow - narrow * (narrow - 1) // 2
     index = num_candidates(num_words, max_width) - from_here + last - first - 1
     return int(index) if index.ndim == 0 else index
 
@@ -55,7 +55,7 @@ def candidate_index(
 def predicted_candidates(
     bounds: Sequence[tuple[int, int]], index: int, max_width: int | None
 ) -> np.ndarray:
-    """Return which candidates of window ``index`` this window predicts: bool [S].
+    """Which candidates of window ``index`` this window predicts: bool [S].
 
     A long text is read in overlapping windows of words ``bounds[k] = (start, end)``. If several
     windows contain a span, the window with the span furthest from a cut edge predicts it; on a tie,
@@ -70,8 +70,8 @@ def predicted_candidates(
     for number, other in enumerate(bounds):
         if number == index or other[1] <= start or end <= other[0]:
             continue
-        others = _margin(spans, other, text)
-        predicted &= others < margin if number < index else others <= margin
+        other_margin = _margin(spans, other, text)
+        predicted &= other_margin < margin if number < index else other_margin <= margin
     return predicted
 
 

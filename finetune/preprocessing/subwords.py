@@ -47,17 +47,17 @@ class Subwords:
 
     @classmethod
     def restored(cls, backend: Any, fields: Mapping[str, Any]) -> Subwords:
-        """Return a tokenizer from its backend and its ``fields``."""
-        made = Subwords()
-        made.backend = backend
-        made.single, made.pair = (
+        """Restore a tokenizer from its backend and its ``fields``."""
+        subwords = Subwords()
+        subwords.backend = backend
+        subwords.single, subwords.pair = (
             Template(*map(tuple, fields[name])) for name in ("single", "pair")
         )
-        made.uses_token_types, made.leading_space, made.placeholder = fields["others"]
-        return made
+        subwords.uses_token_types, subwords.leading_space, subwords.placeholder = fields["others"]
+        return subwords
 
     def fields(self) -> dict[str, Any]:
-        """Return the properties that the backend does not store, as JSON values."""
+        """The properties that the backend does not store, as JSON values."""
         return {
             "single": astuple(self.single),
             "pair": astuple(self.pair),
@@ -65,43 +65,39 @@ class Subwords:
         }
 
     def text_subwords(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each text, without special tokens."""
+        """The subword ids of each text, without special tokens."""
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
 
     def first_subwords(
         self, texts: Sequence[str], number: int, *, last: bool = False
     ) -> list[list[int]]:
-        """Return the first subwords of each text, at least ``number`` if it has so many.
+        """The first subwords of each text, at least ``number`` if it has so many.
 
         A text far beyond is cut before, since its subwords take hundreds of bytes each: twice
         ``number`` are found, so that the cut changes none of the first ones. ``last`` keeps the end
         of the text in place of its beginning.
         """
-        found = self.text_subwords([_part(text, FAR * number, last) for text in texts])
+        subwords = self.text_subwords([_part(text, FAR * number, last) for text in texts])
         for index, text in enumerate(texts):
             size = FAR * number
-            while size < len(text) and len(found[index]) < 2 * number:  # of white space or so
+            while size < len(text) and len(subwords[index]) < 2 * number:  # of white space or so
                 size *= 4
-                found[index] = self.text_subwords([_part(text, size, last)])[0]
-        return found
+                subwords[index] = self.text_subwords([_part(text, size, last)])[0]
+        return subwords
 
     def word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Return the subword ids of each word of each sentence; the placeholder if it has none."""
-        known = self._subwords_of(sentences)
-        found = {word: ids or [self.placeholder] for word, ids in known.items()}
-        return [list(map(found.__getitem__, words)) for words in sentences]
+        """The subword ids of each word of each sentence; the placeholder if it has none."""
+        subwords = self._subwords_of(sentences)
+        ids_by_word = {word: ids or [self.placeholder] for word, ids in subwords.items()}
+        return [list(map(ids_by_word.__getitem__, words)) for words in sentences]
 
     def raw_word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Return the subword ids of each word of each sentence; none for words that it drops."""
-        found = self._subwords_of(sentences)
-        return [list(map(found.__getitem__, words)) for words in sentences]
+        """The subword ids of each word of each sentence; none for words that it drops."""
+        ids_by_word = self._subwords_of(sentences)
+        return [list(map(ids_by_word.__getitem__, words)) for words in sentences]
 
     def _subwords_of(self, sentences: Sequence[Sequence[str]]) -> dict[str, list[int]]:
-        """Return the subword ids of each different word.
-
-        Tokenizers read words that are given as such one by one, without their neighbors.
-        """
         words = list(dict.fromkeys(chain.from_iterable(sentences)))
         spaced = [" " + word for word in words] if self.leading_space else words
         return dict(zip(words, self.text_subwords(spaced), strict=True))

@@ -75,7 +75,7 @@ class TextSequences:
     """Number of subwords that neighboring windows of a text share."""
 
     def encode(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
-        """Return the sequences of each text or pair: one, or windows."""
+        """Encode each text or pair into one sequence, or into windows."""
         subwords = self.tokenizer.text_subwords
         if self.long_text != "window":
             subwords = partial(self.tokenizer.first_subwords, number=self.max_length)
@@ -101,7 +101,7 @@ class TextSequences:
     def encode_apart(
         self, examples: Sequence[TextExample]
     ) -> tuple[list[list[TokenSequence]], int]:
-        """Return a sequence for each pair: its texts, each with its special tokens, in turn.
+        """Encode each pair as a sequence: its texts, each with its special tokens, in turn.
 
         They are the two "words" of the sequence.
         """
@@ -121,7 +121,7 @@ class TextSequences:
         return result, num_cut
 
     def room(self, *, pair: bool) -> int:
-        """Return the number of subwords of a text, or of two, that fit into a sequence."""
+        """The number of subwords of a text, or of two, that fit into a sequence."""
         template = self.tokenizer.pair if pair else self.tokenizer.single
         return self.max_length - template.num_special
 
@@ -154,10 +154,7 @@ class TextSequences:
     def _fitting(
         self, first: list[int], second: list[int] | None, room: int
     ) -> list[tuple[list[int], list[int] | None]]:
-        """Return a text or pair, cut or in windows, of ``room`` subwords at most.
-
-        Windows divide the longer text, each with the shorter one, cut to half the room.
-        """
+        """Cut a text or pair to ``room`` subwords, or divide the longer text into windows."""
         if len(first) + len(second or ()) <= room:
             return [(first, second)]
         if self.long_text != "window":

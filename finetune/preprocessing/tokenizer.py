@@ -87,15 +87,15 @@ class SubwordTokenizer(Subwords):
                     f"(word ids {probe.word_ids} for three words): choose another model."
                 )
         special = (tokenizer.unk_token_id, tokenizer.mask_token_id, tokenizer.sep_token_id)
-        known = [token for token in special if token is not None]
-        self.placeholder = int(known[0] if known else self.single.prefix[0])
+        tokens = [token for token in special if token is not None]
+        self.placeholder = int(tokens[0] if tokens else self.single.prefix[0])
         """Id that represents a word without subwords."""
         around = (*self.single.prefix, *self.single.suffix)
         self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
         """Id of the unknown subword; None if the vocabulary has none."""
 
     def __call__(self, texts: Sequence[str], max_length: int = LONGEST) -> Batch:
-        """Return a batch of texts with special tokens, each cut at ``max_length`` tokens.
+        """Build a batch of texts with special tokens, each cut at ``max_length`` tokens.
 
         Examples:
             >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
@@ -114,7 +114,7 @@ class SubwordTokenizer(Subwords):
         return whole(max(self.backend.get_vocab().values()) if whole(most) != WHOLE else most)
 
     def unreadable(self, num_unknown: int, num_subwords: int) -> list[str]:
-        """Return a note for the log if the vocabulary does not cover a text."""
+        """A note for the log if the vocabulary does not cover a text."""
         if num_unknown < MAX_UNKNOWN * num_subwords or not num_unknown:
             return []
         return [
@@ -156,25 +156,25 @@ class SubwordTokenizer(Subwords):
             ) from None
 
     def equals(self, other: SubwordTokenizer) -> bool:
-        """Return whether another tokenizer gives the same ids for the same texts."""
-        own, others = (
-            (each.backend.to_str(), each.uses_token_types, each.leading_space, each.placeholder)
-            for each in (self, other)
+        """Whether another tokenizer gives the same ids for the same texts."""
+        settings, other_settings = (
+            (t.backend.to_str(), t.uses_token_types, t.leading_space, t.placeholder)
+            for t in (self, other)
         )
-        return own == others
+        return settings == other_settings
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the tokenizer into the folder of a model."""
         self.tokenizer.save_pretrained(str(folder))
 
     def max_length(self, model_limit: int | None, configured: int | None) -> int:
-        """Return the configured length of the longest sequence in tokens, or the default.
+        """The configured length of the longest sequence in tokens, or the default.
 
         Raises UserError if model or tokenizer allow less, or if it leaves no room for text.
         """
         limits = [self.tokenizer.model_max_length, model_limit]
-        known = [limit for limit in limits if limit is not None and limit < 1_000_000]
-        limit = min(known, default=LONGEST)
+        model_limits = [limit for limit in limits if limit is not None and limit < 1_000_000]
+        limit = min(model_limits, default=LONGEST)
         if configured is None:
             return min(limit, LONGEST)
         if configured > limit:
@@ -189,26 +189,26 @@ class SubwordTokenizer(Subwords):
         return configured
 
     def subwords_with_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Return the subword ids of each text, and the index of the first subword of each word.
+        """The subword ids of each text, and the index of the first subword of each word.
 
         The tokenizer decides on the words. In scripts that are written without spaces each letter,
         or subword of several letters, is a word.
         """
-        known = self._word_begins
-        is_aligned = [known is None or _is_unspaced(text) for text in texts]
+        word_begins = self._word_begins
+        is_aligned = [word_begins is None or _is_unspaced(text) for text in texts]
         aligned = iter(self._aligned(list(compress(texts, is_aligned))))
-        if known is None:
+        if word_begins is None:
             return list(aligned)
-        others = iter(self.text_subwords(list(compress(texts, map(not_, is_aligned)))))
-        found = []
-        for own in is_aligned:
-            if own:
-                found.append(next(aligned))
+        unaligned = iter(self.text_subwords(list(compress(texts, map(not_, is_aligned)))))
+        encoded = []
+        for has_offsets in is_aligned:
+            if has_offsets:
+                encoded.append(next(aligned))
             else:
-                ids = next(others)
-                starts = list(compress(range(len(ids)), map(known.__getitem__, ids)))
-                found.append((ids, starts))
-        return found
+                ids = next(unaligned)
+                starts = list(compress(range(len(ids)), map(word_begins.__getitem__, ids)))
+                encoded.append((ids, starts))
+        return encoded
 
     def _aligned(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         result = []
@@ -230,11 +230,7 @@ class SubwordTokenizer(Subwords):
 
     @cached_property
     def _word_begins(self) -> list[bool] | None:
-        """Flags of the subwords that begin a word [V]; None if the spelling does not tell.
-
-        In WordPiece, the other subwords of a word begin with ``##``. With the words of BERT, no
-        word begins so, since each ``#`` is a word.
-        """
+        """Flags of the subwords that begin a word [V]; None if the spelling does not tell."""
         model, added = self.backend.model, self.backend.get_added_tokens_decoder().values()
         prefix = getattr(model, "continuing_subword_prefix", "")
         if (
@@ -269,11 +265,7 @@ class SubwordTokenizer(Subwords):
 
 
 def _set_prefix_space(tokenizer: Any) -> bool:
-    """Make a byte-level BPE put a space before each word; return True if the caller must do it.
-
-    ``add_prefix_space=True`` alone does not reach the backend of generic tokenizers (ModernBERT),
-    and words would be read as if joined to the previous word.
-    """
+    """Make a byte-level BPE put a space before each word; True if the caller must do it."""
     from tokenizers import pre_tokenizers
 
     backend = tokenizer.backend_tokenizer

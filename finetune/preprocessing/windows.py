@@ -45,12 +45,12 @@ def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[
         bounds.append((start, _reach(before, start, capacity)))
     inner = [_cut(before, right[0], left[1]) for left, right in pairwise(bounds)]
     core = pairwise([0, *inner, len(subword_counts)])
-    found = [Window(*bound, *own) for bound, own in zip(bounds, core, strict=True)]
-    return [w for w in found if w.core_start < w.core_end] or [Window(0, 0, 0, 0)]
+    all_windows = [Window(*bound, *part) for bound, part in zip(bounds, core, strict=True)]
+    return [w for w in all_windows if w.core_start < w.core_end] or [Window(0, 0, 0, 0)]
 
 
 def window_starts(length: int, size: int, overlap: int) -> list[int]:
-    """Return the first token of each window. All windows have ``size`` tokens, or the one has less.
+    """The first token of each window. All windows have ``size`` tokens, or the one has less.
 
     >>> window_starts(10, 4, 2)
     [0, 2, 4, 6]
@@ -68,7 +68,7 @@ def encode_words(
     core_only: bool,
     in_context: Callable[[TokenExample, WordIds, int], TokenSequence] | None = None,
 ) -> tuple[list[list[TokenSequence]], int]:
-    """Return the windows of each example, without targets, and how many words were cut.
+    """Encode each example into windows, without targets, and count the words that were cut.
 
     Args:
         examples: Sentences or longer texts.
@@ -89,14 +89,14 @@ def encode_words(
             num_cut += sum(count > room for count in counts)
             words = [word[:room] for word in words]
             counts = list(map(len, words))
-        found = windows(counts, room, overlap)
-        if in_context and len(found) == 1 and words:
+        text_windows = windows(counts, room, overlap)
+        if in_context and len(text_windows) == 1 and words:
             result.append([in_context(example, words, room - sum(counts))])
         else:
             result.append(
                 [
                     encode_window(tokenizer, example.id, words, window, core_only=core_only)
-                    for window in found
+                    for window in text_windows
                 ]
             )
     return result, num_cut

@@ -98,22 +98,22 @@ class Head(nn.Module, ABC):
         self.encoder.check_batch(batch)
 
     def forward(self, batch: Batch) -> Any:
-        """Return the output of the head for a batch."""
+        """Compute the output of the head for a batch."""
         return self.read(self.encoder(batch), batch)
 
     @abstractmethod
     def read(self, hidden: Tensor, batch: Batch) -> Any:
-        """Return the output of the head, given the hidden states [T, H] of a batch."""
+        """Compute the output of the head, given the hidden states [T, H] of a batch."""
 
     def with_states(self, batch: Batch, layers: Sequence[int]) -> tuple[Any, list[Tensor]]:
-        """Return the output of the head, and the hidden states [T, H] of layers."""
+        """Compute the output of the head, and the hidden states [T, H] of layers."""
         if not layers:
             return self(batch), []
         hidden, states = self.encoder(batch, layers)
         return self.read(hidden, batch), states
 
     def vectors(self, batch: Batch) -> Tensor:
-        """Return the hidden states [N, H] that the head decides on.
+        """Compute the hidden states [N, H] that the head decides on.
 
         They are the state of the first token of a sequence, or the mean of its words.
         """
@@ -123,16 +123,16 @@ class Head(nn.Module, ABC):
         return pool(hidden.index_select(0, batch.words), batch.words_cu.diff())
 
     def is_head(self, parameter_name: str) -> bool:
-        """Return whether a parameter is above the hidden states: a head, or a layer under it."""
+        """Whether a parameter is above the hidden states: a head, or a layer under it."""
         inner = parameter_name.removeprefix(self.encoder_prefix)
         return inner == parameter_name or inner.startswith(ABOVE)
 
     def head_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the parameters above the hidden states, by name."""
+        """The parameters above the hidden states, by name."""
         return {name: value for name, value in self.named_parameters() if self.is_head(name)}
 
     def depth_of(self, parameter_name: str) -> int:
-        """Return ``Encoder.depth_of`` a name in ``named_parameters()``; L+1 for all of the head."""
+        """Apply ``Encoder.depth_of`` to a name in ``named_parameters()``; L+1 for the head."""
         if self.is_head(parameter_name):
             return self.encoder.top_depth
         return self.encoder.depth_of(parameter_name.removeprefix(self.encoder_prefix))
@@ -147,11 +147,11 @@ class EncoderModelConfig(PreTrainedConfig):
 
     def __post_init__(self, **more: Any) -> None:
         """Embed a copy of the encoder's configuration, whose attention the base class resets."""
-        given = self.encoder  # a dict if it is from a file
-        if isinstance(given, dict):
-            self.encoder = AutoConfig.for_model(**given)
+        encoder = self.encoder  # a dict if it is from a file
+        if isinstance(encoder, dict):
+            self.encoder = AutoConfig.for_model(**encoder)
         else:
-            self.encoder = copy.deepcopy(given)
+            self.encoder = copy.deepcopy(encoder)
         super().__post_init__(**more)  # type: ignore[no-untyped-call]
 
     def require_legal(self) -> None:
@@ -225,8 +225,8 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
                 its settings are not legal together, or the encoder comes with Python code.
         """
         if labels is not None:
-            known = {field.name for field in dataclasses.fields(cast(Any, cls.config_class))}
-            settings = {key: options.pop(key) for key in known & options.keys()}
+            names = {field.name for field in dataclasses.fields(cast(Any, cls.config_class))}
+            settings = {key: options.pop(key) for key in names & options.keys()}
             options |= {"revision": revision}
             config, model = cls._starting(str(name), labels, settings, **options)
             require_library_model(str(name), model)
@@ -284,8 +284,8 @@ def save_module(module: nn.Module, path: Path) -> None:
 def load_module(module: nn.Module, path: Path, *, new: bool) -> None:
     """Load the weights that ``save_module`` wrote; with ``new``, keep new weights on a misfit."""
     weights = load_file(str(path)) if path.is_file() else {}
-    own = module.state_dict()
-    if {n: v.shape for n, v in weights.items()} == {n: v.shape for n, v in own.items()}:
+    module_weights = module.state_dict()
+    if {n: v.shape for n, v in weights.items()} == {n: v.shape for n, v in module_weights.items()}:
         module.load_state_dict(weights)
         require_finite(module, path)
     elif not new:
@@ -302,5 +302,5 @@ def require_library_model(name: str, model: Any) -> None:
 
 
 def labels_of(config: Any) -> LabelSet:
-    """Return the labels of a Hugging Face configuration, in the order of the classes."""
+    """The labels of a Hugging Face configuration, in the order of the classes."""
     return LabelSet(config.id2label[index] for index in range(len(config.id2label)))

@@ -62,7 +62,7 @@ class LinearChainCrf(nn.Module):
             self.register_buffer(name, torch.tensor(legal))
 
     def forward(self, emissions: Tensor) -> CrfScores:
-        """Return all scores for words with emissions [W, C]."""
+        """Compute all scores for words with emissions [W, C]."""
         return CrfScores(
             emissions,
             self.start.masked_fill(~self.may_start, -torch.inf),
@@ -132,18 +132,18 @@ class CrfTagger(EncoderModel):
         return CrfTaggerConfig(tagger=inner, **settings, **tags), model
 
     def forward(self, batch: Batch) -> CrfScores:
-        """Return emissions [W, C] for the words of a batch, with the transition scores."""
+        """Compute emissions [W, C] for the words of a batch, with the transition scores."""
         scores: CrfScores = self.crf(self.tagger(batch))
         return scores
 
     def read(self, hidden: Tensor, batch: Batch) -> CrfScores:
-        """Return the scores of a batch, given its hidden states [T, H] (``Head.read``)."""
+        """Compute the scores of a batch, given its hidden states [T, H] (``Head.read``)."""
         scores: CrfScores = self.crf(self.tagger.read(hidden, batch))
         return scores
 
 
 def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the summed negative log-likelihood of the gold, and the number of words with a tag.
+    """Compute the summed negative log-likelihood of the gold, and the number of words with a tag.
 
     The likelihood is marginal over the tags of words whose tag is unknown (Tsuboi et al., 2008).
     """
@@ -160,7 +160,7 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
 def chain_divergence(
     scores: CrfScores, teacher: CrfScores, batch: Batch, temperature: float
 ) -> Tensor:
-    """Return T^2 KL(teacher || student) of tag sequences, summed, at temperature T.
+    """Compute T^2 KL(teacher || student) of tag sequences, summed, at temperature T.
 
     KL is the difference of log Z - E[s(y)] of student and teacher, where the teacher's expectation
     of a score s(y) is linear in its expected counts, the gradient of its log Z (structure-level
@@ -175,7 +175,7 @@ def chain_divergence(
         expected = CrfScores(*fixed)
         partition = log_partition(expected, *layout).sum()
         counts = torch.autograd.grad(partition, fixed)
-    own = CrfScores(*(part / temperature for part in _centred(scores)))
+    student = CrfScores(*(part / temperature for part in _centred(scores)))
 
     def cross_entropy(other: CrfScores, partition: Tensor) -> Tensor:
         for count, part in zip(counts, other, strict=True):  # illegal transitions are -inf
@@ -183,7 +183,7 @@ def chain_divergence(
         return partition
 
     least = cross_entropy(CrfScores(*(part.detach() for part in fixed)), partition.detach())
-    return (cross_entropy(own, log_partition(own, *layout).sum()) - least) * temperature**2
+    return (cross_entropy(student, log_partition(student, *layout).sum()) - least) * temperature**2
 
 
 def _centred(scores: CrfScores) -> CrfScores:
@@ -197,14 +197,14 @@ def log_partition(
     begins: Tensor | None = None,
     ends: Tensor | None = None,
 ) -> Tensor:
-    """Return log Z of each sequence, [N]: 0 without words, -inf if no tag sequence is legal."""
+    """Compute log Z of each sequence, [N]: 0 without words, -inf if no tag sequence is legal."""
     scores, order = _prepare(scores, num_words)
     emissions = scores.emissions[order.words]
     starts = order.edge_scores(scores.start, begins)
     end_scores = order.edge_scores(scores.end, ends)
     inputs = (emissions, starts, scores.transitions, end_scores, order)
-    found = _LogPartition.apply(*inputs)  # type: ignore[no-untyped-call]
-    return emissions.new_zeros(order.num_sequences).index_copy(0, order.sequences, found)
+    partitions = _LogPartition.apply(*inputs)  # type: ignore[no-untyped-call]
+    return emissions.new_zeros(order.num_sequences).index_copy(0, order.sequences, partitions)
 
 
 def path_score(
@@ -214,16 +214,16 @@ def path_score(
     begins: Tensor | None = None,
     ends: Tensor | None = None,
 ) -> Tensor:
-    """Return the score s(y) of each sequence, [N], for the tags [W] of its words."""
+    """Compute the score s(y) of each sequence, [N], for the tags [W] of its words."""
     scores, order = _prepare(scores, num_words)
     tags = tags[order.words]
     words = scores.emissions[order.words].gather(1, tags[:, None])[:, 0]
     steps = scores.transitions[tags[order.previous], tags[order.num_first :]]
     start = order.edge_scores(scores.start, begins).gather(1, tags[: order.num_first, None])
     end = order.edge_scores(scores.end, ends).gather(1, tags[order.last, None])
-    found = (start + end)[:, 0].index_add(0, order.sequence, words)
-    found = found.index_add(0, order.sequence[order.num_first :], steps)
-    return found.new_zeros(order.num_sequences).index_copy(0, order.sequences, found)
+    path_scores = (start + end)[:, 0].index_add(0, order.sequence, words)
+    path_scores = path_scores.index_add(0, order.sequence[order.num_first :], steps)
+    return path_scores.new_zeros(order.num_sequences).index_copy(0, order.sequences, path_scores)
 
 
 def restrict(scores: CrfScores, allowed: Tensor) -> CrfScores:
@@ -244,11 +244,11 @@ class WordOrder:
     """
 
     def __init__(self, num_words: Sequence[int], device: torch.device) -> None:
-        given = torch.tensor(num_words, dtype=torch.long)
-        lengths, sequences = given.sort(descending=True, stable=True)  # [N]
+        word_counts = torch.tensor(num_words, dtype=torch.long)
+        lengths, sequences = word_counts.sort(descending=True, stable=True)  # [N]
         inside = torch.arange(max([1, *num_words]))[:, None] < lengths  # [positions, N]
         position, sequence = inside.nonzero(as_tuple=True)  # of each sorted word [W]
-        sizes, begins = inside.sum(1), (given.cumsum(0) - given)[sequences]
+        sizes, begins = inside.sum(1), (word_counts.cumsum(0) - word_counts)[sequences]
         offsets = sizes.cumsum(0) - sizes
         self.sizes: list[int] = sizes.tolist()
         self.num_sequences, self.num_first = len(num_words), self.sizes[0]
@@ -268,7 +268,7 @@ class WordOrder:
         )
 
     def edge_scores(self, scores: Tensor, counted: Tensor | None) -> Tensor:
-        """Return start or end scores [C] for each sequence with words; 0 if not ``counted``."""
+        """Start or end scores [C] for each sequence with words; 0 if not ``counted``."""
         rows = scores.expand(self.num_first, -1)
         return rows if counted is None else rows.where(counted[self.sequences, None], 0.0)
 
@@ -290,19 +290,15 @@ def _prepare(scores: CrfScores, num_words: Sequence[int]) -> tuple[CrfScores, Wo
 def _messages(
     emissions: Tensor, starts: Tensor, transitions: Tensor, ends: Tensor, order: WordOrder
 ) -> tuple[Tensor, Tensor]:
-    """Return the forward and backward messages to each tag of each word, [W, C] each.
-
-    They are log sums over all tag sequences before and after the word, without its emission. The
-    backward algorithm is the forward algorithm on the mirrored chain, so both run in one loop.
-    """
+    """Log sums over all tag sequences before and after each word [W, C], without its emission."""
     both = torch.stack([emissions, emissions[order.mirror]])  # [2, W, C]
     steps = torch.stack([transitions, transitions.T])[:, None]  # [2, 1, C, C]
-    found = [torch.stack([starts, ends])]  # [2, n, C]
+    messages = [torch.stack([starts, ends])]  # [2, n, C]
     columns = torch.split(both, order.sizes, 1)
     for column, size in zip(columns, order.sizes[1:], strict=False):
-        states = (found[-1] + column)[:, :size]  # of sequences that continue
-        found.append((states[..., None] + steps).logsumexp(2))
-    before, after = torch.cat(found, 1)
+        states = (messages[-1] + column)[:, :size]  # of sequences that continue
+        messages.append((states[..., None] + steps).logsumexp(2))
+    before, after = torch.cat(messages, 1)
     return before, after[order.mirror]
 
 
@@ -324,22 +320,22 @@ class _LogPartition(torch.autograd.Function):
     ) -> Tensor:
         before, after = _messages(emissions, starts, transitions, ends, order)
         begun, ended = before + emissions, after + emissions
-        found = (begun[order.last] + ends).logsumexp(-1)
-        ctx.save_for_backward(begun, transitions, after, ended, found)
+        log_z = (begun[order.last] + ends).logsumexp(-1)
+        ctx.save_for_backward(begun, transitions, after, ended, log_z)
         ctx.order = order
-        return found
+        return log_z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        begun, transitions, after, ended, found = ctx.saved_tensors
+        begun, transitions, after, ended, log_z = ctx.saved_tensors
         order: WordOrder = ctx.order
-        words = (begun + after - found[order.sequence, None]).exp()  # [W, C]
+        words = (begun + after - log_z[order.sequence, None]).exp()  # [W, C]
         words *= gradient[order.sequence, None]
         later = slice(order.num_first, None)
         sequence = order.sequence[later]
         steps = begun[order.previous][:, :, None] + transitions
-        steps += (ended[later] - found[sequence, None])[:, None]  # [W - n, C, C]
+        steps += (ended[later] - log_z[sequence, None])[:, None]  # [W - n, C, C]
         steps = steps.exp_().mul_(gradient[sequence, None, None]).sum(0)  # [C, C]
         return words, words[: order.num_first], steps, words[order.last], None
 

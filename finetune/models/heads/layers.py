@@ -23,7 +23,7 @@ POOLED = ("modernbert", "ultrabert", "eurobert")
 
 
 def layers_of(auto_class: Any, model_type: str) -> _Layers | None:
-    """Return the layers of the heads that an auto class of transformers loads; None without row."""
+    """The layers of the heads that an auto class of transformers loads; None without row."""
     return _LAYERS[auto_class.__name__.removeprefix("AutoModelFor")].get(model_type)
 
 

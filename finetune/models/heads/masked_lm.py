@@ -67,14 +67,14 @@ class MaskedLanguageModel(PretrainedHead):
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         super().__init__(model, batching)
         base_model: Any = model.base_model
-        known = family_of(base_model) is not None
+        has_row = family_of(base_model) is not None
         weights = {id(weight): name for name, weight in base_model.named_parameters()}
         self._tied = {
             name: weights[id(weight)]
             for name, weight in self.named_parameters()
             if id(weight) in weights and not name.startswith(self.encoder_prefix)
         }
-        self._layers = layers_of(self.auto_class, model.config.model_type) if known else None
+        self._layers = layers_of(self.auto_class, model.config.model_type) if has_row else None
 
     @classmethod
     def from_pretrained(
@@ -107,7 +107,7 @@ class MaskedLanguageModel(PretrainedHead):
         return cls(cls.auto_class.from_config(config), batching)
 
     def forward(self, batch: Batch) -> MaskedScores | Tensor:
-        """Return the scores of the targets of a batch, or logits if the targets have no tokens."""
+        """Compute the scores of the targets of a batch, or logits if the targets have no tokens."""
         if "token" not in batch.targets:
             return self.logits(batch)
         if self._layers is None:
@@ -116,12 +116,12 @@ class MaskedLanguageModel(PretrainedHead):
         return scores
 
     def read(self, hidden: Tensor, batch: Batch) -> MaskedScores:
-        """Return the scores of the targets of a batch, given its hidden states [T, H]."""
+        """Compute the scores of the targets of a batch, given its hidden states [T, H]."""
         states = hidden.index_select(0, batch.targets["position"])
         return self._scores_of(self._chosen_logits, states, batch.targets["token"])
 
     def logits(self, batch: Batch) -> Tensor:
-        """Return the logits [M, V] at each ``position`` of a batch, without targets at all T."""
+        """Compute the logits [M, V] at each ``position`` of a batch, without targets at all T."""
         position = batch.targets.get("position")
         rows = slice(None) if position is None else position
         if self._layers is None:
@@ -129,11 +129,11 @@ class MaskedLanguageModel(PretrainedHead):
         return self._layers(self.model, self.encoder(batch)[rows])
 
     def is_head(self, parameter_name: str) -> bool:
-        """Return whether a parameter is above the hidden states and not shared with the encoder."""
+        """Whether a parameter is above the hidden states and not shared with the encoder."""
         return parameter_name not in self._tied and super().is_head(parameter_name)
 
     def depth_of(self, parameter_name: str) -> int:
-        """Return the depth of a parameter; an output matrix that is the embeddings has theirs."""
+        """The depth of a parameter; an output matrix that is the embeddings has theirs."""
         if parameter_name in self._tied:
             return self.encoder.depth_of(self._tied[parameter_name])
         return super().depth_of(parameter_name)

@@ -70,17 +70,17 @@ class PairClassifier(EncoderModel):
         self.classifier = nn.Linear(3 * width, len(self.labels))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return logits [N, C] for a batch of N pairs."""
+        """Compute logits [N, C] for a batch of N pairs."""
         texts = separate_texts(batch)
         return self.read(self.encoder(texts), texts)
 
     def read(self, hidden: Tensor, texts: Batch) -> Tensor:
-        """Return logits [N, C], given the hidden states [T, H] of ``separate_texts``."""
+        """Compute logits [N, C], given the hidden states [T, H] of ``separate_texts``."""
         queries, candidates = self._compared(hidden, texts)
         return self.compare(queries, candidates)
 
     def vectors(self, batch: Batch) -> Tensor:
-        """Return the vectors of both texts side by side [N, 2 H]; of a query its mean."""
+        """Compute the vectors of both texts side by side [N, 2 H]; of a query its mean."""
         texts = separate_texts(batch)
         queries, candidates = self._compared(self.encoder(texts), texts)
         return torch.cat([queries.mean(1), candidates], -1)
@@ -94,11 +94,11 @@ class PairClassifier(EncoderModel):
         self.encoder.check_batch(separate_texts(batch))
 
     def text_vectors(self, hidden: Tensor, texts: Batch) -> Tensor:
-        """Return the mean of the hidden states [T, H] of each text: [N, H]."""
+        """Compute the mean of the hidden states [T, H] of each text: [N, H]."""
         return pooled_tokens(hidden, texts)
 
     def query_vectors(self, hidden: Tensor, texts: Batch, step: int = 1) -> Tensor:
-        """Return the vectors of every ``step``-th text as a query: [N, M, H], M is 1 for ``bi``."""
+        """Compute the vectors of every ``step``-th text as a query [N, M, H]; M is 1 for ``bi``."""
         if self.codes is None:
             return self.text_vectors(hidden, texts)[::step, None]
         lengths, longest = texts.cu_seqlens.diff()[::step], max(texts.lengths[::step])
@@ -111,7 +111,7 @@ class PairClassifier(EncoderModel):
         return weights.transpose(1, 2) @ padded
 
     def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return logits [N, C] of queries [N, M, H] and candidates [N, H].
+        """Compute logits [N, C] of queries [N, M, H] and candidates [N, H].
 
         One query [1, M, H] is compared with all candidates.
         """
@@ -128,7 +128,7 @@ class PairClassifier(EncoderModel):
 
 
 def separate_texts(batch: Batch) -> Batch:
-    """Return a batch whose sequences are the texts of the pairs of a batch, in order.
+    """Build a batch whose sequences are the texts of the pairs of a batch, in order.
 
     ``part`` is 0 for the first text of a pair, and 1 for the second.
     """

@@ -122,20 +122,20 @@ class PretrainedHead(Head):
             copy_tokenizer(Path(str(self.model.name_or_path)), Path(folder))
 
     def vectors(self, batch: Batch) -> Tensor:
-        """Return the hidden states [N, H] that the head decides on (``Head.vectors``)."""
+        """Compute the hidden states [N, H] that the head decides on (``Head.vectors``)."""
         if self._pooling == "first":
             return super().vectors(batch)
         return pooled_tokens(self.encoder(batch), batch)
 
     def forward(self, batch: Batch) -> Any:
-        """Return the logits of a batch, as the class says."""
+        """Compute the logits of a batch, as the class says."""
         if self._layers is not None:
             return super().forward(batch)
         rows, logits = self._rows(batch), self._padded_logits(batch)
         return logits if rows is None or not self.per_token else logits.index_select(0, rows)
 
     def read(self, hidden: Tensor, batch: Batch) -> Any:
-        """Return the logits of a batch, given its hidden states [T, H] (``Head.read``)."""
+        """Compute the logits of a batch, given its hidden states [T, H] (``Head.read``)."""
         assert self._layers is not None  # else the layers of the head run with the encoder
         rows, pooling = self._rows(batch), self._pooling
         if pooling == "mean":
@@ -245,7 +245,7 @@ class TokenClassifier(PretrainedHead):
 
 
 def subword_rows(batch: Batch) -> Tensor:
-    """Return the token index of every subword of every word, in order: [P]."""
+    """The token index of every subword of every word, in order: [P]."""
     lengths = batch.word_lengths
     starts = lengths.cumsum(0) - lengths  # [W], among all subwords
     shifts = batch.words - starts
@@ -306,7 +306,7 @@ class QuestionAnswerer(PretrainedHead):
 
 
 def position_losses(logits: Tensor, batch: Batch, start: Tensor, end: Tensor) -> Tensor:
-    """Return the mean of the cross entropies of start and end of each sequence: [T, 2] -> [N].
+    """Compute the mean of the cross entropies of start and end of each sequence: [T, 2] -> [N].
 
     Each is over all tokens of the sequence, as in ``AutoModelForQuestionAnswering``. ``start`` and
     ``end`` are positions in each sequence [N].
@@ -317,6 +317,6 @@ def position_losses(logits: Tensor, batch: Batch, start: Tensor, end: Tensor) ->
 
 
 def rows_of(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the logits of tokens as padded rows, -inf where there is no token: [N, 2, L]."""
+    """The logits of tokens as padded rows, -inf where there is no token: [N, 2, L]."""
     shape = len(batch.lengths), batch.max_seqlen
     return pad_rows(logits, padded_index(batch), shape, -torch.inf).transpose(1, 2)

@@ -57,7 +57,7 @@ class RelationClassifier(EncoderModel):
         self.classifier = nn.Linear(2 * width, len(self.labels) + 1)
 
     def read(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Return logits [N, 1 + C] of a batch of N pairs; class 0 is no relation."""
+        """Compute logits [N, 1 + C] of a batch of N pairs; class 0 is no relation."""
         markers = batch.words.view(-1, 2)  # [N, 2]
         swapped = batch.input_ids[markers[:, 1]] == self.config.subject_id
         markers = torch.where(swapped[:, None], markers.flip(1), markers)

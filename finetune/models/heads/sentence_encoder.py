@@ -160,7 +160,7 @@ class SentenceEncoder(Head):
         return encoder
 
     def read(self, hidden: Tensor, batch: Batch) -> SentenceOutput:
-        """Return the vectors [N, H] of a batch of N sequences."""
+        """Compute the vectors [N, H] of a batch of N sequences."""
         if self.pooling == "mask":
             vectors = hidden.index_select(0, batch.words)
         else:
@@ -170,11 +170,11 @@ class SentenceEncoder(Head):
         return SentenceOutput(vectors, self.classifier_weights())
 
     def vectors(self, batch: Batch) -> Tensor:
-        """Return the vectors [N, H] of a batch of N sequences."""
+        """Compute the vectors [N, H] of a batch of N sequences."""
         return self(batch).vectors  # type: ignore[no-any-return]
 
     def classifier_weights(self) -> Tensor:
-        """Return the weights of the classifier, with the bias last [C, 3 H + 1], in float32."""
+        """The weights of the classifier, with the bias last [C, 3 H + 1], in float32."""
         if self.classifier is None:
             return next(self.model.parameters()).new_empty(0, 3 * self.encoder.width + 1)
         weights = torch.cat([self.classifier.weight, self.classifier.bias[:, None]], dim=1)
@@ -233,7 +233,7 @@ def save_modules(head: Any, folder: Path) -> None:
 
 
 def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
-    """Return pooling and normalization of a folder in the format of sentence-transformers.
+    """Load pooling and normalization of a folder in the format of sentence-transformers.
 
     The pooling is None if the folder has none.
     """
@@ -241,21 +241,20 @@ def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
     if not path.is_file():
         return None, False
     content = read_object(path)
-    modes = [pooling for key, pooling in POOLING_KEYS.items() if content.get(key)]
-    given: Any = content.get("pooling_mode") or (modes[0] if len(modes) == 1 else "another one")
-    if given not in POOLING_KEYS.values():
-        raise UserError(
-            f"{path}: the pooling must be one of {', '.join(POOLING_KEYS.values())}, not {given!r}."
-        )
+    modes = [value for key, value in POOLING_KEYS.items() if content.get(key)]
+    pooling: Any = content.get("pooling_mode") or (modes[0] if len(modes) == 1 else "another one")
+    if pooling not in POOLING_KEYS.values():
+        legal = ", ".join(POOLING_KEYS.values())
+        raise UserError(f"{path}: the pooling must be one of {legal}, not {pooling!r}.")
     with library_errors(str(folder), folder, MODULES_FILE):
         modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
         normalize = any(module["type"].endswith(".Normalize") for module in modules)
-    return given, normalize
+    return pooling, normalize
 
 
 def starting_pooling(config: TrainConfig) -> tuple[Pooling | None, bool]:
-    """Return pooling and normalization of the starting model; None if its folder names none."""
-    found = saved_settings(Path(str(config.init_from or config.model)))
-    if config.init_from is not None and found[0] is None:
-        found = saved_settings(Path(config.init_from) / "best")
-    return found
+    """Pooling and normalization of the starting model; None if its folder names none."""
+    settings = saved_settings(Path(str(config.init_from or config.model)))
+    if config.init_from is not None and settings[0] is None:
+        settings = saved_settings(Path(config.init_from) / "best")
+    return settings

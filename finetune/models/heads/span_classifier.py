@@ -120,7 +120,7 @@ class SpanClassifier(EncoderModel):
                 self.scorer.bias[0] = 0.0
 
     def read(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Return scores [S, C] of a batch's S candidates, by sequence, first word and width.
+        """Compute scores [S, C] of a batch's S candidates, by sequence, first word and width.
 
         Class 0 is none and class n + 1 the n-th of ``labels``, for a softmax; with ``multi_label``
         class n is the n-th of ``labels``, for a sigmoid.

@@ -107,7 +107,7 @@ class FactorizedScorer(nn.Module):
         return self.output.bias
 
     def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
-        """Return scores [S, C] from vectors of words [W, H]."""
+        """Compute scores [S, C] from vectors of words [W, H]."""
         starts = self.start(self.start_network(words))  # [W, h]
         ends = self.end(self.end_network(words))
         scores = None if self.attention is None else self.attention(words)[:, 0]
@@ -118,7 +118,7 @@ class FactorizedScorer(nn.Module):
         run: Callable[..., Tensor] = self._of_width
         if torch.is_grad_enabled() and size > ACTIVATION_BUDGET:
             run = partial(checkpoint, self._of_width, use_reentrant=False)
-        found = [
+        by_width = [
             run(width, starts, ends, pooled, order[:count])
             for width, count in enumerate(layout.counts, start=1)
         ]
@@ -126,10 +126,10 @@ class FactorizedScorer(nn.Module):
         rank[order] = torch.arange(len(order), device=order.device)
         sizes = to_device(torch.tensor([0, *layout.counts[:-1]]).cumsum(0), order.device)
         rows = sizes[layout.width - 1] + rank[layout.start]  # of each candidate in ``found`` [S]
-        return torch.cat(found).index_select(0, rows)
+        return torch.cat(by_width).index_select(0, rows)
 
     def grid(self, words: Tensor) -> Tensor:
-        """Return scores [N, W, K, C] of all first words and widths up to K, for tracing.
+        """Compute scores [N, W, K, C] of all first words and widths up to K, for tracing.
 
         ``words`` are vectors [N, W, H]. Candidates beyond the end of a sequence have scores too.
         """
@@ -140,11 +140,11 @@ class FactorizedScorer(nn.Module):
         weights = None if self.attention is None else F.pad(self.attention(flat), beyond)[:, 0]
         content = F.pad(self.content(flat), beyond)
         pooled = PooledContent(content, weights, self.width.num_embeddings)
-        found = []
+        by_width = []
         for width in range(1, self.width.num_embeddings + 1):
             inner = pooled.add_to(ends[width - 1 :], width)[: flat.shape[0]]
-            found.append(self.output(F.gelu(inner + starts + self.width.weight[width - 1])))
-        scores: Tensor = torch.stack(found, 1).reshape(*words.shape[:2], len(found), -1)
+            by_width.append(self.output(F.gelu(inner + starts + self.width.weight[width - 1])))
+        scores: Tensor = torch.stack(by_width, 1).reshape(*words.shape[:2], len(by_width), -1)
         return scores
 
     def _of_width(
@@ -198,41 +198,35 @@ class PooledContent:
         scaled = sums[left] * scales[0][:, None]
         self.sums.append(torch.addcmul(scaled, sums[right], scales[1][:, None]))
 
-    def add_to(self, others: Tensor, width: int) -> Tensor:
+    def add_to(self, scores: Tensor, width: int) -> Tensor:
         """Add the pooled content of each window of a width to ``others`` [W - width + 1, h]."""
-        size, offset, parts = others.shape[0], 0, []  # len is a constant in a traced graph
+        size, offset, parts = scores.shape[0], 0, []  # len is a constant in a traced graph
         for level in reversed(range(width.bit_length())):
             if width >> level & 1:
                 parts.append((level, slice(offset, offset + size)))
                 offset += 2**level
         if not self.weights:
             for level, window in parts:
-                others = torch.add(others, self.sums[level][window], alpha=1 / width)
-            return others
+                scores = torch.add(scores, self.sums[level][window], alpha=1 / width)
+            return scores
         tops = [self.weights[level][0][window] for level, window in parts]
         higher = torch.stack(tops).amax(0)
         scales = [(top - higher).exp() for top in tops]  # [n] each
         weights = [self.weights[level][1][window] for level, window in parts]
         total: Any = sum(w * s for w, s in zip(weights, scales, strict=True))
         for (level, window), scale in zip(parts, scales, strict=True):
-            others = torch.addcmul(others, self.sums[level][window], (scale / total)[:, None])
-        return others
+            scores = torch.addcmul(scores, self.sums[level][window], (scale / total)[:, None])
+        return scores
 
 
 def _by_length(num_words: Sequence[int]) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
-    """Group sequences by length, so that all pairs of words of a group are one product.
-
-    Returns the number of sequences n of each group and the words m of its longest, the word at each
-    place of each sequence of each group [sum of n m], and the number of the first pair of each word
-    [W] among the pairs of all groups [sum of n m m]. A place beyond the end of a sequence has any
-    word. Places are at most 1.5 times the words, but for lengths of 1 and 2.
-    """
+    """Sizes (n, m) of groups; word of each place [sum of n m]; first pair of each word [W]."""
     sizes = np.array(num_words)
     begins = sizes.cumsum() - sizes
     bounds = np.array([2**n * half // 2 for n in range(1, 32) for half in (2, 3)])
     bucket = bounds.searchsorted(sizes)
     groups, places, pairs, number = [], [], np.zeros(sizes.sum(), np.int64), 0
-    for members in (np.flatnonzero(bucket == each) for each in np.unique(bucket[sizes > 0])):
+    for members in (np.flatnonzero(bucket == k) for k in np.unique(bucket[sizes > 0])):
         longest = int(sizes[members].max())
         offsets = np.arange(longest)
         rows = np.minimum(begins[members, None] + offsets, len(pairs) - 1)  # [n, m]
@@ -267,27 +261,27 @@ class BiaffineScorer(nn.Module):
         return self.start.bias
 
     def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
-        """Return scores [S, C] from vectors of words [W, H]."""
+        """Compute scores [S, C] from vectors of words [W, H]."""
         starts, ends = self.start_network(words), self.end_network(words)  # [W, h]
         last = layout.start + layout.width - 1
         alone: Tensor = self.start(starts)[layout.start] + self.end(ends)[last]
         left, num_classes = self.product(starts), alone.shape[1]  # [W, C h]
         groups, places, pairs = _by_length(layout.num_words)
         rows, pairs = all_to_device([places, pairs], words.device)
-        found, first = [left[:0, :num_classes]], 0
+        pair_scores, first = [left[:0, :num_classes]], 0
         for size, longest in groups:
             group = rows[first : first + size * longest]
             lefts = left.index_select(0, group).view(size, longest * num_classes, -1)
             rights = ends.index_select(0, group).view(size, longest, -1)
             products = lefts @ rights.transpose(1, 2)  # [n, m C, m]
             by_pair = products.view(size * longest, num_classes, longest).transpose(1, 2)
-            found.append(by_pair.flatten(0, 1))  # [n m m, C]
+            pair_scores.append(by_pair.flatten(0, 1))  # [n m m, C]
             first += size * longest
         index = pairs[layout.start] + last - layout.first[layout.start]
-        return alone + torch.cat(found).index_select(0, index)
+        return alone + torch.cat(pair_scores).index_select(0, index)
 
     def grid(self, words: Tensor) -> Tensor:
-        """Return scores [N, W, W, C] of all first and last words, for tracing.
+        """Compute scores [N, W, W, C] of all first and last words, for tracing.
 
         ``words`` are vectors [N, W, H].
         """

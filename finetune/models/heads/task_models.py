@@ -30,7 +30,7 @@ _DROPOUT_SETTINGS = {
 
 
 def problem_of(config: Any) -> Problem:
-    """Return the problem that a model of sequences with this configuration solves."""
+    """The problem that a model of sequences with this configuration solves."""
     if config.problem_type is None:
         return "regression" if config.num_labels == 1 else "single"
     return next(name for name, known in PROBLEM_TYPES.items() if known == config.problem_type)
@@ -98,11 +98,7 @@ def _set_labels(config: Any, labels: LabelSet) -> None:
 
 
 def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
-    """Reorder the rows of a checkpoint's classifier if the labels are the same in another order.
-
-    Else a model for (contradiction, neutral, entailment), loaded for (entailment, neutral,
-    contradiction), would silently predict something else.
-    """
+    """Reorder a classifier's rows if its labels are the same in another order."""
     names = model.config.id2label
     old = [old_labels[index].lower() for index in range(len(old_labels))]
     new = [names[index].lower() for index in range(len(names))]
@@ -112,7 +108,7 @@ def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
 
 
 def classifier_of(model: Any) -> nn.Linear:
-    """Return the layer with the classes of a model of transformers: the last of its size."""
+    """The layer with the classes of a model of transformers: the last of its size."""
     num_classes = len(model.config.id2label)
     return next(
         module
@@ -131,7 +127,7 @@ def copy_rows(model: Any, old: nn.Linear, rows: Sequence[int | None]) -> None:
 
 
 def with_rows(new: Tensor, old: Tensor, rows: Sequence[int | None]) -> Tensor:
-    """Return ``new`` rows, but the ``old`` row of each class that has one."""
+    """``new`` rows, but the ``old`` row of each class that has one."""
     result = new.detach().clone()
     for index, row in enumerate(rows):
         if row is not None:
