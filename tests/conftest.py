@@ -32,7 +32,7 @@ import pytest
 import torch
 from transformers.utils.logging import set_verbosity_error
 
-from tests import laboratory
+from tests import fixtures
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", max_examples=25, deadline=None, database=None)
@@ -81,14 +81,14 @@ def _seed() -> None:
 
 
 @pytest.fixture(scope="session")
-def _laboratory(tmp_path_factory: pytest.TempPathFactory) -> None:
-    laboratory.open_laboratory(tmp_path_factory.mktemp("laboratory"))
+def _fixtures_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    fixtures.open_folder(tmp_path_factory.mktemp("fixtures"))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _shared_folders_stay_as_they_are(_laboratory: None) -> Iterator[None]:
+def _shared_folders_stay_as_they_are(_fixtures_folder: None) -> Iterator[None]:
     yield
-    assert not laboratory.changed_files(), "write into a copy: shutil.copytree"
+    assert not fixtures.changed_files(), "write into a copy: shutil.copytree"
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ import finetune
 from finetune.api import ReportPage
 from finetune.cli.main import main
 from finetune.types import TextExample, TokenExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data
 from tests.forks import in_two_forks
 
 
 @pytest.fixture(scope="module")
 def model() -> str:
-    return str(lab.checkpoint())
+    return str(fx.checkpoint())
 
 
 def rows_of(folder: Path) -> dict[str, list[dict]]:
@@ -148,7 +148,7 @@ def test_examples_of_another_task_are_refused(task: str, example: Any, wanted: s
     with pytest.raises(
         UserError, match=f"mine: the examples of train are .* reads finetune.{wanted}"
     ):
-        finetune.train(task, data, str(lab.checkpoint()), quiet=True)
-    model = finetune.load(lab.trained(task))
+        finetune.train(task, data, str(fx.checkpoint()), quiet=True)
+    model = finetune.load(fx.trained(task))
     with pytest.raises(UserError, match=f"input 0: the examples are .* reads finetune.{wanted}"):
         model.predict([example])

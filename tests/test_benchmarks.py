@@ -18,7 +18,7 @@ from benchmarks import measure, prediction, shapes, subject, synthetic
 from benchmarks.__main__ import main, memory_returned
 from benchmarks.measure import Arm, Case, Work
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 
 TRAIN = [
@@ -53,7 +53,7 @@ def rows_of(capsys: Printed, *arguments: str | Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("family", "task"), [("roberta", "nli"), ("deberta-v2", "tag")])
 def test_training_and_prediction(family: str, task: str, capsys: Printed) -> None:
     threads = torch.get_num_threads()
-    model = lab.checkpoint(family)
+    model = fx.checkpoint(family)
     rows = rows_of(capsys, "train", "predict", "--model", model, "--task", task, "--threads", 1)
     assert [row["arm"] for row in rows] == TRAIN + PREDICT
     for row in rows:
@@ -77,14 +77,14 @@ def test_shapes_take_turns(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_exported_graphs(capsys: Printed) -> None:
     pytest.importorskip("onnxruntime")
-    rows = rows_of(capsys, "onnx", "--model", lab.checkpoint(), "--task", "tag", "--threads", 1)
+    rows = rows_of(capsys, "onnx", "--model", fx.checkpoint(), "--task", "tag", "--threads", 1)
     arms = [row["arm"] for row in rows if row["arm"] != "finetune-fp32"]
     assert arms == 2 * ["finetune", "onnx", "onnx-int8"]
     alone = [row["case"].endswith("one by one") for row in rows]
     assert alone == sorted(alone, reverse=True) and any(alone) and not all(alone)
     for row, one in zip(rows, alone, strict=True):
         assert (row["p50_milliseconds"] is not None) == one
-    run("onnx", "--run", lab.trained("classify"))
+    run("onnx", "--run", fx.trained("classify"))
     printed = capsys.readouterr().out
     assert "p95 ms" in printed and "onnx-int8" in printed
 
@@ -94,7 +94,7 @@ def test_a_table_of_data_of_ones_own_without_memory(
 ) -> None:
     monkeypatch.setattr(measure, "measures_resident_set", lambda: False)
     data = ("--data", "examples/data/sentiment", "--batch-size", 6)
-    run("predict", "--model", lab.checkpoint(), *data)
+    run("predict", "--model", fx.checkpoint(), *data)
     title, empty, header, rule, *lines = capsys.readouterr().out.splitlines()
     assert title.startswith("predict: classify, 12 texts of examples/data/sentiment") and not empty
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:-2]]
@@ -105,7 +105,7 @@ def test_a_table_of_data_of_ones_own_without_memory(
 
 
 def test_pipelines_in_bf16() -> None:
-    settings = subject.Settings.of(CPU, "small", model=str(lab.checkpoint()))
+    settings = subject.Settings.of(CPU, "small", model=str(fx.checkpoint()))
     with subject.subject_of(settings, settings.model) as measured:
         half = prediction._pipeline(measured, measured.texts[:3], torch.bfloat16)(32)
         assert [type(score) for _, score in half] == [float] * 3
@@ -122,7 +122,7 @@ def test_pipelines_in_bf16() -> None:
 )
 def test_errors(flags: tuple[str, ...], problem: str, capsys: Printed) -> None:
     with pytest.raises(SystemExit) as end:
-        run(*flags, "--model", lab.checkpoint())
+        run(*flags, "--model", fx.checkpoint())
     assert end.value.code == 2 and problem in capsys.readouterr().err
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from finetune.cli.train import score_lines
 from finetune.data import read_text_file
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import Outcome, run
 from tests.small_data import write_jsonl
@@ -35,7 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, O
     """A folder with data and a finished run of each task, and what the runs said."""
     folder = tmp_path_factory.mktemp("commands")
     for name in TASKS.values():
-        shutil.copytree(lab.data(name), folder / name)
+        shutil.copytree(fx.data(name), folder / name)
     return folder, {task: train(folder, task, folder / task) for task in TASKS}
 
 
@@ -51,7 +51,7 @@ def outcomes(trained: tuple[Path, dict[str, Outcome]]) -> dict[str, Outcome]:
 
 def train(place: Path, task: str, out: Path, *more: str | Path) -> Outcome:
     steps = None if "--epochs" in more else 6
-    return lab.train(task, out, *more, data=place / TASKS[task], steps=steps)
+    return fx.train(task, out, *more, data=place / TASKS[task], steps=steps)
 
 
 def records(text: str) -> list[dict]:
@@ -346,7 +346,7 @@ def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
 
 
 def test_check(place: Path):
-    texts = run("check", "--data", place / "sentiment", "--model", lab.checkpoint())
+    texts = run("check", "--data", place / "sentiment", "--model", fx.checkpoint())
     assert texts.code == 0 and "subwords" in texts.out and "warnings" in texts.out.splitlines()[-1]
     words = run("check", "--data", place / "entities", "--max-length", "30")
     assert words.code == 0 and "tag scheme BIO" in words.out
@@ -357,10 +357,10 @@ def test_check(place: Path):
 def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
     rows = [{"tokens": ["dog"] * 70, "tags": ["B-X", *["O"] * 69]}] * 3
     file = data.write_jsonl(tmp_path / "train.jsonl", rows)
-    outcome = run("check", "--data", f"train={file}", "--model", lab.checkpoint())
+    outcome = run("check", "--data", f"train={file}", "--model", fx.checkpoint())
     assert "3 examples of more than 64 tokens" in outcome.out, outcome
     run(
-        "check", "--data", f"train={file}", "--model", lab.checkpoint(), "--max-length", "99"
+        "check", "--data", f"train={file}", "--model", fx.checkpoint(), "--max-length", "99"
     ).refused("exceeds the 64 tokens")
 
 
@@ -392,12 +392,12 @@ def test_text_that_the_vocabulary_does_not_know_is_said(place: Path, tmp_path: P
     for split in ("train", "validation", "test"):
         data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
     said = "of the subwords are unknown to the model"
-    checked = run("check", "--data", tmp_path / "data", "--model", lab.checkpoint())
+    checked = run("check", "--data", tmp_path / "data", "--model", fx.checkpoint())
     assert f"100% {said}" in checked.out
-    flags = ("--model", lab.checkpoint(), "--data", tmp_path / "data", "--steps", "1")
+    flags = ("--model", fx.checkpoint(), "--data", tmp_path / "data", "--steps", "1")
     trained = run("tag", *flags, "--out", tmp_path / "run")
     assert trained.code == 0 and f"train: 50% {said}" in trained.err, trained.err
-    assert said not in run("check", place / "sentiment", "--model", lab.checkpoint()).out
+    assert said not in run("check", place / "sentiment", "--model", fx.checkpoint()).out
 
 
 def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):
@@ -419,7 +419,7 @@ def test_runs_are_neither_overwritten_nor_repeated(
     monkeypatch.chdir(tmp_path)
     names = []
     for _ in range(2):
-        flags = ("--model", lab.checkpoint(), "--data", place / "sentiment", "--steps", "1")
+        flags = ("--model", fx.checkpoint(), "--data", place / "sentiment", "--steps", "1")
         names.append(run("classify", *flags).out.splitlines()[-1].split()[4])
     base = "runs/classify-bert-sentiment-seed1"
     assert names == [base, base + "-2"]
@@ -486,7 +486,7 @@ def test_data_errors_come_before_torch_is_imported(tmp_path: Path):
 
 def test_training_goes_on_without_its_reader_and_other_libraries_stay_quiet(tmp_path: Path):
     """In a process of its own, where nothing is configured: only our lines, no bars."""
-    words = [sys.executable, "-m", "finetune", *lab.words("classify", tmp_path / "run")]
+    words = [sys.executable, "-m", "finetune", *fx.words("classify", tmp_path / "run")]
     script = f"{shlex.join(words)} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -502,18 +502,18 @@ def test_words_and_labels_with_other_line_ends(tmp_path: Path):
     rows = [{"tokens": words, "tags": ["B-a\u2028b", "O", "O"]}] * 8
     for split in ("train", "validation", "test"):
         data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
-    outcome = lab.train("tag", tmp_path / "runs", "--seeds=2", data=tmp_path / "data")
+    outcome = fx.train("tag", tmp_path / "runs", "--seeds=2", data=tmp_path / "data")
     assert outcome.code == 0, outcome.err
     with (tmp_path / "runs/seed-2/predictions.test.jsonl").open(encoding="utf-8") as lines:
         assert [json.loads(line)["words"] for line in lines] == [words] * 8
 
 
 def test_damaged_folders_of_runs(tmp_path: Path) -> None:
-    few = lab.train("classify", tmp_path / "few", few_shot=True, per_class=4)
+    few = fx.train("classify", tmp_path / "few", few_shot=True, per_class=4)
     assert few.code == 0, few.err
     (tmp_path / "few" / "best" / "classifier.safetensors").unlink()
     run("predict", tmp_path / "few", "--text", "a").refused("classifier.safetensors: is missing")
-    given = ("--model", lab.checkpoint(), "--data", lab.data("sentiment"))
+    given = ("--model", fx.checkpoint(), "--data", fx.data("sentiment"))
     search = ("search", "classify", *given, "--steps=1", "--trials=1", "--out", tmp_path / "found")
     assert run(*search).code == 0
     (tmp_path / "found" / "search.db").write_bytes(b"no database" * 500)
@@ -521,20 +521,20 @@ def test_damaged_folders_of_runs(tmp_path: Path) -> None:
 
 
 def test_relations_have_no_advice_on_labels_of_spans(tmp_path: Path) -> None:
-    data = shutil.copytree(lab.data("relations"), tmp_path / "data")
+    data = shutil.copytree(fx.data("relations"), tmp_path / "data")
     path = data / "train.jsonl"
     row = json.loads(path.read_text("utf-8").splitlines()[0])
     row["spans"].append({**row["spans"][0], "label": "OTHER"})
     with path.open("a", encoding="utf-8") as file:
         file.write((json.dumps(row) + "\n") * 20)
-    done = lab.train("relations", tmp_path / "run", data=data)
+    done = fx.train("relations", tmp_path / "run", data=data)
     assert done.code == 0 and "--multi-label" not in done.out + done.err
 
 
 def test_equal_labels_of_sentence_pairs_are_said(tmp_path: Path) -> None:
     rows = [{"text": f"a {n}", "text_pair": f"b {n}", "label": 1.0} for n in range(9)]
     data = f"train={write_jsonl(tmp_path / 'train.jsonl', rows)}"
-    done = lab.train("sentence", tmp_path / "run", data=data, objective="cosine")
+    done = fx.train("sentence", tmp_path / "run", data=data, objective="cosine")
     assert "warning: all pairs of train have the label" in done.out + done.err
 
 
@@ -554,7 +554,7 @@ def test_markup_in_labels_is_text_in_the_readme(tmp_path: Path) -> None:
     for split, number in (("train", 20), ("test", 6)):
         rows = [{"text": f"room {n}", "label": (label, "plain")[n % 5 == 0]} for n in range(number)]
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
-    done = lab.train("classify", tmp_path / "run", data=tmp_path / "data")
+    done = fx.train("classify", tmp_path / "run", data=tmp_path / "data")
     assert done.code == 0, done.err
     text = (tmp_path / "run" / "README.md").read_text("utf-8")
     outside = "".join(part for n, part in enumerate(text.split("`")) if n % 2 == 0)
@@ -562,8 +562,8 @@ def test_markup_in_labels_is_text_in_the_readme(tmp_path: Path) -> None:
 
 
 def test_thresholds_need_some_examples_of_a_label(tmp_path: Path) -> None:
-    data = shutil.copytree(lab.data("sentiment"), tmp_path / "data")
+    data = shutil.copytree(fx.data("sentiment"), tmp_path / "data")
     (data / "validation.jsonl").unlink()  # a tenth of the few examples is held out
-    done = lab.train("classify", tmp_path / "run", data=data, few_shot=True, per_class=4)
+    done = fx.train("classify", tmp_path / "run", data=data, few_shot=True, per_class=4)
     assert done.code == 0, done.err
     run("thresholds", tmp_path / "run").refused("no label has 5 gold examples in validation")

@@ -12,7 +12,7 @@ import pytest
 from finetune.cli.main import COMMANDS
 from finetune.registry import TASKS
 from finetune.suites.submission import GLUE
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.covering import covering
 from tests.small_data import write_jsonl
@@ -74,10 +74,10 @@ def make_foreign(folder: Path, marker: Path, *, known_type: bool) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, and a run of each task."""
     folder = tmp_path_factory.mktemp("trained")
-    shutil.copytree(lab.checkpoint(), folder / "encoder")
+    shutil.copytree(fx.checkpoint(), folder / "encoder")
     for task in TASKS:
-        shutil.copytree(lab.data(task), folder / "data" / task)
-        shutil.copytree(lab.trained(task), folder / "runs" / task)
+        shutil.copytree(fx.data(task), folder / "data" / task)
+        shutil.copytree(fx.trained(task), folder / "runs" / task)
     lines = ["the bank of the river", "a warm room in Oslo"] * 3
     (folder / "texts.txt").write_text("\n".join(lines) + "\n")
     question = {"question": "what?", "choices": ["a", "b"]}

@@ -13,7 +13,7 @@ import pytest
 import finetune
 from finetune.cli.main import main
 from finetune.evaluation.runs import RunFolder
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
@@ -247,9 +247,9 @@ def without_floats(value: Any) -> Any:
     return "" if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("kind", [*(k for k in lab.DATA if k != "nli"), "several labels"])
+@pytest.mark.parametrize("kind", [*(k for k in fx.DATA if k != "nli"), "several labels"])
 def test_decisions_of_every_task_do_not_depend_on_other_texts(kind: str, tmp_path: Path) -> None:
-    own = shutil.copytree(lab.trained(kind), tmp_path / "run")
+    own = shutil.copytree(fx.trained(kind), tmp_path / "run")
     chosen = run("thresholds", own, "--coverage", "0.5")
     if kind in ("sentence", "pretrain"):
         assert chosen.code == 2 and "no answers with a probability" in chosen.err
@@ -260,7 +260,7 @@ def test_decisions_of_every_task_do_not_depend_on_other_texts(kind: str, tmp_pat
     if kind in ("classify", "nli", "choice"):
         run("thresholds", own, "--sets", "0.6", "--set-scores", "randomized").ok()
     model = finetune.load(own)
-    file = next(lab.data(lab.KINDS[kind][1]).glob("test.*"))
+    file = next(fx.data(fx.KINDS[kind][1]).glob("test.*"))
     examples = list(model.task.state.read(str(file)))
     rows = [each.to_dict() for each in model.stream(examples)]
     alone = [one for each in examples for one in model.stream([replace(each, id=0)])]

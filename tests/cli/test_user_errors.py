@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import Outcome, run
 from tests.small_data import write_jsonl
 from tests.training.stopping import interrupt_in_step
@@ -179,11 +179,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, data, runs of three tasks, and files that are not what they seem."""
     folder = tmp_path_factory.mktemp("errors")
     with contextlib.chdir(folder):
-        shutil.copytree(lab.checkpoint(layers=3), "bert")
+        shutil.copytree(fx.checkpoint(layers=3), "bert")
         for name in ("sentiment", "pairs", "entities"):
-            shutil.copytree(lab.data(name), name)
+            shutil.copytree(fx.data(name), name)
         for task in ("classify", "nli", "tag"):
-            shutil.copytree(lab.trained(task, max_length=32, model=lab.checkpoint(layers=3)), task)
+            shutil.copytree(fx.trained(task, max_length=32, model=fx.checkpoint(layers=3)), task)
         for name, content in FILES.items():
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, bytes):

@@ -19,7 +19,7 @@ from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
 from finetune.data.labels import with_standard_names
 from finetune.types import TextExample
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import write_jsonl
 
@@ -156,5 +156,5 @@ def test_votes_are_refused_before_work_starts(
     labels = [{"1": 3, "2": 1}, {"2": 2}]
     rows = [{"text": f"a {i}", "text_pair": "b", "label": labels[i % 2]} for i in range(40)]
     path = write_jsonl(tmp_path / "a.jsonl", rows)
-    found = run(*words, "--data", path, "--model", lab.checkpoint(), "--out", tmp_path / "out")
+    found = run(*words, "--data", path, "--model", fx.checkpoint(), "--out", tmp_path / "out")
     assert problem in found.err and not (tmp_path / "out").exists()

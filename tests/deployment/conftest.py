@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.laboratory import trained
+from tests.fixtures import trained
 
 TASKS = {"texts": "classify", "pairs": "nli", "tags": "tag", "nested": "ner", "choices": "choice"}
 """The task of each run."""

@@ -27,7 +27,7 @@ import finetune
 from finetune.models.loading import quiet
 from finetune.tasks import model_folder
 from finetune.types import Answer, Question, Span, TextExample, TokenExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.command import Outcome, run
 from tests.covering import covering
@@ -69,14 +69,14 @@ def examples(task: str) -> list[Any]:
 
 def saved(task: str, family: str = "bert", layers: int = 2, **settings: Any) -> Path:
     """What a run saves of its model, untrained but with logits far apart."""
-    model = lab.checkpoint(family, layers=layers)
-    return lab.untrained(task, examples(task), **{"model": str(model), **settings})
+    model = fx.checkpoint(family, layers=layers)
+    return fx.untrained(task, examples(task), **{"model": str(model), **settings})
 
 
 def exported(task: str, **settings: Any) -> Path:
     """The export of an untrained model."""
     run = saved(task, **settings)
-    return lab.made("graph", (task, settings), lambda out: export.export_onnx(run, out))
+    return fx.made("graph", (task, settings), lambda out: export.export_onnx(run, out))
 
 
 def one_line(outcome: Outcome, *parts: str) -> None:

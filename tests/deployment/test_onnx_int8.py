@@ -16,7 +16,7 @@ import finetune
 from finetune.config.tasks import IN_MEMORY
 from finetune.tasks import saved_task
 from finetune.types import TextExample, TokenExample
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import write_jsonl, write_splits
 
@@ -65,7 +65,7 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
     data = data_of(tmp_path / "data")
     (data / "validation.jsonl").unlink()
-    lab.train("classify", tmp_path / "run", data=data, steps=20, lr=1e-2, validation="0.3").ok()
+    fx.train("classify", tmp_path / "run", data=data, steps=20, lr=1e-2, validation="0.3").ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
     outcome = run(*command, "--max-loss", "100").ok()
     assert "int8: validation accuracy" in outcome.out, outcome
@@ -86,7 +86,7 @@ def test_int8_scores_by_the_metric_of_the_training(tmp_path: Path) -> None:
     data = data_of(tmp_path / "data")
     (tmp_path / "own.py").write_text("def cost(gold, predicted):\n    return 0.5\n")
     settings = {"custom_metrics": (f"{tmp_path / 'own.py'}:cost",), "metric": "cost"}
-    lab.train("classify", tmp_path / "run", data=data, steps=1, **settings).ok()
+    fx.train("classify", tmp_path / "run", data=data, steps=1, **settings).ok()
     options = ("--out", tmp_path / "graph", "--int8", "--max-loss", "100")
     outcome = run("export", tmp_path / "run", *options).ok()
     assert "int8: validation accuracy" in outcome.out
@@ -152,7 +152,7 @@ def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path
 
 def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
     save_data = data_of(tmp_path / "data")
-    lab.train("classify", tmp_path / "run", data=save_data, steps=1).ok()
+    fx.train("classify", tmp_path / "run", data=save_data, steps=1).ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
     other = [{"text": "anna", "label": "maybe"}, {"text": "smith", "label": "never"}]
     write_jsonl(tmp_path / "other.jsonl", other)

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from finetune.embeddings.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
 from finetune.preprocessing.batching import micro_batches, pack
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 LINES = [
     "the train from paris was late",
@@ -29,8 +29,8 @@ PAIRS = [(LINES[0], LINES[1]), (LINES[1], LINES[2]), (LINES[4], LINES[5]), (LINE
 def prepared(folder: Path, family: str, **changes: Any) -> tuple[Any, Any]:
     """The task, and its training sequences in epoch 2."""
     (folder / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
-    settings = {"data": f"train={folder / 'text.txt'}", "model": lab.checkpoint(family), **changes}
-    task, data = lab.load(lab.config("cmlm", validation="none", **{"max_length": None, **settings}))
+    settings = {"data": f"train={folder / 'text.txt'}", "model": fx.checkpoint(family), **changes}
+    task, data = fx.load(fx.config("cmlm", validation="none", **{"max_length": None, **settings}))
     assert [(row.text, row.pair) for row in data.splits["train"]] == PAIRS
     return task, task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 2)
 

@@ -14,7 +14,7 @@ from finetune.embeddings.geometry import GeometryMeasure, measure_geometry
 from finetune.embeddings.vectors import Standardizer
 from finetune.inference.embed import Embedder
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.tiny import LAYERS
 
@@ -66,9 +66,9 @@ def embedder(folder: Path, **options: int) -> Embedder:
 
 
 def test_figures_of_the_sample() -> None:
-    encoder = embedder(lab.checkpoint())
+    encoder = embedder(fx.checkpoint())
     figures = measure_geometry(encoder, LINES, seed=1)
-    again = measure_geometry(embedder(lab.checkpoint(), max_tokens=40), iter(LINES), seed=1)
+    again = measure_geometry(embedder(fx.checkpoint(), max_tokens=40), iter(LINES), seed=1)
     assert figures["num_texts"] == 12
     assert [row["layer"] for row in figures["raw"]] == list(range(LAYERS + 1))
     for one, other in zip(figures["raw"], again["raw"], strict=True):
@@ -84,7 +84,7 @@ def test_figures_of_the_sample() -> None:
 
 
 def test_attention_of_sentences() -> None:
-    encoder = embedder(lab.checkpoint())
+    encoder = embedder(fx.checkpoint())
     figures = measure_geometry(encoder, LINES, sentences=["the man saw a dog"])
     (shown,) = figures["attention"]["sentences"]
     size = len(shown["tokens"])
@@ -96,14 +96,14 @@ def test_attention_of_sentences() -> None:
         ("squeezebert", "anna", "--sentence: no analysis of attention: squeezebert models"),
     ):
         with pytest.raises(UserError, match=message):
-            measure_geometry(embedder(lab.checkpoint(model)), LINES, sentences=[sentence])
+            measure_geometry(embedder(fx.checkpoint(model)), LINES, sentences=[sentence])
 
 
 def test_command(tmp_path: Path) -> None:
     (texts := tmp_path / "text.txt").write_text("\n".join(LINES))
     page, figures = tmp_path / "g.html", tmp_path / "g.json"
     files = ("--out", page, "--out", figures, "--sentence", "<b>anna</b> saw a dog")
-    outcome = run("geometry", lab.checkpoint(), "--data", texts, *files).ok()
+    outcome = run("geometry", fx.checkpoint(), "--data", texts, *files).ok()
     lines = outcome.out.splitlines()
     assert "12 texts" in lines[0] and len(lines) == LAYERS + 4
     html = page.read_text()
@@ -115,7 +115,7 @@ def test_command(tmp_path: Path) -> None:
     expected = np.concatenate([(table / table.sum(1, keepdims=True)).ravel() for table in tables])
     cells = [float(share) for share in re.findall(r"--share:([\d.]+)", html)]
     np.testing.assert_allclose(cells, expected, atol=1e-4)
-    arguments = ("geometry", lab.checkpoint("squeezebert"), "--data", texts, "--format", "json")
+    arguments = ("geometry", fx.checkpoint("squeezebert"), "--data", texts, "--format", "json")
     attention = json.loads(run(*arguments, "--out", page).ok().out)["attention"]
     assert attention["reason"].startswith("squeezebert models") and not attention["mixing"]
     assert "There is no analysis of attention: squeezebert" in page.read_text()

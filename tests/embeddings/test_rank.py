@@ -11,15 +11,15 @@ import torch
 import finetune
 from finetune.embeddings.rank import Ranker
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 CANDIDATES = ["A dog runs.", "", "a man is playing a guitar " * 30, "It rains.", "A dog runs."]
 
 
 def trained(kind: str) -> Path:
     if kind == "poly":
-        return lab.trained("classify", data=str(lab.data("numbers")), pair_encoder="poly")
-    return lab.trained("nli", **({"pair_encoder": "bi"} if kind == "bi" else {}))
+        return fx.trained("classify", data=str(fx.data("numbers")), pair_encoder="poly")
+    return fx.trained("nli", **({"pair_encoder": "bi"} if kind == "bi" else {}))
 
 
 @pytest.mark.parametrize("kind", ["cross", "bi", "poly"])
@@ -38,7 +38,7 @@ def test_scores_are_those_of_predictions(kind: str):
 
 def test_errors():
     for folder, label, message in (
-        (lab.trained("classify"), None, "needs a model of pairs"),
+        (fx.trained("classify"), None, "needs a model of pairs"),
         (trained("bi"), "entails", "Perhaps you meant"),
     ):
         with pytest.raises(UserError, match=message):

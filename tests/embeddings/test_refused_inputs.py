@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.command import run
 
@@ -123,6 +123,6 @@ def test_refusals(
     monkeypatch.chdir(tmp_path)
     for name, text in SMALL.items():
         Path(name).write_text(text, "utf-8")
-    paths = FILES | {"MODEL": lab.checkpoint(), "ENCODER": encoder}
+    paths = FILES | {"MODEL": fx.checkpoint(), "ENCODER": encoder}
     run(*(paths.get(word, word) for word in shlex.split(command))).refused(message)
     assert {path.name for path in tmp_path.iterdir()} == {*SMALL}

@@ -24,7 +24,7 @@ from finetune.embeddings.wordnet import Inventory
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder
 from finetune.types import SenseTarget, TokenExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.runs import score_predictions
 from tests.small_data import read_jsonl, write_jsonl
@@ -130,7 +130,7 @@ def splits() -> dict[str, list[TokenExample]]:
 
 
 def test_sense_vectors_equal_a_plain_mean(splits: dict[str, list[TokenExample]]) -> None:
-    model, train = str(lab.checkpoint()), splits["train"]
+    model, train = str(fx.checkpoint()), splits["train"]
     settings: dict[str, Any] = {"layers": (1, 2), "pooling": "max", "max_length": 12}
     fitted = WordSenses.fit(SenseSettings(model=model, **settings), train, max_tokens=40)
     plain: defaultdict[str, list[np.ndarray]] = defaultdict(list)
@@ -148,7 +148,7 @@ def test_sense_vectors_equal_a_plain_mean(splits: dict[str, list[TokenExample]])
 
 
 def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None:
-    settings = SenseSettings(model=str(lab.checkpoint()), inventory=WORDNET)
+    settings = SenseSettings(model=str(fx.checkpoint()), inventory=WORDNET)
     words = ("a", "\u200b", "bank")
     places = ((1, 2), (1, 3), (2, 3))
     targets = tuple(SenseTarget(*place, "bank", "NOUN") for place in places)
@@ -160,7 +160,7 @@ def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None
 
 
 def test_the_prior_is_chosen_on_validation(splits: dict[str, list[TokenExample]]) -> None:
-    settings = SenseSettings(model=str(lab.checkpoint()), inventory=WORDNET, gloss_weight=0.5)
+    settings = SenseSettings(model=str(fx.checkpoint()), inventory=WORDNET, gloss_weight=0.5)
     fitted = WordSenses.fit(settings, splits["train"], splits["validation"])
     chosen, f1 = fitted.settings.prior, {}
     for prior in PRIORS:
@@ -177,7 +177,7 @@ def test_the_prior_is_chosen_on_validation(splits: dict[str, list[TokenExample]]
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wsd") / "run"
-    shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", lab.checkpoint())
+    shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", fx.checkpoint())
     outcome = run("wsd", *shared, "--glosses", "0.5", "--out", out).ok()
     assert "first sense f1" in outcome.out
     run("wsd", *shared, "--out", out).refused("is not empty: name a new folder")

@@ -21,7 +21,7 @@ from finetune.embeddings.settings import SentenceConfig
 from finetune.inference.embed import Embedder
 from finetune.models.heads.sentence_encoder import SentenceEncoder
 from finetune.types import TextExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import read_jsonl, write_jsonl
 
@@ -58,11 +58,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(place: Path, objective: str, train: str, validation: str = "", **changes: Any) -> Any:
     files = {"train": train, "validation": validation or train}
     data = ",".join(f"{split}={place / name}" for split, name in files.items())
-    return lab.config("sentence", data=data, objective=objective, **{**SETTINGS, **changes})
+    return fx.config("sentence", data=data, objective=objective, **{**SETTINGS, **changes})
 
 
 def loaded(*arguments: Any, **changes: Any) -> tuple[Any, Dataset]:
-    return lab.load(config_of(*arguments, **changes))
+    return fx.load(config_of(*arguments, **changes))
 
 
 def texts_of(rows: list[TextExample]) -> list[tuple[str | None, ...]]:
@@ -89,7 +89,7 @@ def test_texts_without_pairs_are_scored_with_half_of_their_words(place: Path) ->
     assert texts_of(again) == texts_of(data.splits["validation"])
     assert task.state.metric == "ranking_accuracy"
     config = replace(config_of(place, "simcse", "texts.txt"), data=str(place / "texts.txt"))
-    held_out = lab.load(config)[1].splits
+    held_out = fx.load(config)[1].splits
     assert len(held_out["train"]) == 9 and held_out["validation"][0].pair is not None
 
 
@@ -178,7 +178,7 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
 def test_splits_without_gold(place: Path, tmp_path: Path) -> None:
     """The test split of STS-B has no numbers: it is predicted, and has no score."""
     config = config_of(place, "mirror", "numbers.jsonl", steps=1, out=tmp_path / "run")
-    result = lab.fit(replace(config, data=f"{config.data},test={place / 'pairs.jsonl'}"))
+    result = fx.fit(replace(config, data=f"{config.data},test={place / 'pairs.jsonl'}"))
     assert list(result.metrics) == ["validation"]
     assert len(read_jsonl(tmp_path / "run" / "predictions.test.jsonl")) == len(TEXTS)
     with pytest.raises(UserError, match="needs pairs of texts with a number; validation has pairs"):
@@ -187,10 +187,10 @@ def test_splits_without_gold(place: Path, tmp_path: Path) -> None:
 
 def test_a_frozen_encoder_and_a_tokenizer_without_mask(place: Path, tmp_path: Path) -> None:
     settings = {"freeze": "all", "out": tmp_path / "run", "max_tokens": 40, "steps": 1}
-    lab.fit(config_of(place, "softmax", "nli.jsonl", **settings))
-    tokenizer = AutoTokenizer.from_pretrained(lab.checkpoint())
+    fx.fit(config_of(place, "softmax", "nli.jsonl", **settings))
+    tokenizer = AutoTokenizer.from_pretrained(fx.checkpoint())
     tokenizer.mask_token = None
-    AutoModel.from_pretrained(lab.checkpoint()).save_pretrained(tmp_path / "bert")
+    AutoModel.from_pretrained(fx.checkpoint()).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     with pytest.raises(UserError, match="no mask token in the tokenizer of"):
         loaded(place, "mirror", "texts.txt", model=str(tmp_path / "bert"))
@@ -201,7 +201,7 @@ def test_a_frozen_encoder_and_a_tokenizer_without_mask(place: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_masked_views(place: Path, family: str) -> None:
-    task, data = loaded(place, "mirror", "texts.txt", model=lab.checkpoint(family), mask_span=3)
+    task, data = loaded(place, "mirror", "texts.txt", model=fx.checkpoint(family), mask_span=3)
     mask = task.tokenizer.tokenizer.mask_token_id
     sequences = task.encode(data.splits["train"]).sequences
     seen: set[tuple[int, ...]] = set()
@@ -290,11 +290,11 @@ def trained(place: Path) -> dict[str, Path]:
     for name, (objective, train, changes) in {
         "mean": ("mirror", "texts.txt", {}),
         "cls": ("cosine", "numbers.jsonl", {"pooling": "cls", "normalize": True, "batch_size": 2}),
-        "prompt": ("prompt", "texts.txt", {"model": lab.checkpoint("roberta")}),
+        "prompt": ("prompt", "texts.txt", {"model": fx.checkpoint("roberta")}),
         "softmax": ("softmax", "nli.jsonl", {"pooling": "max"}),
         "cmlm": ("cmlm", "texts.txt", {}),
     }.items():
-        runs[name] = lab.fit(config_of(place, objective, train, out=place / name, **changes)).folder
+        runs[name] = fx.fit(config_of(place, objective, train, out=place / name, **changes)).folder
     return runs
 
 

@@ -21,7 +21,7 @@ from finetune.embeddings.similarity import (
 from finetune.embeddings.vectors import unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import write_jsonl, write_splits
 from tests.tiny import LAYERS
@@ -105,7 +105,7 @@ def plain_vector(embedder: Embedder, folder: Path, words: list[str], word: str) 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_words_equal_plain_transformers(family: str) -> None:
-    folder = lab.checkpoint(family)
+    folder = fx.checkpoint(family)
     embedder = Embedder(folder, unit="word")
     dog, guitar = LEFT.index("dog"), RIGHT.index("guitar")
     in_context = pair(LEFT, RIGHT, (dog, dog + 3), (guitar, guitar + 6))
@@ -126,19 +126,19 @@ def test_words_equal_plain_transformers(family: str) -> None:
 def test_layers_and_standardization() -> None:
     pairs = [pair(LEFT, RIGHT), pair(RIGHT, "the dog"), pair("a film", LEFT)]
     texts = [text for p in pairs for text in p.texts()]
-    layered = Embedder(lab.checkpoint(), layers=range(LAYERS + 1), combine="none")
+    layered = Embedder(fx.checkpoint(), layers=range(LAYERS + 1), combine="none")
     standardizer = fit_standardizer(layered, texts, most=100)
     measured = compare_pairs(layered, pairs, standardizer=standardizer)
     order = [(m.layer, m.standardized) for m in measured]
     assert order == [(n, z) for z in (False, True) for n in range(LAYERS + 1)]
-    last = compare_pairs(Embedder(lab.checkpoint()), pairs)[0]
+    last = compare_pairs(Embedder(fx.checkpoint()), pairs)[0]
     np.testing.assert_allclose(measured[LAYERS].values, last.values, atol=1e-6)
     vectors = np.stack([e.vectors[0] for e in layered.encode(texts)])
     z = (vectors - vectors.mean(0)) / vectors.std(0)
     first, second = unit_vectors(z[::2, -1]), unit_vectors(z[1::2, -1])
     np.testing.assert_allclose(measured[-1].values, (first * second).sum(-1), atol=1e-5)
     with pytest.raises(UserError, match="fit it again with this model and these layers"):
-        compare_pairs(Embedder(lab.checkpoint()), pairs, standardizer=standardizer)
+        compare_pairs(Embedder(fx.checkpoint()), pairs, standardizer=standardizer)
 
 
 def test_command(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_command(tmp_path: Path) -> None:
     columns = ("text", "text_pair", "label", "index", "index_pair")
     contexts = [dict(zip(columns, values, strict=True)) for values in rows]
     data, out = write_jsonl(tmp_path / "context.jsonl", contexts), tmp_path / "p.jsonl"
-    compare = ("similarity", lab.checkpoint(), "--data", data, "--resamples", "50")
+    compare = ("similarity", fx.checkpoint(), "--data", data, "--resamples", "50")
     standardize = ("--standardize", corpus)
     outcome = run(*compare, *standardize, "--out", out).ok()
     assert "standardized over 31 words" in outcome.err and "spearman" in outcome.out
@@ -171,11 +171,11 @@ def test_command_for_words_and_for_two_texts(tmp_path: Path) -> None:
     rows = [{"text": a, "text_pair": b, "label": n / 2} for n, (a, b) in enumerate(words)]
     data = write_jsonl(tmp_path / "words.jsonl", rows)
     layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
-    outcome = run("similarity", lab.checkpoint(), "--data", data, "--unit", "word", *layers).ok()
+    outcome = run("similarity", fx.checkpoint(), "--data", data, "--unit", "word", *layers).ok()
     names = [row["vectors"] for row in json.loads(outcome.out)]
     assert names == ["layer 0, raw", f"layer {LAYERS}, raw"]
     texts = ("--text", "a man", "--pair", "a man", "--format", "csv")
-    header, line = run("similarity", lab.checkpoint(), *texts).out.splitlines()
+    header, line = run("similarity", fx.checkpoint(), *texts).out.splitlines()
     assert header == "cosine,first,second" and float(line.split(",")[0]) == pytest.approx(1.0)
 
 

@@ -17,7 +17,7 @@ from finetune.embeddings.vector_files import write_vectors
 from finetune.embeddings.vectors import unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.runtime import progress
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.inference.test_embed import TEXTS
 from tests.small_data import read_jsonl, write_jsonl
@@ -61,7 +61,7 @@ def test_too_little_text() -> None:
 @pytest.mark.parametrize("shape", [{}, {"layers": [0, -1], "combine": "none"}])
 @pytest.mark.parametrize("unit", ["text", "word"])
 def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], tmp_path: Path) -> None:
-    embedder = Embedder(lab.checkpoint(), unit=unit, **shape)
+    embedder = Embedder(fx.checkpoint(), unit=unit, **shape)
     embeddings = list(embedder.encode(TEXTS))
     vectors = np.concatenate([e.vectors for e in embeddings])
     for suffix in (".npy", ".parquet"):
@@ -82,13 +82,13 @@ def test_command_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"id": f"n{number}", "text": text} for number, text in enumerate(TEXTS)]
     file, out = write_jsonl(tmp_path / "texts.jsonl", rows), tmp_path / "out.npy"
     arguments = ("--file", file, "--out", out, "--max-length", "30")
-    outcome = run("embed", lab.checkpoint(), *arguments).ok()
+    outcome = run("embed", fx.checkpoint(), *arguments).ok()
     assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
     assert "1 input of more than 30 tokens read in several windows" in outcome.err
     assert re.search(r"embedding: sequence \d+ .*sequences/s", outcome.err)
     ids = [json.loads(line)["id"] for line in (tmp_path / "out.rows.jsonl").open()]
     assert ids == [f"n{i}" for i in range(6)] and np.load(out).shape == (6, WIDTH)
     words = ("--text", "a man", "--text", "", "--unit", "word", "--layers=-1,0")
-    first, second = run("embed", lab.checkpoint(), *words).ok().rows
+    first, second = run("embed", fx.checkpoint(), *words).ok().rows
     assert (first["units"], second["units"]) == (["a", "man"], [])
     assert first["offsets"] == [[0, 1], [2, 5]]

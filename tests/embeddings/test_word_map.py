@@ -19,7 +19,7 @@ from finetune.embeddings.word_map import (
     procrustes,
     project_layers,
 )
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.tiny import LAYERS
 
@@ -100,7 +100,7 @@ DATA = "examples/data/words/senses.jsonl"
 
 def test_command(tmp_path: Path):
     options = ("--word", "die,bank", "--most", "12", "--out", tmp_path / "a.json")
-    outcome = run("map", lab.checkpoint(), "--file", DATA, *options).ok()
+    outcome = run("map", fx.checkpoint(), "--file", DATA, *options).ok()
     assert "die: 30 occurrences in 50 texts, 12 drawn at random (--most)" in outcome.err
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
     assert "always the main label of the word: 1-NN purity 0." in outcome.out
@@ -116,12 +116,12 @@ def test_words_without_labels(tmp_path: Path):
     file, output = tmp_path / "texts.txt", tmp_path / "b.HTML"
     file.write_text("a die\nto die </script><b>here</b>\n\nthe die is cast\nno\n")
     arguments = ("--word", "die", "--method", "pca", "--out", output)
-    outcome = run("map", lab.checkpoint(), "--file", file, *arguments).ok()
+    outcome = run("map", fx.checkpoint(), "--file", file, *arguments).ok()
     assert "without a label: 3 of 3" in outcome.err and "purity" not in outcome.out
     html = output.read_text("utf-8")
     assert "</script><b>here" not in html and "&lt;b&gt;here" in html
     assert html.count('<circle class="point') == 3 * (LAYERS + 1)
     output.write_text("my page")
-    refused = run("map", lab.checkpoint(), "--file", file, *arguments)
+    refused = run("map", fx.checkpoint(), "--file", file, *arguments)
     refused.refused("exists, with other content")
     assert output.read_text() == "my page"

@@ -11,7 +11,7 @@ import pytest
 
 from finetune.embeddings.words_in_context import best_threshold
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import read_jsonl, write_splits
 
@@ -39,7 +39,7 @@ def test_threshold_is_the_best_one() -> None:
 
 @pytest.mark.parametrize("standardize", [False, True])
 def test_command(standardize: bool, tmp_path: Path) -> None:
-    model = str(lab.checkpoint())
+    model = str(fx.checkpoint())
     texts = ["the bank of the river", "a bank in the city", "the river bank", "the bank of england"]
     rows = [
         {

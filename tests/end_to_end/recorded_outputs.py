@@ -27,7 +27,7 @@ os.environ["COLUMNS"] = "100"
 
 from hypothesis import HealthCheck, given, seed, settings
 
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import run
 from tests.end_to_end.recorded_runs import SENSES, main
@@ -292,7 +292,7 @@ def of_documentation(recorder: Recorder) -> None:
     made, folder = recorder.place / "made", recorder.place / "documentation"
     made.mkdir()
     folder.mkdir()
-    lab.open_laboratory(made)
+    fx.open_folder(made)
     workspace = Workspace(folder)
     os.chdir(folder)
     for line, words in DOCUMENTED.items():

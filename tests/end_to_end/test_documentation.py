@@ -18,7 +18,7 @@ import pytest
 
 from finetune.cli.main import COMMANDS, main, parse
 from finetune.config.tasks import CONFIGS
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ class Workspace:
 
     def __init__(self, folder: Path, *, trains_all: bool = False) -> None:
         self.folder, self.outputs, self.trains_all = folder, dict[str, str](), trains_all
-        self.model = str(lab.checkpoint(layers=3, max_position_embeddings=256))
+        self.model = str(fx.checkpoint(layers=3, max_position_embeddings=256))
         (folder / "recipes").symlink_to(ROOT / "recipes")
         copy_examples(folder)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import finetune
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.end_to_end.test_documentation import copy_examples
 from tests.small_data import write_jsonl
 from tests.training.same_weights import same_files
@@ -57,7 +57,7 @@ NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    return lab.checkpoint()
+    return fx.checkpoint()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from finetune.cli.main import parse
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
 
@@ -72,8 +72,8 @@ def test_the_script_of_slurm_stops_before_its_limit_and_continues(tmp_path: Path
         "OMP_NUM_THREADS": "1",
     }
     settings = "--epochs 200 --save-every 100000 --eval-every 100000 --precision fp32".split()
-    command = [str(LAUNCH / "slurm.sh"), "classify", "--model", str(lab.checkpoint())]
-    command += ["--data", str(lab.data("sentiment")), "--out", str(tmp_path / "run"), *settings]
+    command = [str(LAUNCH / "slurm.sh"), "classify", "--model", str(fx.checkpoint())]
+    command += ["--data", str(fx.data("sentiment")), "--out", str(tmp_path / "run"), *settings]
     job = subprocess.Popen(command, env=environment, cwd=tmp_path)
     log, deadline = tmp_path / "run" / "log.jsonl", time.monotonic() + 180
     while not (log.exists() and log.read_text()):

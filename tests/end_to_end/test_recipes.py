@@ -16,7 +16,7 @@ from finetune.data.hub import DATASET_ALIASES, MANUAL_DOWNLOADS
 from finetune.data.labels import NLI_LABELS
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.training.run_folder import RUNS
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 
 ROOT = Path(__file__).parents[2]
@@ -31,9 +31,9 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of three relations, to start from."""
     folder = tmp_path_factory.mktemp("recipes")
     torch.manual_seed(1)
-    made = SequenceClassifier.from_pretrained(str(lab.checkpoint("roberta")), labels=NLI_LABELS)
+    made = SequenceClassifier.from_pretrained(str(fx.checkpoint("roberta")), labels=NLI_LABELS)
     made.save_pretrained(folder)
-    lab.tokenizer("roberta").save_pretrained(folder)
+    fx.tokenizer("roberta").save_pretrained(folder)
     return folder
 
 
@@ -115,12 +115,12 @@ def one_of_each_form() -> list[Any]:
 @pytest.mark.parametrize("path", one_of_each_form())
 def test_recipe_trains(path: Path, begin: Path, tmp_path: Path):
     recipe = recipe_of(path)
-    source = lab.data(data_of(recipe))
+    source = fx.data(data_of(recipe))
     given = {**recipe.settings, **recipe.smoke}
     length = min(40, int(given.get("max_length", 40)))
     smoke = {
         **recipe.smoke,
-        "model": lab.checkpoint("roberta"),
+        "model": fx.checkpoint("roberta"),
         "data": source,
         "steps": 2,
         "batch_size": 4,

@@ -16,7 +16,7 @@ import finetune
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.types import TextExample, TextPrediction
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import read_jsonl, write_jsonl
 
@@ -100,7 +100,7 @@ def written(folder: Path, several: bool = False) -> Path:
 def test_every_command_knows_the_levels(tmp_path: Path, several: bool) -> None:
     data, out = written(tmp_path / "data", several), tmp_path / "run"
     settings = {"data": data, "label_separator": "/", "metric": "hierarchical_f1", "steps": 12}
-    trained = lab.train("classify", out, **settings).ok()
+    trained = fx.train("classify", out, **settings).ok()
     saved = json.loads((out / "metrics.json").read_text())["test"]
     (main,) = {"accuracy", "micro_f1"} & {*saved}
     assert f"{main}_level:1 {saved[f'{main}_level:1']:.4f}" in trained.out
@@ -133,14 +133,14 @@ def test_folds_and_few_shot_know_the_levels(tmp_path: Path) -> None:
     data = written(tmp_path / "data")
     settings = {"label_separator": "/", "steps": 2}
     run(
-        *lab.words("classify", tmp_path / "folds", data=data / "train.jsonl", **settings),
+        *fx.words("classify", tmp_path / "folds", data=data / "train.jsonl", **settings),
         "--folds",
         "2",
     ).ok()
     scores = json.loads((tmp_path / "folds" / "folds.json").read_text())["metrics"]["test"]
     assert {"hierarchical_f1", "accuracy_level:1", "macro_f1_level:2"} <= {*scores}
     few = {"few_shot": True, "per_class": 2, "validation": "none", "batch_size": 2}
-    lab.train("classify", tmp_path / "few", data=data, **settings, **few).ok()
+    fx.train("classify", tmp_path / "few", data=data, **settings, **few).ok()
     saved = json.loads((tmp_path / "few" / "metrics.json").read_text())["test"]
     assert "hierarchical_f1" in saved
 
@@ -159,5 +159,5 @@ def test_wrong_separators(
 ) -> None:
     rows = [{"text": f"text {i}", "label": label if i % 2 else other} for i in range(8)]
     data = write_jsonl(tmp_path / "train.jsonl", rows)
-    found = lab.train("classify", tmp_path / "run", data=data, label_separator=separator)
+    found = fx.train("classify", tmp_path / "run", data=data, label_separator=separator)
     found.refused(message)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import Outcome, run
 from tests.fuzz.mutations import SEEDS, fuzz
 
@@ -52,12 +52,12 @@ PLACE = {"bert", "narrow", "sentiment", "pairs", "entities", "r", "classify", "t
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with data, a model, runs of three tasks, two seeds and a recipe."""
     data = ("sentiment", "pairs", "entities")
-    folder = lab.furnish(tmp_path_factory.mktemp("damaged"), *data)
+    folder = fx.copy_checkpoints_and_data(tmp_path_factory.mktemp("damaged"), *data)
     with contextlib.chdir(folder):
         Path("r").mkdir()
         Path("r/recipe.yaml").write_text("task: classify\nmodel: bert\ndata: sentiment\n")
         for task in ("classify", "tag", "ner"):
-            lab.train(task, Path(task), model="bert", data=lab.DATA[task], max_length=32).ok()
+            fx.train(task, Path(task), model="bert", data=fx.DATA[task], max_length=32).ok()
         run("run", "r/recipe.yaml", *SMALL, "--seeds=2", "--out=seeds").ok()
         assert {path.name for path in folder.iterdir()} == PLACE
         yield folder

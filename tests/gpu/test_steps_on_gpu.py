@@ -16,7 +16,7 @@ from accelerate import Accelerator
 
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.small_data import read_jsonl
 from tests.training.stopping import interrupted
 from tests.training.test_step import batches_of, config_of
@@ -44,7 +44,7 @@ def no_waits() -> Iterator[None]:
 
 @pytest.mark.parametrize(("kind", "family", "changes"), CASES)
 def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[str, Any]) -> None:
-    task, dataset = lab.load(config_of(kind, family, **changes))
+    task, dataset = fx.load(config_of(kind, family, **changes))
     accelerator = Accelerator()
     head = task.model().to(accelerator.device)
     weights = make_optimizer(head, task.state.config, "bf16")
@@ -60,13 +60,13 @@ def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[st
 def test_float16_learns_and_resumes_bit_equal(tmp_path: Path) -> None:
     settings = {"precision": "fp16", "steps": 40, "eval_every": 10, "lr": 2e-3}
     whole = config_of("single", **settings, out=str(tmp_path / "whole"))
-    lab.fit(whole)
+    fx.fit(whole)
     losses = [row["loss"] for row in read_jsonl(tmp_path / "whole/log.jsonl") if "loss" in row]
     assert statistics.mean(losses[-10:]) < statistics.mean(losses[:10])
     parts = replace(whole, out=str(tmp_path / "parts"))
     with interrupted(17):
-        lab.fit(parts)
-    lab.fit(replace(parts, resume=True))
+        fx.fit(parts)
+    fx.fit(replace(parts, resume=True))
     for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
         first, second = (
             (tmp_path / run / "last" / name).read_bytes() for run in ("whole", "parts")
@@ -86,7 +86,7 @@ def test_runs_from_graphs_equal_plain_runs(
         monkeypatch.setenv("FINETUNE_CUDA_GRAPHS", setting)
         out = tmp_path / setting
         settings = {"precision": "bf16", "steps": 120, "eval_every": 40, "max_tokens": 200}
-        result = lab.fit(lab.config(task, **settings, lr=1e-3, out=str(out)))
+        result = fx.fit(fx.config(task, **settings, lr=1e-3, out=str(out)))
         assert result.cuda_graphs.startswith("used for" if setting == "1" else "not used")
         rows = [row for row in read_jsonl(out / "log.jsonl") if "loss" in row]
         losses[setting] = [row["loss"] for row in rows]

@@ -14,7 +14,7 @@ import finetune
 from finetune.deployment.serve import Serve
 from finetune.deployment.server import ServedModel
 from finetune.runtime.hub import forget_repositories
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.hub.server import Hub
 from tests.tiny import save_tiny_checkpoint
@@ -40,7 +40,7 @@ INPUTS = {
 
 def trained(kind: str) -> Path:
     task, changes = KINDS[kind]
-    return lab.trained(task, **changes)
+    return fx.trained(task, **changes)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,7 +73,7 @@ def test_init_from(kind: str, hub: Hub, tmp_path: Path) -> None:
     task, changes = KINDS[kind]
     options = {} if kind == "pretrain" else changes
     start = {"model": None, "init_from": f"lab/{kind}"}
-    outcome = lab.train(task, tmp_path / "x", **start, **options)
+    outcome = fx.train(task, tmp_path / "x", **start, **options)
     assert outcome.code == 0, outcome.err
     commit = hub.commit_id(hub.model(f"lab/{kind}"))
     assert json.loads((tmp_path / "x/config.json").read_text())["revision_used"] == commit
@@ -82,7 +82,7 @@ def test_init_from(kind: str, hub: Hub, tmp_path: Path) -> None:
 
 
 def test_commands(hub: Hub, tmp_path: Path) -> None:
-    data, own = lab.data("classify"), trained("classify")
+    data, own = fx.data("classify"), trained("classify")
     old = hub.commit_id(hub.model("lab/classify"))
     gold = data / "test.jsonl"
     student = ("--layers=1", "--steps=1", "--out", tmp_path / "student")
@@ -119,14 +119,14 @@ def test_a_resumed_run_keeps_its_commit(hub: Hub, tmp_path: Path) -> None:
     save_tiny_checkpoint(folder, "bert")
     first = hub.commit_id(folder)
     out, settings = tmp_path / "run", {"model": "lab/moving", "steps": 4, "eval_every": 2}
-    assert lab.train("classify", out, **settings).code == 0
+    assert fx.train("classify", out, **settings).code == 0
     before = json.loads((out / "config.json").read_text())
     assert before["revision_used"] == first
     (out / "README.md").unlink()
     save_tiny_checkpoint(folder, "bert", seed=1)
     forget_repositories()
     shutil.rmtree(tmp_path / "hf-home")
-    outcome = lab.train("classify", out, "--resume", **settings)
+    outcome = fx.train("classify", out, "--resume", **settings)
     assert outcome.code == 0, outcome.err
     assert json.loads((out / "config.json").read_text())["revision_used"] == first
     card = (out / "best/README.md").read_text()
@@ -148,7 +148,7 @@ def test_heads_push_themselves(kind: str, hub: Hub, monkeypatch: pytest.MonkeyPa
     options = {"SpanClassifier": {"max_width": 2}}.get(kind, {})
     if kind != "SentenceEncoder":
         options |= {"labels": ["O", "B-PER"]}
-    head = getattr(finetune, kind).from_pretrained(str(lab.checkpoint()), **options).eval()
+    head = getattr(finetune, kind).from_pretrained(str(fx.checkpoint()), **options).eval()
     assert head.push_to_hub(name, license="mit").endswith(f"/{name}")
     assert (folder / "old.bin").exists(), "others of the owner"
     assert "license: mit" in (folder / "README.md").read_text()

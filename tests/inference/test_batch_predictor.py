@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from finetune import BatchPredictor, UserError
 from finetune.inference import predictor
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import close, read_jsonl
 
@@ -31,12 +31,12 @@ def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("task", ["classify", "tag"])
 def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    source = lab.data(task) / "test.jsonl"
+    source = fx.data(task) / "test.jsonl"
     rows = read_jsonl(source)
     out = tmp_path / "expected.parquet"
-    run("predict", lab.trained(task), "--file", source, "--out", out).ok()
+    run("predict", fx.trained(task), "--file", source, "--out", out).ok()
     expected = parquet.read_table(out).drop_columns("id").to_pylist()
-    predict = pickle.loads(pickle.dumps(BatchPredictor(lab.trained(task))))
+    predict = pickle.loads(pickle.dumps(BatchPredictor(fx.trained(task))))
     table = pyarrow.Table.from_pylist(rows)
     found = predict(table)
     assert isinstance(found, pyarrow.Table) and found.num_rows == table.num_rows
@@ -58,7 +58,7 @@ def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> N
 
 
 def test_names_of_columns() -> None:
-    predict = BatchPredictor(lab.trained("classify"), columns={"text": "body"})
+    predict = BatchPredictor(fx.trained("classify"), columns={"text": "body"})
     batch = {"id": ["a", "b"], "body": ["x", "y"], "label": [1, 2], "input_label": [3, 4]}
     found = predict(batch)
     assert found["id"] == ["a", "b"] and found["input_label"] == [3, 4]
@@ -75,15 +75,13 @@ def test_a_process_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(predictor, "Predictor", load)
     for _ in range(3):  # as a worker of Spark gets it, once for each task
-        predict = pickle.loads(
-            pickle.dumps(BatchPredictor(lab.trained("classify"), max_tokens=100))
-        )
+        predict = pickle.loads(pickle.dumps(BatchPredictor(fx.trained("classify"), max_tokens=100)))
         predict({"text": ["a room"]})
     assert len(loaded) == 1
 
 
 def test_blank_and_empty_batches() -> None:
-    predict = BatchPredictor(lab.trained("classify"))
+    predict = BatchPredictor(fx.trained("classify"))
     table = pyarrow.table({"text": ["", " "]})
     tables = [predict(table), predict(pyarrow.table({"text": ["a room"]}))]
     found = pyarrow.concat_tables(tables, promote_options="permissive").to_pylist()
@@ -97,4 +95,4 @@ def test_blank_and_empty_batches() -> None:
 @pytest.mark.parametrize("batch", [["a room"], "a room", 3, [{"text": "a room"}]])
 def test_other_batches_are_refused(batch: Any) -> None:
     with pytest.raises(UserError, match="a batch is a dict of columns"):
-        BatchPredictor(lab.trained("classify"))(batch)
+        BatchPredictor(fx.trained("classify"))(batch)

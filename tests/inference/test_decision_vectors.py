@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 import finetune
 from finetune.inference.loop import chunks
 from finetune.inference.vectors import decision_vectors
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("classify", {}),
@@ -32,7 +32,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 def model_of(task: str, settings: dict[str, Any]) -> Any:
     family = settings.get("model", "bert")
-    return finetune.load(lab.trained(task, **settings | {"model": str(lab.checkpoint(family))}))
+    return finetune.load(fx.trained(task, **settings | {"model": str(fx.checkpoint(family))}))
 
 
 def examples_of(model: Any, number: int = 3) -> list[Any]:
@@ -60,7 +60,7 @@ def test_batches_change_nothing(task: str, settings: dict[str, Any]) -> None:
 def test_vectors_equal_plain_transformers(task: str) -> None:
     model = model_of(task, {})
     examples = examples_of(model, 7)
-    folder = lab.trained(task, model=str(lab.checkpoint())) / "best"
+    folder = fx.trained(task, model=str(fx.checkpoint())) / "best"
     plain = AutoModel.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     found = decision_vectors(model.task, model.model, examples)

@@ -15,7 +15,7 @@ import finetune
 from finetune.inference import embed
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, TokenExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.tiny import FAMILIES, LAYERS, WIDTH
 
 TEXTS = [
@@ -51,7 +51,7 @@ def plain(folder: Path, text: str, **options: Any) -> tuple[torch.Tensor, Any]:
     ],
 )
 def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any]) -> None:
-    embedder = Embedder(lab.checkpoint(family, dropout=0.1), max_tokens=25, **settings)
+    embedder = Embedder(fx.checkpoint(family, dropout=0.1), max_tokens=25, **settings)
     numbers = settings.get("layers", [LAYERS])
     numbers = range(LAYERS + 1)[-4:] if numbers == "last4" else numbers
     pool = {
@@ -60,7 +60,7 @@ def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any]) -
         "max": lambda rows: rows.amax(-2),
     }[settings.get("pooling", "mean")]
     for text, found in zip(SHORT, embedder.encode(SHORT), strict=True):
-        states = plain(lab.checkpoint(family, dropout=0.1), text)[0][list(numbers)]
+        states = plain(fx.checkpoint(family, dropout=0.1), text)[0][list(numbers)]
         combine = {"none": lambda s: s, "sum": lambda s: s.sum(0), "mean": lambda s: s.mean(0)}
         expected = pool(combine[settings.get("combine", "mean")](states))
         assert found.units == (text,) and found.vectors.dtype == np.float32
@@ -70,7 +70,7 @@ def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any]) -
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
 def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str):
-    folder = lab.checkpoint(family, dropout=0.1)
+    folder = fx.checkpoint(family, dropout=0.1)
     words = Embedder(folder, unit="word", pooling=pooling, max_tokens=25)
     subwords = Embedder(folder, unit="subword", max_tokens=25).encode(SHORT)
     sentences = [tuple(text.split()) for text in SHORT]
@@ -97,7 +97,7 @@ def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str):
     ("family", "unit"), [*zip(sorted(FAMILIES), itertools.cycle(["text", "subword", "word"]))]
 )
 def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) -> None:
-    embedder = Embedder(lab.checkpoint(family), unit=unit)
+    embedder = Embedder(fx.checkpoint(family), unit=unit)
     text = "the bank raised interest"
     words = tuple(text.split())
     forms = [text, list(words), TokenExample(2, words), TextExample(3, text)]
@@ -108,17 +108,17 @@ def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) ->
 
 
 def test_long_inputs_are_read_in_windows() -> None:
-    word = Embedder(lab.checkpoint(dropout=0.1), unit="word", max_length=20)
+    word = Embedder(fx.checkpoint(dropout=0.1), unit="word", max_length=20)
     (found,) = word.encode([TEXTS[4]])
     assert len(found.vectors) == len(TEXTS[4].split())
     assert word.num_windowed == 1
     assert [TEXTS[4][start:end] for start, end in found.offsets] == list(found.units)
-    (whole,) = Embedder(lab.checkpoint(dropout=0.1), max_length=20).encode([TEXTS[4]])
-    pieces = Embedder(lab.checkpoint(dropout=0.1), unit="subword", max_length=20)
+    (whole,) = Embedder(fx.checkpoint(dropout=0.1), max_length=20).encode([TEXTS[4]])
+    pieces = Embedder(fx.checkpoint(dropout=0.1), unit="subword", max_length=20)
     room = 18
     ids = pieces.tokenizer.text_subwords([TEXTS[4]])[0]
     sums, count = np.zeros(WIDTH), 0
-    model = AutoModel.from_pretrained(lab.checkpoint(dropout=0.1)).eval()
+    model = AutoModel.from_pretrained(fx.checkpoint(dropout=0.1)).eval()
     for start in range(0, len(ids), room):
         sequence = pieces.tokenizer.build(ids[start : start + room])[0]
         with torch.no_grad():
@@ -128,7 +128,7 @@ def test_long_inputs_are_read_in_windows() -> None:
 
 
 def test_examples_streams_and_length() -> None:
-    embedder = Embedder(lab.checkpoint(dropout=0.1), normalize=True)
+    embedder = Embedder(fx.checkpoint(dropout=0.1), normalize=True)
     examples = [TextExample(0, "a man", key="x7"), TokenExample(1, ("a", "man"))]
     first, second = embedder.encode(iter(examples))
     assert (first.id, second.id) == ("x7", 1)
@@ -138,11 +138,11 @@ def test_examples_streams_and_length() -> None:
         next(embedder.encode([TextExample(0, "a", "b", where="x:1")]))
     for layers in ("first", [LAYERS + 1], [-LAYERS - 2], []):
         with pytest.raises(UserError, match=f"numbers from 0 .* to {LAYERS}"):
-            Embedder(lab.checkpoint(dropout=0.1), layers=layers)
+            Embedder(fx.checkpoint(dropout=0.1), layers=layers)
 
 
 def test_few_vectors_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = Embedder(lab.checkpoint(dropout=0.1), unit="word", layers="all", combine="none")
+    embedder = Embedder(fx.checkpoint(dropout=0.1), unit="word", layers="all", combine="none")
     whole = list(embedder.encode(TEXTS))
     size = whole[0].vectors.nbytes + 1
     monkeypatch.setattr(embed, "CHUNK_BYTES", size)
@@ -155,9 +155,9 @@ def test_few_vectors_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_encoder_of_a_trained_model() -> None:
-    head = finetune.load(lab.trained("ner")).model
-    (found,) = Embedder(lab.trained("ner")).encode(["a man"])
-    tokenizer = lab.tokenizer()
+    head = finetune.load(fx.trained("ner")).model
+    (found,) = Embedder(fx.trained("ner")).encode(["a man"])
+    tokenizer = fx.tokenizer()
     ids = tokenizer.build(tokenizer.text_subwords(["a man"])[0])[0]
     with torch.no_grad():
         states = head.model(torch.tensor([ids])).last_hidden_state[0]

@@ -20,7 +20,7 @@ from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
 from finetune.inference.vectors import TrainingVectors, decision_vectors
 from finetune.types import LabelSpan, TextExample, TokenExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 
 WINDOWS = {"long_text": "window", "max_length": 16, "overlap": 4}
@@ -49,9 +49,9 @@ def explained(
 @pytest.mark.parametrize("name", CASES)
 def test_packed_and_batch_size_change_nothing(name: str, monkeypatch: Any) -> None:
     task, settings = CASES[name]
-    folder = lab.trained(task, **settings)
+    folder = fx.trained(task, **settings)
     model = finetune.load(folder)
-    lab.pad_rows(monkeypatch)
+    fx.pad_rows(monkeypatch)
     other = finetune.load(folder, max_tokens=48)
     config = model.task.state.config
     for example in list(model.task.read(config, config.data).splits["train"])[:2]:
@@ -74,7 +74,7 @@ def test_packed_and_batch_size_change_nothing(name: str, monkeypatch: Any) -> No
 def test_leaving_out_is_the_prediction_of_the_shorter_text(
     task: str, settings: dict[str, Any], inputs: list[Any]
 ) -> None:
-    model = finetune.load(lab.trained(task, **settings))
+    model = finetune.load(fx.trained(task, **settings))
     for given, (found,) in zip(inputs, model.explain(inputs), strict=True):
         label, texts = found.label.label, [given] if isinstance(given, str) else list(given)
 
@@ -96,7 +96,7 @@ def test_leaving_out_is_the_prediction_of_the_shorter_text(
 
 @pytest.mark.parametrize(("task", "family"), [("tag", "bert"), ("ner", "roberta")])
 def test_words_of_sentences_are_masked(task: str, family: str, monkeypatch: Any) -> None:
-    model = finetune.load(lab.trained(task, model=str(lab.checkpoint(family))))
+    model = finetune.load(fx.trained(task, model=str(fx.checkpoint(family))))
     mask = model.task.tokenizer.tokenizer.mask_token
     example = TokenExample(0, ("Anna", "saw", "New", "York"))
     label = LabelSpan(model.labels[0], 0, (2, 3))
@@ -135,7 +135,7 @@ def test_words_of_sentences_are_masked(task: str, family: str, monkeypatch: Any)
     ],
 )
 def test_shortened_texts(text: str, left_out: set[int], expected: str) -> None:
-    task = finetune.load(lab.trained("classify")).task
+    task = finetune.load(fx.trained("classify")).task
     assert without(task, TextExample(0, text), left_out).text == expected
     pair = without(task, TextExample(0, "x y", text), {number + 2 for number in left_out})
     assert (pair.text, pair.pair) == ("x y", expected)
@@ -144,15 +144,15 @@ def test_shortened_texts(text: str, left_out: set[int], expected: str) -> None:
 @pytest.mark.parametrize("task", ["choice", "qa", "relations", "sentence"])
 def test_models_that_cannot_be_explained(task: str) -> None:
     with pytest.raises(UserError, match=f"`{task}` model cannot be explained"):
-        finetune.load(lab.trained(task)).explain([])
+        finetune.load(fx.trained(task)).explain([])
 
 
 def test_several_labels_and_numbers() -> None:
-    model = finetune.load(lab.trained("classify", data=str(lab.data("topics"))), threshold=0.0)
+    model = finetune.load(fx.trained("classify", data=str(fx.data("topics"))), threshold=0.0)
     ((*found,),) = model.explain(["the train was late"])
     assert [each.label.label for each in found] == list(model.labels)
     assert {each.unit for each in found} == {"logit"}
-    model = finetune.load(lab.trained("classify", data=str(lab.data("numbers"))))
+    model = finetune.load(fx.trained("classify", data=str(fx.data("numbers"))))
     (prediction,) = model.predict([("a man", "the dog")])
     ((number,),) = model.explain([("a man", "the dog")])
     assert number.score == pytest.approx(prediction.label, abs=1e-5)
@@ -161,7 +161,7 @@ def test_several_labels_and_numbers() -> None:
 
 
 def test_words_that_are_cut_off_take_no_pass(monkeypatch: Any) -> None:
-    model = finetune.load(lab.trained("nli", max_length=16))
+    model = finetune.load(fx.trained("nli", max_length=16))
     pairs = [("a man plays", "the dog saw it " * 500)] * 2
     encoded: list[Any] = []
     encode = type(model.task).encode
@@ -183,7 +183,7 @@ def test_words_that_are_cut_off_take_no_pass(monkeypatch: Any) -> None:
 def test_the_example_of_captum() -> None:
     script = Path(__file__).parents[2] / "examples" / "integrated_gradients.py"
     example = runpy.run_path(str(script), run_name="imported")
-    model, tokenizer = example["load"](lab.trained("nli"))
+    model, tokenizer = example["load"](fx.trained("nli"))
     encoded, baseline, words = example["inputs_of"](tokenizer, ["a man plays", "Oslo"])
     assert model(**encoded).logits.shape == (1, 3)
     same = (encoded["input_ids"] == baseline)[0].tolist()
@@ -196,7 +196,7 @@ def test_the_example_of_captum() -> None:
 
 
 def test_faithfulness_by_hand() -> None:
-    model = finetune.load(lab.trained("classify"))
+    model = finetune.load(fx.trained("classify"))
     text = "the train was late"
     ((found,),) = model.explain([text])
     best, *_ = np.argsort(-np.array(found.scores), kind="stable")
@@ -221,7 +221,7 @@ def test_faithfulness_by_hand() -> None:
 
 
 def test_nearest_is_the_largest_cosine() -> None:
-    model = finetune.load(lab.trained("classify"))
+    model = finetune.load(fx.trained("classify"))
     training, _ = model.training
     vectors = decision_vectors(model.task, model.model, training)
     (own,) = decision_vectors(model.task, model.model, [TextExample(0, "the train was late")])
@@ -238,8 +238,8 @@ def test_nearest_is_the_largest_cosine() -> None:
 
 
 def test_training_data_must_be_those_of_the_run(tmp_path: Path) -> None:
-    data = shutil.copytree(lab.data("classify"), tmp_path / "data")
-    folder = lab.trained("classify", data=str(data))
+    data = shutil.copytree(fx.data("classify"), tmp_path / "data")
+    folder = fx.trained("classify", data=str(data))
     with next(data.glob("train*")).open("a") as file:
         file.write(json.dumps({"text": "new", "label": "pos"}) + "\n")
     with pytest.raises(UserError, match=r"data: changed since the training of .*leave it out"):
@@ -250,7 +250,7 @@ def test_training_data_must_be_those_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_sentence_without_spans_has_no_vector() -> None:
-    model = finetune.load(lab.trained("relations"))
+    model = finetune.load(fx.trained("relations"))
     alone = [TokenExample(0, ("a", "b"), spans=())]
     assert model.nearest(alone, 1) == [[]]
     size = decision_vectors(model.task, model.model, model.training[0][:1]).shape[1]
@@ -260,7 +260,7 @@ def test_a_sentence_without_spans_has_no_vector() -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    folder = lab.trained("nli")
+    folder = fx.trained("nli")
     words = "predict", folder, "--text", "a man plays", "--pair", "the dog saw it"
     found = json.loads(run(*words, "--explain", "--nearest", "2", "--format", "jsonl").out)
     (reason,) = found["explanation"]
@@ -271,7 +271,7 @@ def test_command(tmp_path: Path) -> None:
     table = run(*words, "--explain", "--nearest", "1").out
     assert "nearest training examples" in table and "\ndog " in table
     (tmp_path / "in.txt").write_text("a\nb\n")
-    file = "predict", lab.trained("tag"), "--file", tmp_path / "in.txt"
+    file = "predict", fx.trained("tag"), "--file", tmp_path / "in.txt"
     for record in map(json.loads, run(*file, "--explain").out.splitlines()):
         for each in record["explanation"]:
             assert record["tags"][each["start"]] == each["label"] != "O"

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from finetune.inference.loop import PredictionStream, predict
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.small_data import close
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -29,7 +29,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 def asked(request: pytest.FixtureRequest) -> tuple[Task, Any, list[Any]]:
     """A task, a model, and examples of which each occurs three times; long ones have windows."""
     name, settings = request.param
-    config = lab.config(name, max_length=14, overlap=4, **settings)
+    config = fx.config(name, max_length=14, overlap=4, **settings)
     task, dataset = load_task(config, name)
     several = 3 * list(dataset.splits["test"])
     return task, task.model(), [replace(e, id=place) for place, e in enumerate(several)]
@@ -119,7 +119,7 @@ def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
 
 
 def test_a_stream_that_is_left_ends_its_thread() -> None:
-    task, dataset = load_task(lab.config("classify"), "classify")
+    task, dataset = load_task(fx.config("classify"), "classify")
     examples = [replace(e, id=n) for n, e in enumerate(3 * list(dataset.splits["test"]))]
     stream = PredictionStream(task, task.model(), examples, chunk=2)
     next(stream)

@@ -18,7 +18,7 @@ from transformers import (
 import finetune
 import finetune.inference.pipelines
 from finetune import CrfTagger, SequenceClassifier, SpanClassifier
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.command import run
 
@@ -29,7 +29,7 @@ TEXT = "anna saw a big red dog"
 
 @pytest.fixture(scope="module")
 def encoder() -> str:
-    return str(lab.checkpoint("roberta"))
+    return str(fx.checkpoint("roberta"))
 
 
 def test_trainer_trains_the_model_inside(encoder: str, tmp_path: Path):

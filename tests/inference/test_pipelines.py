@@ -13,7 +13,7 @@ from transformers import pipeline
 import finetune
 import finetune.inference.pipelines
 from finetune.types import Span, TokenExample
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.small_data import close
 
 TEXTS = [
@@ -29,7 +29,7 @@ def folder() -> Path:
     words = ("Anna", "Smith", "saw", "New", "York", ".")
     spans = (Span(0, 2, "PER"), Span(1, 2, "PER"), Span(3, 5, "LOC"))
     examples = [TokenExample(index, words, spans) for index in range(3)]
-    return lab.untrained("ner", examples, max_width=3, precision="fp32") / "best"
+    return fx.untrained("ner", examples, max_width=3, precision="fp32") / "best"
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def crf_folder(request: pytest.FixtureRequest) -> Path:
     chunks = request.param == "chunks"
     tags = ("B-PER", "O", "B-LOC", "O") if chunks else ("NOUN", "VERB", "NOUN", "PUNCT")
     examples = [TokenExample(0, words, tags=tags)]
-    return lab.untrained("tag", examples, crf=True, precision="fp32") / "best"
+    return fx.untrained("tag", examples, crf=True, precision="fp32") / "best"
 
 
 def test_tags_of_a_crf(crf_folder: Path) -> None:

@@ -15,7 +15,7 @@ from finetune.cli.readable import prediction_line
 from finetune.inference import loop
 from finetune.runtime import records
 from finetune.runtime.files import unfinished_file
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import Outcome, folder_in_use, run
 from tests.small_data import read_jsonl, write_jsonl
 
@@ -41,7 +41,7 @@ def predict(workdir: Path, model: Path, *more: str | Path) -> Outcome:
 def test_a_file_is_continued_to_the_same_bytes(
     kind: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, out = lab.trained(kind), workdir / "out.jsonl"
+    model, out = fx.trained(kind), workdir / "out.jsonl"
     done = predict(workdir, model, "--out", workdir / "whole.jsonl", "--resume").ok()
     assert f"wrote {ROWS} rows: " in done.err
     line, calls = records.json_line, 0
@@ -78,7 +78,7 @@ def test_a_file_is_continued_to_the_same_bytes(
 
 
 def test_other_costs_are_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, out, costs = lab.trained("classify"), tmp_path / "out.jsonl", tmp_path / "costs.json"
+    model, out, costs = fx.trained("classify"), tmp_path / "out.jsonl", tmp_path / "costs.json"
     labels = finetune.load(model).labels
     command = ["predict", model, "--file", tmp_path / "in.jsonl", "--costs", costs, "--out", out]
     write_jsonl(tmp_path / "in.jsonl", [{"text": "a room"}])
@@ -98,7 +98,7 @@ def test_other_costs_are_other_settings(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_error_leaves_nothing(workdir: Path) -> None:
-    model = lab.trained("tag")
+    model = fx.trained("tag")
     (workdir / "new" / "c.jsonl").write_text("{\n")
     predict(workdir, model, "--out", workdir / "out.jsonl").refused("c.jsonl:1")
     assert {path.name for path in workdir.iterdir()} == {"new"}
@@ -109,7 +109,7 @@ def test_an_error_leaves_nothing(workdir: Path) -> None:
 
 
 def test_a_table_keeps_its_separator_and_names_gold(tmp_path: Path) -> None:
-    model = finetune.load(lab.trained("nli"))
+    model = finetune.load(fx.trained("nli"))
     label = model.labels[0]
     file, out = tmp_path / "in.csv", tmp_path / "out.csv"
     file.write_text(f'premise;hypothesis;label\n"a; b";c;{label}\na;b;{label}\n')
@@ -127,7 +127,7 @@ def test_a_table_keeps_its_separator_and_names_gold(tmp_path: Path) -> None:
 
 
 def test_weights_that_have_changed_are_told(tmp_path: Path) -> None:
-    run_folder = shutil.copytree(lab.trained("classify"), tmp_path / "run")
+    run_folder = shutil.copytree(fx.trained("classify"), tmp_path / "run")
     assert "warning" not in run("predict", run_folder, "--text", "a room").ok().err
     for name in ("README.md", "best/config.json"):
         with (run_folder / name).open("a") as file:
@@ -137,7 +137,7 @@ def test_weights_that_have_changed_are_told(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_a_text_gets_a_line_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lab.trained("classify")
+    model = fx.trained("classify")
     label = run("predict", model, "--text", "a room").ok().rows[0]["label"]
     terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("finetune.cli.predict.sys", terminal)

@@ -13,7 +13,7 @@ import pytest
 import finetune
 from finetune.runtime.records import write_records
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
 from tests.small_data import read_jsonl
@@ -29,11 +29,11 @@ TEXTS = [row["Ticket"] for row in TICKETS]
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs on texts and on words whose columns have unusual names."""
     folder = tmp_path_factory.mktemp("tables")
-    model = str(lab.checkpoint())
+    model = str(fx.checkpoint())
     settings: dict[str, Any] = {"steps": 2, "quiet": True}
     columns = {"text": "Ticket", "label": "Team"}
     finetune.train("classify", TICKETS, model, columns=columns, out=str(folder / "run"), **settings)
-    words = read_jsonl(lab.data("entities") / "train.jsonl")
+    words = read_jsonl(fx.data("entities") / "train.jsonl")
     rows = [{"Sentence": row["tokens"], "Marks": row["tags"]} for row in words]
     columns = ["words=Sentence", "tags=Marks"]
     finetune.train("tag", rows, model, columns=columns, out=str(folder / "tagged"), **settings)
@@ -92,14 +92,14 @@ def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) 
     columns = {name: [row[name] for row in TICKETS] for name in TICKETS[0]}
     for number, named in enumerate((["text=Ticket", "label=Team"], ("text=Ticket", "label=Team"))):
         settings = {"columns": named, "steps": 2, "out": str(tmp_path / str(number))}
-        model = str(lab.checkpoint())
+        model = str(fx.checkpoint())
         again = finetune.train("classify", columns, model, quiet=True, **settings)
         before = json.loads((place / "run" / "config.json").read_text())
         after = json.loads((again.folder / "config.json").read_text())
         assert after["fingerprint"] == before["fingerprint"]
         assert after["columns"] == before["columns"] == ["text=Ticket", "label=Team"]
     with pytest.raises(UserError, match="--columns must be a list of texts, not 'text=Ticket'"):
-        finetune.train("classify", columns, str(lab.checkpoint()), columns="text=Ticket")
+        finetune.train("classify", columns, str(fx.checkpoint()), columns="text=Ticket")
 
 
 def test_commands_find_the_columns_of_training(place: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from finetune.preprocessing.batching import pack
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.models.parity import encodings
 from tests.tiny import WIDTH
 from tests.tiny import model as tiny_model
@@ -77,6 +77,6 @@ def test_predict_reads_them_and_export_refuses(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    squeezebert = str(lab.checkpoint("squeezebert"))
+    squeezebert = str(fx.checkpoint("squeezebert"))
     with pytest.raises(UserError, match="--bilstm does not work with squeezebert"):
         SequenceClassifier.from_pretrained(squeezebert, labels=["a", "b"], bilstm=True)

@@ -28,7 +28,7 @@ from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.token_classification import allowed_tags
 from finetune.training.optimizer import parameter_groups
 from finetune.types import IGNORED, Batch, TokenExample, TokenSequence
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data as data
 from tests import tiny
 from tests.models.heads import TAGS, head_of, words_of
@@ -39,7 +39,7 @@ from tests.models.test_crf import trained_like
 
 
 def test_the_start_is_the_same_with_and_without_a_crf(tmp_path: Path) -> None:
-    source = str(lab.checkpoint())
+    source = str(fx.checkpoint())
     torch.manual_seed(3)
     plain = TokenClassifier.from_pretrained(source, labels=TAGS)
     torch.manual_seed(3)

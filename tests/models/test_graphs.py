@@ -35,7 +35,7 @@ from finetune.runtime.progress import Reporter
 from finetune.training import distillation
 from finetune.training.run_folder import open_run
 from finetune.types import Batch, TokenSequence
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.forks import in_two_forks
 from tests.models.parity import CLOSE, assert_equal, encodings
@@ -180,7 +180,7 @@ def test_hidden_states_of_layers_are_replayed(with_head: bool) -> None:
         torch.manual_seed(0)
         encoder, read = encoder_of(), None
         if with_head:
-            name = lab.checkpoint("bert", dropout=0.1)
+            name = fx.checkpoint("bert", dropout=0.1)
             head = SequenceClassifier.from_pretrained(name, labels=["a", "b"]).double().train()
             encoder, read = head.encoder, head.with_states
         encoder.graphs = EncoderGraphs(encoder, SHAPES, recorder, report=pytest.fail)
@@ -538,7 +538,7 @@ def test_runs_are_equal_with_and_without_recordings(
 ) -> None:
     kind, settings = KINDS[name]
     settings = {"steps": 4, "eval_every": 2, "batch_size": 4, "lr": 1e-3, **settings}
-    settings["model"] = lab.checkpoint(settings.get("model", "bert"), dropout=0.1)
+    settings["model"] = fx.checkpoint(settings.get("model", "bert"), dropout=0.1)
     runs, used = [], []
     monkeypatch.setattr("finetune.models.sparse_embedding.MOST_OCCURRING", 0.0)
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
@@ -546,7 +546,7 @@ def test_runs_are_equal_with_and_without_recordings(
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
         out = tmp_path / str(len(runs))
-        result = lab.fit(lab.config(kind, **settings, out=str(out)))
+        result = fx.fit(fx.config(kind, **settings, out=str(out)))
         weights = (out / "last" / "model.safetensors").read_bytes()
         rows = [row for row in read_jsonl(out / "log.jsonl") if "loss" in row]
         runs.append((weights, [(row["loss"], row["gradient_norm"]) for row in rows]))
@@ -580,9 +580,9 @@ runpy.run_module("finetune", run_name="__main__")
 
 def test_two_processes_are_equal_with_and_without_recordings(tmp_path: Path) -> None:
     """The exchange of gradients is outside of the recordings."""
-    settings = {"steps": 4, "lr": 1e-3, "max_tokens": 60, "model": lab.checkpoint(dropout=0.1)}
+    settings = {"steps": 4, "lr": 1e-3, "max_tokens": 60, "model": fx.checkpoint(dropout=0.1)}
     for way in ("replayed", "plain"):
-        words = lab.words("classify", tmp_path / way, **settings)
+        words = fx.words("classify", tmp_path / way, **settings)
         processes = in_two_forks([sys.executable, "-c", IN_TWO_PROCESSES, way, *words])
         outputs = [process.communicate() for process in processes]
         assert [process.returncode for process in processes] == [0, 0], outputs
@@ -614,7 +614,7 @@ def test_passes_that_are_turned_off_or_few_run_plainly(
 def test_the_passes_of_a_teacher_are_replayed_as_predictions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = lab.trained("classify")
+    start = fx.trained("classify")
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
     for module in (graphs, distillation):
         monkeypatch.setattr(module, "reason_to_predict_plainly", graphs.reason_of_model)

@@ -15,7 +15,7 @@ from transformers import AutoModel
 
 from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import micro_batches, pack
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.models.heads import (
     KINDS,
@@ -116,7 +116,7 @@ def test_train_from_checkpoint_save_and_load(
     family: str, kind: str, tmp_path: Path, warnings_logged: list[str]
 ) -> None:
     """The folder stands alone, also for transformers: nothing of the checkpoint is needed."""
-    source, saved = shutil.copytree(lab.checkpoint(family), tmp_path / "x"), tmp_path / "saved"
+    source, saved = shutil.copytree(fx.checkpoint(family), tmp_path / "x"), tmp_path / "saved"
     pretrained = AutoModel.from_pretrained(source)
     warnings_logged.clear()
     head = trained(kind, source).eval()
@@ -163,7 +163,7 @@ def test_train_from_checkpoint_save_and_load(
 
 @every_kind
 def test_damaged_folders_are_refused(kind: str, tmp_path: Path) -> None:
-    source, saved = lab.checkpoint(), tmp_path / "saved"
+    source, saved = fx.checkpoint(), tmp_path / "saved"
     head = trained(kind, source)
     head.save_pretrained(saved)
 

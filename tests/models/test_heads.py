@@ -13,7 +13,7 @@ from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
 from finetune.models.loading import MODEL_ALIASES, resolve_model
 from finetune.preprocessing.batching import pack
 from finetune.types import TokenSequence
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.models.heads import (
     LABELS,
@@ -117,7 +117,7 @@ def test_all_subwords_of_words() -> None:
     ],
 )
 def test_problems(problem, labels, kind, tmp_path) -> None:
-    source = str(lab.checkpoint())
+    source = str(fx.checkpoint())
     head = SequenceClassifier.from_pretrained(source, labels=labels, problem=problem)
     assert (head.problem, head.model.config.problem_type) == (problem, kind)
     head.save_pretrained(tmp_path / "saved")
@@ -130,7 +130,7 @@ def test_problems(problem, labels, kind, tmp_path) -> None:
 
 def test_checkpoint_with_another_head(tmp_path) -> None:
     """An NLI model as the start of a task with other labels, or with its own in another order."""
-    source = str(lab.checkpoint("roberta"))
+    source = str(fx.checkpoint("roberta"))
     trained = SequenceClassifier.from_pretrained(source, labels=LABELS).eval()
     trained.save_pretrained(tmp_path / "nli")
     nli = str(tmp_path / "nli")
@@ -146,7 +146,7 @@ def test_checkpoint_with_another_head(tmp_path) -> None:
 
 def test_classifier_dropout() -> None:
     for family in tiny.FAMILIES:
-        source = str(lab.checkpoint(family, dropout=0.0))
+        source = str(fx.checkpoint(family, dropout=0.0))
         if family in ("mpnet", "eurobert", "squeezebert"):
             with pytest.raises(ValueError, match="have no such dropout"):
                 SequenceClassifier.from_pretrained(source, labels=LABELS, dropout=0.4)
@@ -171,9 +171,9 @@ def test_errors_of_loading(tmp_path) -> None:
         "Bring it: `hf download someone/some-model` on a machine with network, and copy HF_HOME, "
         "or name a folder of the model."
     )
-    assert "at least one label" in message(str(lab.checkpoint()), labels=[])
-    bert = shutil.copytree(lab.checkpoint(), tmp_path / "bert")
-    shutil.copy(lab.checkpoint("roberta") / "model.safetensors", bert)
+    assert "at least one label" in message(str(fx.checkpoint()), labels=[])
+    bert = shutil.copytree(fx.checkpoint(), tmp_path / "bert")
+    shutil.copy(fx.checkpoint("roberta") / "model.safetensors", bert)
     assert "encoder weights missing" in message(str(bert))
     for name in ("roberta-base", "FacebookAI/roberta-base"):
         assert "Perhaps" not in message(name), "a name is not its own suggestion"

@@ -22,7 +22,7 @@ from finetune.training.data import TrainingData
 from finetune.training.optimizer import adamw, make_optimizer, parameter_groups
 from finetune.training.step import Step
 from finetune.types import Batch, TokenSequence
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 CPU = torch.device("cpu")
 SMALL = {"max_tokens": 60, "batch_size": 4}
@@ -54,10 +54,10 @@ NUM_STEPS = 2
 def prepared(name: str, precision: str) -> Iterator[tuple[Any, Any, list[list[Batch]]]]:
     """A task, its model without dropout, and the batches of its first steps."""
     kind, settings = CASES[name]
-    model = lab.checkpoint(settings.get("model", "bert"), dropout=0.0)
+    model = fx.checkpoint(settings.get("model", "bert"), dropout=0.0)
     settings = {"max_length": 48, "lr": 1e-2, "clip": 0.0, "precision": precision, **settings}
-    config = lab.config(kind, **{**settings, "model": model})
-    task, dataset = lab.load(config)
+    config = fx.config(kind, **{**settings, "model": model})
+    task, dataset = fx.load(config)
     torch.manual_seed(3)
     head = task.model()
     with contextlib.ExitStack() as stack:
@@ -145,7 +145,7 @@ class TwoHeads(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = Encoder.from_pretrained(str(lab.checkpoint(dropout=0.0)))
+        self.encoder = Encoder.from_pretrained(str(fx.checkpoint(dropout=0.0)))
         sizes = {"one": 3, "two": 70}
         self.heads = nn.ModuleDict({n: nn.Linear(32, size) for n, size in sizes.items()})
 
@@ -232,8 +232,8 @@ def test_gradients_that_are_written_in_place_count_as_those_of_a_backward_pass()
 
 
 def test_families_that_need_autocast_keep_float32_weights() -> None:
-    config = lab.config("classify", model=lab.checkpoint("deberta"), precision="bf16")
-    task, _ = lab.load(config)
+    config = fx.config("classify", model=fx.checkpoint("deberta"), precision="bf16")
+    task, _ = fx.load(config)
     step = step_of(task, task.model(), "bf16")
     assert not step.masters.working
     with step.casting:
@@ -244,7 +244,7 @@ def test_families_that_need_autocast_keep_float32_weights() -> None:
 
 def test_a_model_predicts_in_half_precision() -> None:
     """Its weights are half precision if it is cast, and its operations if it is not."""
-    model = Encoder.from_pretrained(str(lab.checkpoint()))
+    model = Encoder.from_pretrained(str(fx.checkpoint()))
     batch = pack([TokenSequence(0, [2, 7, 8, 9, 3])])
     cast = copy.deepcopy(model)
     cast_weights(cast, "bf16")

@@ -25,7 +25,7 @@ from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
 from finetune.types import Batch, TokenSequence
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.models.heads import LABELS, words_of
 from tests.models.heads import head_of as tiny_head
@@ -275,7 +275,7 @@ def test_classes() -> None:
 
 @pytest.mark.parametrize("representation", REPRESENTATIONS)
 def test_a_new_scorer_expects_few_spans(representation: str, tmp_path) -> None:
-    source = str(lab.checkpoint())
+    source = str(fx.checkpoint())
     settings = {"representation": representation, "max_width": 4}
     head = SpanClassifier.from_pretrained(source, labels=LABELS, **settings)
     bias = [0.0, *[math.log(PRIOR / len(LABELS))] * len(LABELS)]
@@ -288,7 +288,7 @@ def test_a_new_scorer_expects_few_spans(representation: str, tmp_path) -> None:
 
 
 def test_saved_configuration(tmp_path) -> None:
-    source = str(lab.checkpoint("modernbert"))
+    source = str(fx.checkpoint("modernbert"))
     head = SpanClassifier.from_pretrained(
         source,
         labels=LABELS,
@@ -332,14 +332,14 @@ def test_saved_configuration(tmp_path) -> None:
     ],
 )
 def test_what_is_refused(settings, message, tmp_path) -> None:
-    source = str(lab.checkpoint())
+    source = str(fx.checkpoint())
     with pytest.raises(ValueError, match=message) as caught:
         SpanClassifier.from_pretrained(source, **({"labels": LABELS, "max_width": 3} | settings))
     assert "\n" not in str(caught.value)
 
 
 def test_settings_that_do_not_fit_the_weights(tmp_path) -> None:
-    source = str(lab.checkpoint())
+    source = str(fx.checkpoint())
     head = SpanClassifier.from_pretrained(source, labels=LABELS, max_width=3)
     head.save_pretrained(saved := tmp_path / "saved")
     settings = json.loads((saved / "config.json").read_text())

@@ -20,7 +20,7 @@ from finetune.models.heads.sentence_encoder import CLASSIFIER_FILE, SentenceEnco
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import load_config, load_weights
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.tiny import FAMILIES, save_tiny_checkpoint
 
@@ -39,8 +39,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of three tasks, whose weights are damaged for a while."""
     folder = tmp_path_factory.mktemp("weights")
     for task in ("classify", "ner"):
-        shutil.copytree(lab.trained(task), folder / task)
-    sentence = lab.trained("sentence", data=lab.data("pairs"), objective="softmax")
+        shutil.copytree(fx.trained(task), folder / task)
+    sentence = fx.trained("sentence", data=fx.data("pairs"), objective="softmax")
     shutil.copytree(sentence, folder / "sentence")
     return folder
 
@@ -115,7 +115,7 @@ def test_a_saved_model_with_fewer_layers(place: Path) -> None:
 
 @pytest.mark.parametrize("inside", [None, 5, {}, {"model_type": "zzz"}])
 def test_a_damaged_configuration_of_a_crf_run(inside: Any, tmp_path: Path) -> None:
-    source = str(lab.checkpoint())
+    source = str(fx.checkpoint())
     CrfTagger.from_pretrained(source, labels=["O"], scheme="IO").save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(content | {"tagger": inside}))
@@ -129,7 +129,7 @@ def test_vectors_that_are_not_finite(tmp_path: Path) -> None:
     good.write_text("2 2\nthe 1.0 0.5\nbank 0.5 1.0\n")
     for value in ("inf", "-inf", "nan", "1e39"):
         bad.write_text(f"2 2\nthe 1.0 0.5\nbank {value} 1.0\n")
-        words = ("--for", lab.checkpoint(), "--size=60", "--out", tmp_path / "out")
+        words = ("--for", fx.checkpoint(), "--size=60", "--out", tmp_path / "out")
         outcome = run("vocabulary", tmp_path / "text.txt", *words, "--vectors", good, bad)
         assert outcome.code == 2 and f"{bad}:3" in outcome.err, outcome.err
         assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import MaskFilling
 from finetune.pretraining.packing import pack_documents
 from finetune.types import TextExample
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.small_data import keep_on_disk
 
@@ -71,9 +71,9 @@ def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_pa
         "a  b\r",
     ]
     (tmp_path / "train.txt").write_text("\n\n".join(texts), encoding="utf-8", newline="")
-    paths = {"model": lab.checkpoint(family), "data": tmp_path / "train.txt", "validation": "none"}
+    paths = {"model": fx.checkpoint(family), "data": tmp_path / "train.txt", "validation": "none"}
     settings = {"packing": packing, "nsp": nsp, "max_length": 64 if nsp else 24}
-    task, loaded = lab.load(lab.config("pretrain", **paths, **settings))
+    task, loaded = fx.load(fx.config("pretrain", **paths, **settings))
     blocks = loaded.splits["train"]
     assert all(block.subwords is not None for block in blocks)
     filling = MaskFilling(task.state, task.tokenizer)

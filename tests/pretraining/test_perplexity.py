@@ -15,7 +15,7 @@ from finetune.pretraining.perplexity import TextScorer, corpus_measures
 from finetune.types import UserError
 from tests.command import Outcome, run
 from tests.covering import covering
-from tests.laboratory import checkpoint
+from tests.fixtures import checkpoint
 from tests.small_data import read_jsonl, write_jsonl
 
 TEXTS = ["the unbelievably late train from paris", "", "nobody knew why", "a"]

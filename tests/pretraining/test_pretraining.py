@@ -23,7 +23,7 @@ from finetune.preprocessing.batching import pack
 from finetune.reporting.html import write_run_report
 from finetune.tasks import load_task
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data, tiny
 from tests.runs import score_predictions
 from tests.small_data import read_jsonl
@@ -32,18 +32,18 @@ SETTINGS: dict[str, Any] = {"lr": 4e-3, "batch_size": 4, "max_length": 48, "step
 
 
 def model_of(family: str = "bert") -> Path:
-    return lab.checkpoint(family, dropout=0.0, layers=3, initializer_range=0.1)
+    return fx.checkpoint(family, dropout=0.0, layers=3, initializer_range=0.1)
 
 
 def config_of(family: str = "bert", **changes: Any) -> TrainConfig:
-    return lab.config("pretrain", **{"model": model_of(family), **SETTINGS, **changes})
+    return fx.config("pretrain", **{"model": model_of(family), **SETTINGS, **changes})
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     out = tmp_path_factory.mktemp("pretraining") / "run"
-    return lab.fit(config_of(out=out, epochs=14.0, eval_every=200)).folder
+    return fx.fit(config_of(out=out, epochs=14.0, eval_every=200)).folder
 
 
 def test_learns_and_scores(run: Path) -> None:
@@ -104,7 +104,7 @@ def test_fills_masks(run: Path) -> None:
 def test_masks_of_scores_are_the_same_in_every_run() -> None:
     encoded = []
     for changes in ({"seed": 1}, {"seed": 2, "replacement": "unigram", "explore": True}):
-        task, data = lab.load(config_of(**changes))
+        task, data = fx.load(config_of(**changes))
         encoded.append(task.encode(data.splits["test"]).sequences)
     assert np.array_equal(encoded[0].ids.values, encoded[1].ids.values)
 
@@ -115,7 +115,7 @@ def test_masks_of_scores_are_the_same_in_every_run() -> None:
 def test_loss_equals_that_of_the_class(family: str, mask: str) -> None:
     """The summed loss of training, over its count, is that of transformers for the same labels."""
     config = config_of(family, mask=mask, packing="full-sentences")
-    task, data = lab.load(config)
+    task, data = fx.load(config)
     sequences = task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 0)
     batch = pack(sequences, task.collate(sequences))
     head = task.model().eval()
@@ -140,14 +140,14 @@ def test_sources_are_sampled_by_the_exponent(tmp_path: Path) -> None:
     data = f"en={tmp_path}/en,de={tmp_path}/de"
     sizes = {}
     for alpha in (0.0, 0.3, 1.0):
-        _, data_of_alpha = lab.load(config_of(data=data, alpha=alpha))
+        _, data_of_alpha = fx.load(config_of(data=data, alpha=alpha))
         sizes[alpha] = len(data_of_alpha.splits["train"])
         assert [example.id for example in data_of_alpha.splits["train"]] == list(
             range(sizes[alpha])
         )
         assert {example.key for example in data_of_alpha.splits["train"]} == {None}
     assert sizes[0.0] > sizes[0.3] > sizes[1.0], "1 repeats nothing"
-    _, data_of_alpha = lab.load(config_of(data=data, alpha=0.0))
+    _, data_of_alpha = fx.load(config_of(data=data, alpha=0.0))
     texts = [example.text for example in data_of_alpha.splits["train"]]
     half = len(texts) // 2
     assert len(set(texts[:half])) > 2 * len(set(texts[half:])), "both have the same share"
@@ -164,13 +164,13 @@ def test_text_in_memory() -> None:
 def test_a_new_encoder(tmp_path: Path) -> None:
     settings = {"config": "small", "tokenizer": str(model_of("roberta")), "validation": "none"}
     config = config_of(model=None, steps=2, out=tmp_path / "run", **settings)
-    result = lab.fit(config)
+    result = fx.fit(config)
     loaded = AutoModelForMaskedLM.from_pretrained(result.folder / "best")
     sizes = loaded.config.num_hidden_layers, loaded.config.hidden_size, loaded.config.vocab_size
     assert sizes == (4, 256, len(tiny.tokenizer("roberta")))
     assert loaded.config.pad_token_id == tiny.tokenizer("roberta").pad_token_id
     other = replace(config, config=str(model_of()), tokenizer=None)
-    task, _ = lab.load(other)
+    task, _ = fx.load(other)
     again = MaskedLanguageModel.from_pretrained(str(model_of()))
     weights, old = task.model().state_dict(), again.state_dict()
     assert weights.keys() == old.keys()
@@ -179,12 +179,12 @@ def test_a_new_encoder(tmp_path: Path) -> None:
 
 
 def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Path) -> None:
-    task, _ = lab.load(lab.config("classify", model=None, init_from=run))
+    task, _ = fx.load(fx.config("classify", model=None, init_from=run))
     saved = MaskedLanguageModel.from_pretrained(str(run / "best"), new_head=False)
     weights = task.model().encoder.model.state_dict()
     for name, value in saved.encoder.model.state_dict().items():
         torch.testing.assert_close(weights[name], value, rtol=0, atol=0)
-    further, again = lab.load(config_of(model=None, init_from=str(run)))
+    further, again = fx.load(config_of(model=None, init_from=str(run)))
     assert f"encoder and masked language model from {run}" in again.notes
     for name, value in further.model().state_dict().items():
         torch.testing.assert_close(value, saved.state_dict()[name], rtol=0, atol=0)
@@ -211,14 +211,14 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
 def test_errors(changes: dict, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
         config = config_of(out=str(tmp_path / "run"), **changes)
-        lab.fit(config)
+        fx.fit(config)
 
 
 def test_text_that_the_model_cannot_read(tmp_path: Path) -> None:
     """All subwords are unknown: nothing is chosen, and the log says why."""
     (tmp_path / "a.txt").write_text("ሰላም ለዓለም\nእንደምን አለህ\nደህና ነኝ\n", "utf-8")
     config = config_of(data=str(tmp_path / "a.txt"), steps=2, out=str(tmp_path / "run"))
-    result = lab.fit(config)
+    result = fx.fit(config)
     assert any("unknown to the model" in note for note in result.notes)
     assert result.metrics["validation"]["mlm_accuracy"] == 0
 
@@ -226,9 +226,9 @@ def test_text_that_the_model_cannot_read(tmp_path: Path) -> None:
 def test_further_objectives(tmp_path: Path) -> None:
     """All three objectives learn, are scored, and are saved for plain transformers."""
     changes = {"mask": "spans", "boundary": True, "nsp": True, "epochs": 4.0, "eval_every": 200}
-    changes["data"] = lab.data("short_text")
+    changes["data"] = fx.data("short_text")
     config = config_of(out=str(tmp_path / "run"), **changes)
-    task, data = lab.load(config)
+    task, data = fx.load(config)
     result = finetune.fit(task, data, config)
     names = {"mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"}
     assert set(result.metrics["test"]) == names

@@ -27,7 +27,7 @@ from finetune.pretraining.vocabulary_transfer import (
 from finetune.types import UserError
 from tests.command import run
 from tests.covering import covering
-from tests.laboratory import checkpoint
+from tests.fixtures import checkpoint
 from tests.models.test_every_family import CHANGES, SIZES
 from tests.tiny import model as tiny_model
 from tests.tiny import tokenizer

@@ -15,7 +15,7 @@ import pytest
 from finetune.config.values import shown_value
 from finetune.evaluation.predictions import align_runs
 from finetune.evaluation.significance import count_metric, estimate
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import Outcome, run
 from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
@@ -139,7 +139,7 @@ def check_self_contained_and_accessible(page: Page) -> None:
 
 
 def test_the_labels_of_relations_are_scores_by_class(tmp_path: Path):
-    first = lab.trained("relations")
+    first = fx.trained("relations")
     second = shutil.copytree(first, tmp_path / "b")
     for folders in ([first], [first, second]):
         page = reported(*folders, "--out", tmp_path / "page.html")
@@ -419,7 +419,7 @@ def test_seeds(tmp_path: Path):
 def train(out: Path, *more: str) -> Outcome:
     recipe = out.with_name("recipe.yaml")
     recipe.write_text(
-        f"task: classify\nmodel: {lab.checkpoint()}\ndata: {lab.data('sentiment')}\nsteps: 2\n"
+        f"task: classify\nmodel: {fx.checkpoint()}\ndata: {fx.data('sentiment')}\nsteps: 2\n"
         "expected:\n- {split: test, metric: accuracy, value: 0.999, tolerance: 0.0001, "
         "source: nobody}\n"
     )

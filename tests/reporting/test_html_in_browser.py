@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.browser import PHONE, assert_readable, screenshot
 from tests.command import run
 from tests.runs import label_run, spans_run, tag_run
@@ -26,7 +26,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for task in ("nli", "tag"):
         explained[task] = place / f"{task}.html"
         options = ("--explain", "--nearest", "2", "--split", "validation", "--out", explained[task])
-        assert run("report", lab.trained(task), *options).code == 0
+        assert run("report", fx.trained(task), *options).code == 0
     label_run(place / "other texts")
     both = run("report", second, place / "other texts", "--out", place / "both.html")
     assert both.code == 0, both.err

@@ -16,7 +16,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from finetune.models.loading import model_license
 from finetune.reporting.hub_upload import without_paths
 from finetune.reporting.model_card import PLACEHOLDER
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.hub.server import Hub
 
@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies of finished runs."""
     folder = tmp_path_factory.mktemp("cards")
     for kind in KINDS:
-        shutil.copytree(lab.trained(kind), folder / kind)
+        shutil.copytree(fx.trained(kind), folder / kind)
     return folder
 
 
@@ -137,7 +137,7 @@ def test_a_degenerate_run_warns_and_is_pushed_only_with_yes(
 ):
     monkeypatch.setattr("finetune.reporting.environment.degenerate", lambda *_: ["test: no spans"])
     folder = tmp_path / "run"
-    lab.train("ner", folder).ok()
+    fx.train("ner", folder).ok()
     for card in ("README.md", "best/README.md"):
         assert "**Warning: this run is degenerate" in (folder / card).read_text("utf-8")
     run("push", folder, "lab/names").refused("degenerate (test: no spans)")
@@ -222,9 +222,9 @@ def test_a_push_keeps_or_replaces_what_was_there(signed_in: Hub, place: Path):
 
 
 def test_the_license_is_that_of_the_base_model(signed_in: Hub, place: Path, tmp_path: Path):
-    base = Path(shutil.copytree(lab.checkpoint(), tmp_path / "base"))
+    base = Path(shutil.copytree(fx.checkpoint(), tmp_path / "base"))
     (base / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A base\n", "utf-8")
-    flags = ("--data", lab.data("sentiment"), "--steps", "1", "--max-length", "40")
+    flags = ("--data", fx.data("sentiment"), "--steps", "1", "--max-length", "40")
     starts = {"first": ("--model", base), "second": ("--init-from", tmp_path / "first")}
     for name, start in starts.items():
         done = run("classify", *start, *flags, "--out", tmp_path / name)

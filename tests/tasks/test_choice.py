@@ -24,26 +24,24 @@ from finetune.preprocessing.batching import grouped, micro_batches, pack
 from finetune.tasks import load_task
 from finetune.tasks.choice import texts_of_choices
 from finetune.types import ChoicePrediction, ChoiceQuestion, TokenSequence, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
 from tests.models.parity import plain_inputs
 
 
 def config(**changes: Any) -> Any:
-    return lab.config(
-        "choice", **{"model": lab.checkpoint(dropout=0.0), "max_length": 32, **changes}
-    )
+    return fx.config("choice", **{"model": fx.checkpoint(dropout=0.0), "max_length": 32, **changes})
 
 
 @pytest.fixture(scope="module")
 def trained() -> Path:
     given = {"steps": 25, "lr": 5e-3, "eval_every": 25, "max_length": None, "precision": None}
-    return lab.trained("choice", model=lab.checkpoint(dropout=0.0), **given)
+    return fx.trained("choice", model=fx.checkpoint(dropout=0.0), **given)
 
 
 def test_what_a_run_says(tmp_path: Path) -> None:
-    outcome = lab.train("choice", tmp_path / "run")
+    outcome = fx.train("choice", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     assert "labels" not in outcome.err and "(always choosing the first choice: " in outcome.out
     assert f"finetune predict {tmp_path / 'run'} --file QUESTIONS.jsonl" in outcome.out
@@ -150,7 +148,7 @@ def test_the_sequences_of_an_example_stay_together() -> None:
 
 def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     model = finetune.load(trained)
-    rows = [json.loads(line) for line in (lab.data("choice") / "test.jsonl").open()]
+    rows = [json.loads(line) for line in (fx.data("choice") / "test.jsonl").open()]
     found = model.predict(rows)
     assert all(isinstance(each, ChoicePrediction) for each in found)
     for row, each in zip(rows, found, strict=True):
@@ -160,7 +158,7 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     assert [p.scores for p in model.predict(bare)] == [p.scores for p in found]
     out = tmp_path / "predicted.jsonl"
     assert (
-        run("predict", trained, "--file", lab.data("choice") / "test.jsonl", "--out", out).code == 0
+        run("predict", trained, "--file", fx.data("choice") / "test.jsonl", "--out", out).code == 0
     )
     lines = [json.loads(line) for line in out.open()]
     assert [line["choice"] for line in lines] == [each.choice for each in found]
@@ -168,8 +166,8 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
         "accuracy": sum(p.choice == r["label"] for p, r in zip(found, rows, strict=True)) / 6
     }
     for words in (
-        (out, lab.data("choice") / "test.jsonl"),
-        (trained, "--data", lab.data("choice") / "test.jsonl"),
+        (out, fx.data("choice") / "test.jsonl"),
+        (trained, "--data", fx.data("choice") / "test.jsonl"),
     ):
         outcome = run("score", *words, "--json")
         assert outcome.code == 0 and json.loads(outcome.out) == expected
@@ -236,7 +234,7 @@ def test_what_a_model_does_not_do_is_said(trained: Path, tmp_path: Path) -> None
     for words, message in (
         (("predict", trained, "--text", "hello"), "give --file with the columns context, question"),
         (("export", trained, "--out", tmp_path / "onnx"), "a question has a sequence for each"),
-        (("check", lab.data("choice"), "--task=chioce"), "Perhaps you meant 'choice'"),
+        (("check", fx.data("choice"), "--task=chioce"), "Perhaps you meant 'choice'"),
     ):
         outcome = run(*words)
         assert outcome.code == 2 and message in outcome.err, outcome.err
@@ -251,13 +249,13 @@ def test_a_model_that_transformers_saved(trained: Path, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "plain")
     for file in (trained / "best").glob("tokenizer*"):
         (tmp_path / "plain" / file.name).write_bytes(file.read_bytes())
-    rows = [json.loads(line) for line in (lab.data("choice") / "test.jsonl").open()]
+    rows = [json.loads(line) for line in (fx.data("choice") / "test.jsonl").open()]
     found = [finetune.load(folder).predict(rows) for folder in (trained, tmp_path / "plain")]
     assert found[0] == found[1]
 
 
 def test_check_reads_choices() -> None:
-    outcome = run("check", lab.data("choice"), "--task", "choice", "--model", lab.checkpoint())
+    outcome = run("check", fx.data("choice"), "--task", "choice", "--model", fx.checkpoint())
     assert outcome.code == 0 and "0 errors" in outcome.out and "train 24" in outcome.out
     assert "longest 23" in outcome.out, "subwords of the longest choice, and not of all"
 

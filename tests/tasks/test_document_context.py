@@ -26,7 +26,7 @@ from finetune.tasks.word_task import WordTask
 from finetune.training.cache import encoding_key
 from finetune.training.trainer import fit
 from finetune.types import TokenExample, TokenSequence
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import Outcome, run
 from tests.small_data import write_jsonl
 
@@ -43,7 +43,7 @@ LENGTH = 24
 def task_of(kind: str = "tag", family: str = "bert", **changes: Any) -> tuple[Any, Dataset]:
     config, own = KINDS[kind]
     chosen = {"context": "doc", "max_length": LENGTH, "overlap": 6, **own, **changes}
-    model, data = lab.checkpoint(family, dropout=0.0), lab.data("documents")
+    model, data = fx.checkpoint(family, dropout=0.0), fx.data("documents")
     made = config(model=str(model), data=str(data), precision="fp32", **chosen)
     return load_task(made, "ner" if config is NerConfig else "tag")
 
@@ -186,7 +186,7 @@ def test_rows_without_gold_are_read_all_the_same(tmp_path: Path):
     ]
     write_jsonl(tmp_path / "train.jsonl", rows)
     write_jsonl(tmp_path / "validation.jsonl", rows)
-    config = TagConfig(model=str(lab.checkpoint(dropout=0.0)), data=str(tmp_path), context="doc")
+    config = TagConfig(model=str(fx.checkpoint(dropout=0.0)), data=str(tmp_path), context="doc")
     task, dataset = load_task(config, "tag")
     (row,) = dataset.splits["train"]
     assert (row.before, row.after) == ((("a", "river"),), (("a", "guitar"),))
@@ -216,10 +216,10 @@ def test_context_carries_no_loss(kind: str):
 
 def test_learns_what_only_the_neighbours_say(tmp_path: Path):
     """Whether a name is a person or a place is drawn by lot; the sentence beside it tells."""
-    config = lab.config(
+    config = fx.config(
         "tag",
-        model=lab.checkpoint(dropout=0.0),
-        data=lab.data("documents", (240, 12, 120)),
+        model=fx.checkpoint(dropout=0.0),
+        data=fx.data("documents", (240, 12, 120)),
         context="doc",
         steps=120,
         eval_every=120,
@@ -310,8 +310,8 @@ FLAGS = ("--max-length", "24", "--overlap", "6", "--precision", "fp32", "--steps
 
 def trained(kind: str) -> Path:
     sizes = {"max_length": 24, "overlap": 6, "steps": 4}
-    given = {"model": lab.checkpoint(dropout=0.0), "data": lab.data("documents"), **sizes}
-    return lab.trained(
+    given = {"model": fx.checkpoint(dropout=0.0), "data": fx.data("documents"), **sizes}
+    return fx.trained(
         "ner" if kind == "ner" else "tag", context="doc", crf=kind == "crf" or None, **given
     )
 
@@ -329,7 +329,7 @@ def test_a_saved_model_reads_files_in_context(kind: str):
     for record in expected:
         for name in ("gold", "where", "document"):
             del record[name]
-    path = lab.data("documents") / "test.jsonl"
+    path = fx.data("documents") / "test.jsonl"
     for source, stdin in ((path, b""), ("-", path.read_bytes())):
         outcome = run("predict", trained(kind), "--file", source, stdin=stdin)
         assert outcome.code == 0 and not outcome.err, outcome.err
@@ -374,8 +374,8 @@ def one_line(outcome: Outcome, *parts: str) -> None:
 
 @pytest.mark.parametrize("task", ["tag", "ner"])
 def test_data_without_documents(task: str, tmp_path: Path):
-    entities = lab.data("entities")
-    where = ("--model", lab.checkpoint(dropout=0.0), "--out", tmp_path / "run")
+    entities = fx.data("entities")
+    where = ("--model", fx.checkpoint(dropout=0.0), "--out", tmp_path / "run")
     bare = run(task, *where, "--data", entities, "--context", "doc", *FLAGS)
     one_line(
         bare,
@@ -385,7 +385,7 @@ def test_data_without_documents(task: str, tmp_path: Path):
         "`document`",
         "leave --context out",
     )
-    rows = lines((lab.data("documents") / "train.jsonl").read_text())
+    rows = lines((fx.data("documents") / "train.jsonl").read_text())
     write_jsonl(tmp_path / "mixed" / "train.jsonl", rows)
     (tmp_path / "mixed" / "test.jsonl").write_text((entities / "test.jsonl").read_text())
     mixed = run(task, *where, "--data", tmp_path / "mixed", "--context", "9", *FLAGS)
@@ -401,7 +401,7 @@ def test_documents_that_are_odd_are_told():
         TokenExample(i, ("Anna", "saw"), tags=("B-PER", "O"), document=d)
         for i, d in enumerate(["a", "a", "b", "b", "a", None])
     ]
-    config = TagConfig(model=str(lab.checkpoint(dropout=0.0)), data="x", context="doc")
+    config = TagConfig(model=str(fx.checkpoint(dropout=0.0)), data="x", context="doc")
     _, dataset = load_task(config, "tag", Dataset("x", {"train": rows, "validation": rows[:2]}))
     told = " ".join(dataset.notes)
     assert "documents continue 1 time " in told and "1 of 6 sentences has no document name" in told
@@ -412,9 +412,9 @@ def test_what_goes_without_context(tmp_path: Path):
     one_line(exported, "reads sentences in their document (--context)", "train without --context")
     where = (
         "--model",
-        lab.checkpoint(dropout=0.0),
+        fx.checkpoint(dropout=0.0),
         "--data",
-        lab.data("documents"),
+        fx.data("documents"),
         "--out",
         tmp_path / "plain",
     )

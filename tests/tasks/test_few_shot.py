@@ -22,17 +22,17 @@ from finetune.tasks import load_task, saved_task
 from finetune.tasks.few_shot import cosine_loss
 from finetune.training.trainer import fit
 from finetune.types import TextExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 
 
 def config_of(task: str = "classify", **changes: Any) -> TrainConfig:
     given = {"few_shot": True, "validation": "none", "batch_size": None, "steps": None}
-    return lab.config(task, **{**given, "max_length": None, **changes})
+    return fx.config(task, **{**given, "max_length": None, **changes})
 
 
 def test_a_run_learns_and_predicts(tmp_path: Path):
-    model = str(lab.checkpoint(dropout=0.0))
+    model = str(fx.checkpoint(dropout=0.0))
     common: dict[str, Any] = {"steps": 4, "save_every": 2, "batch_size": 4, "per_class": 6}
     config = config_of(model=model, out=str(tmp_path / "whole"), **common)
     task, dataset = load_task(config, "classify")
@@ -128,7 +128,7 @@ def test_draws_of_examples_are_nested() -> None:
 
 def test_seeds_draw_their_own_examples(tmp_path: Path) -> None:
     few = {"few_shot": True, "tuning": "head", "per_class": 3, "validation": "none", "steps": None}
-    outcome = lab.train("classify", out := tmp_path / "seeds", "--seeds=2", **few)
+    outcome = fx.train("classify", out := tmp_path / "seeds", "--seeds=2", **few)
     assert outcome.code == 0, outcome.err
     assert "--per-class 3: drew 6 of 40 training examples" in outcome.err + outcome.out
     assert json.loads((out / "seeds.json").read_text())["seeds"] == [1, 2]
@@ -154,7 +154,7 @@ def test_seeds_draw_their_own_examples(tmp_path: Path) -> None:
 )
 def test_wrong_settings(tmp_path: Path, settings: dict[str, Any], message: str):
     if "data" in settings:
-        settings["data"] = lab.data(settings["data"])
+        settings["data"] = fx.data(settings["data"])
     with pytest.raises(UserError, match=message):
         config = config_of(**{"steps": 1, "out": str(tmp_path / "run"), **settings})
         fit(*load_task(config, "classify"), config)

@@ -12,12 +12,12 @@ import pytest
 import finetune
 from finetune.config.tasks import CONFIGS
 from finetune.tasks import load_task
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 
 @pytest.fixture(scope="module")
 def model() -> str:
-    return str(lab.checkpoint())
+    return str(fx.checkpoint())
 
 
 def texts(names: list[str], used: list[str] | None = None, **more: str) -> datasets.Dataset:

@@ -13,7 +13,7 @@ from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks.base import Task, labeled_model
 from finetune.tasks.state import TaskState
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 
 class RankConfig(TrainConfig):
@@ -57,6 +57,6 @@ def test_a_task_in_one_file(tmp_path, monkeypatch):
     texts = ["the dog", "the dog saw it", "the dog saw it and a"]
     rows = [{"text": text, "label": str(rank)} for rank, text in enumerate(texts)] * 3
     settings = {"validation": "none", "steps": 30, "batch_size": 3, "lr": 5e-3, "quiet": True}
-    settings |= {"model": str(lab.checkpoint(dropout=0.0)), "out": str(tmp_path / "run")}
+    settings |= {"model": str(fx.checkpoint(dropout=0.0)), "out": str(tmp_path / "run")}
     predictor = finetune.train("rank", rows, **settings).predictor
     assert [found.label for found in predictor.predict(texts)] == ["0", "1", "2"]

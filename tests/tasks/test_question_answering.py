@@ -32,7 +32,7 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerCandidates, AnswerDecoder, legal_answers
 from finetune.types import Answer, FoundAnswer, Question, TokenSequence, UserError, WindowOutput
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -343,7 +343,7 @@ def test_answers_without_a_place_are_refused(
     rows: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
     write_jsonl(tmp_path / "f.jsonl", rows)
-    model = str(lab.checkpoint())
+    model = str(fx.checkpoint())
     config = finetune.QAConfig(model=model, data=str(tmp_path / "f.jsonl"))
     with pytest.raises(UserError, match=re.escape(message)):
         load_task(config, "qa")
@@ -352,7 +352,7 @@ def test_answers_without_a_place_are_refused(
 def test_few_answers_without_a_place_are_left_out_and_named(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", [*GOOD, {**ROW, "answer_start": 4}])
     write_jsonl(tmp_path / "test.jsonl", [GOOD[0], {**GOOD[0], "answers": "Rome"}])
-    model = str(lab.checkpoint())
+    model = str(fx.checkpoint())
     config = finetune.QAConfig(model=model, data=str(tmp_path))
     _, data = load_task(config, "qa")
     notes = "\n".join(data.notes)

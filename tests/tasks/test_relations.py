@@ -23,7 +23,7 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import Relation, Span, TokenExample, UserError, WindowOutput
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import write_jsonl
 
@@ -44,7 +44,7 @@ PERSON, CITY, FIRM = Span(0, 1, "PER"), Span(3, 5, "LOC"), Span(8, 9, "ORG")
 
 def config_of(data: Path, **changes: Any) -> RelationsConfig:
     given = {
-        "model": str(lab.checkpoint(dropout=0.0)),
+        "model": str(fx.checkpoint(dropout=0.0)),
         "data": str(data),
         "validation": "none",
         "precision": "fp32",
@@ -76,7 +76,7 @@ def task_of(tmp_path: Path, rows: list[dict], **changes: Any):
 )
 def test_markers_surround_the_spans(family: str, subject, object, expected: str):
     """Nested, overlapping and equal spans too; the marks before them represent them."""
-    tokenizer = SubwordTokenizer.from_pretrained(lab.checkpoint(family, dropout=0.0), words=True)
+    tokenizer = SubwordTokenizer.from_pretrained(fx.checkpoint(family, dropout=0.0), words=True)
     markers = Markers(tokenizer)
     words = tokenizer.word_subwords([["a", "b", "c", "d", "e", "f"]])[0]
     ids, represents, num_cut = mark_pair(words, subject, object, markers, 99)
@@ -90,7 +90,7 @@ def test_markers_surround_the_spans(family: str, subject, object, expected: str)
 
 def test_long_sentences_keep_the_words_near_the_pair():
     """Both spans are read whatever is between them, and all that is left out is counted."""
-    tokenizer = SubwordTokenizer.from_pretrained(lab.checkpoint(dropout=0.0), words=True)
+    tokenizer = SubwordTokenizer.from_pretrained(fx.checkpoint(dropout=0.0), words=True)
     markers = Markers(tokenizer)
     words = [[5000 + number] for number in range(300)]
     subject, object = Span(20, 22, "PER"), Span(250, 251, "LOC")
@@ -306,8 +306,8 @@ def test_data_without_relations_are_refused(tmp_path: Path):
 def test_entities_of_a_model_then_their_relations(tmp_path: Path):
     """Two commands; a missed entity counts its relations as missed."""
     common = {
-        "model": str(lab.checkpoint(dropout=0.0)),
-        "data": str(lab.data("relations")),
+        "model": str(fx.checkpoint(dropout=0.0)),
+        "data": str(fx.data("relations")),
         "precision": "fp32",
     }
     settings = {**common, "steps": 2, "eval_every": 2, "batch_size": 10, "lr": 5e-3}
@@ -315,7 +315,7 @@ def test_entities_of_a_model_then_their_relations(tmp_path: Path):
     fit(*load_task(config := NerConfig(**settings, out=str(entities)), "ner"), config)
     config = RelationsConfig(**settings, out=str(relations))
     scores = fit(*load_task(config, "relations"), config).metrics["test"]
-    gold = lab.data("relations") / "test.jsonl"
+    gold = fx.data("relations") / "test.jsonl"
     main(["predict", str(entities), "--file", str(gold), "--out", str(tmp_path / "spans.jsonl")])
     for source, output in (("spans.jsonl", "found.jsonl"), (gold, "given.jsonl")):
         main(

@@ -17,7 +17,7 @@ from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import align_runs
 from finetune.types import TextExample, TextPrediction
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.runs import score_predictions, write_predictions
 from tests.small_data import keep_on_disk, write_jsonl
@@ -63,7 +63,7 @@ def test_one_vote_is_a_plain_label(tmp_path: Path) -> None:
         label = "neg" if name == "plain" else {"neg": 1}
         other = "pos" if name == "plain" else {"pos": 3}
         data = written(tmp_path / name, lambda i, a=label, b=other: a if i % 3 else b)
-        made.append(lab.trained("classify", data=data))
+        made.append(fx.trained("classify", data=data))
     assert same(*made)
 
 
@@ -79,7 +79,7 @@ def test_a_plain_label_among_votes_is_a_vote_and_twice_the_votes_are_the_same(
 
     labels = {"votes": votes_of, "plain": plain, "doubled": doubled}
     votes, plain_run, doubled_run = (
-        lab.trained("classify", data=written(tmp_path / name, label))
+        fx.trained("classify", data=written(tmp_path / name, label))
         for name, label in labels.items()
     )
     assert same(votes, doubled_run)
@@ -93,7 +93,7 @@ def test_a_plain_label_among_votes_is_a_vote_and_twice_the_votes_are_the_same(
 
 def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = written(tmp_path / "data", votes_of)
-    soft = lab.trained("classify", data=data)
+    soft = fx.trained("classify", data=data)
     file = soft / "predictions.test.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert lines[1]["gold"] == "neg" and lines[1]["votes"] == {"neg": 4, "none": 1, "pos": 1}
@@ -103,7 +103,7 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for found in (score(align_runs([file]).runs[0]), score_predictions(file, f"{data}/test.jsonl")):
         for name in ("accuracy", *SOFT):
             assert found[name] == pytest.approx(saved[name], abs=1e-12), name
-    hard = lab.trained("classify", data=data, votes="majority")
+    hard = fx.trained("classify", data=data, votes="majority")
     assert not all(
         torch.equal(*sides)
         for sides in zip(
@@ -116,7 +116,7 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "accuracy_votes" in found.out or "unanimous" in found.out
     keep_on_disk(monkeypatch)
     on_disk = tmp_path / "disk"
-    assert lab.train("classify", on_disk, data=data).code == 0
+    assert fx.train("classify", on_disk, data=data).code == 0
     assert same(soft, on_disk)
 
 
@@ -138,14 +138,14 @@ def test_settings_go_with_votes(settings: dict[str, Any], tmp_path: Path) -> Non
     data = written(tmp_path / "data", votes_of)
     assert (
         "soft_cross_entropy"
-        in scores_and_weights(lab.trained("classify", data=data, **settings))[0]["test"]
+        in scores_and_weights(fx.trained("classify", data=data, **settings))[0]["test"]
     )
 
 
 def test_no_facts_of_gold_select_a_model(tmp_path: Path) -> None:
     data = written(tmp_path / "data", votes_of)
     for metric in SOFT:
-        found = lab.train("classify", tmp_path / metric, data=data, metric=metric)
+        found = fx.train("classify", tmp_path / metric, data=data, metric=metric)
         assert f"--metric '{metric}' cannot select a model; legal are accuracy" in found.err
         assert "agreement" not in found.err.partition("legal are")[2]
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import finetune
 from finetune.config.tasks import TrainConfig
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import in_two_processes
 from tests.forks import in_two_forks
 
@@ -59,7 +59,7 @@ def same_weights(
 
 def weights_after(config: TrainConfig) -> dict[str, torch.Tensor]:
     """Train in double precision (differences are then rounding alone) and return the weights."""
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     torch.manual_seed(7)
     head = task.model()
     finetune.fit(task, dataset, config, model=head.double())

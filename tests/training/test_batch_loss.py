@@ -15,7 +15,7 @@ from finetune.models.master_weights import MasterWeights
 from finetune.training.data import TrainingData
 from finetune.training.step import Step
 from finetune.types import Batch
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 OBJECTIVES = ("mirror", "simcse", "prompt", "ranking", "softmax", "cosine")
 
@@ -25,7 +25,7 @@ SETTINGS = {"lr": 1e-2, "epochs": 3.0, "steps": None}
 
 def prepared(config: TrainConfig) -> tuple[Any, Any, list[Batch]]:
     """A task, its head in float64, and the micro-batches of the first step."""
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     head, accelerator = task.model().double(), Accelerator(cpu=True)
     data = TrainingData(task, dataset, replace(config, validation="none"), accelerator, print)
     return task, head, data.batch(0).micro_batches
@@ -53,8 +53,8 @@ def gradients(config: TrainConfig) -> tuple[dict, torch.Tensor]:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_gradient_is_that_of_one_large_batch(objective: str) -> None:
-    model = lab.checkpoint(dropout=0.0)
-    config = lab.config(objective, **SETTINGS, model=model, max_tokens=10_000)
+    model = fx.checkpoint(dropout=0.0)
+    config = fx.config(objective, **SETTINGS, model=model, max_tokens=10_000)
     expected, loss = gradients(config)
     assert float(loss) > 0 and max(float(g.abs().max()) for g in expected.values()) > 1e-3
     for max_tokens in (40, 90):
@@ -66,7 +66,7 @@ def test_the_gradient_is_that_of_one_large_batch(objective: str) -> None:
 
 @pytest.mark.parametrize("family", ["bert", "deberta-v2", "squeezebert"])
 def test_dropout_is_the_same_in_both_passes(family: str) -> None:
-    config = lab.config("simcse", **SETTINGS, model=lab.checkpoint(family), max_tokens=40)
+    config = fx.config("simcse", **SETTINGS, model=fx.checkpoint(family), max_tokens=40)
     torch.manual_seed(1)
     task, head, batches = prepared(config)
     seen: list[torch.Tensor] = []

@@ -13,7 +13,7 @@ from finetune.runtime.cache import cache_folder
 from finetune.tasks.base import Task
 from finetune.training import cache as encoding_cache
 from finetune.training.cache import encoding_key
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 CONFIGS: dict[str, dict[str, Any]] = {"classify": {}, "tag": {"crf": True}, "ner": {}}
 
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config_of(task: str) -> TrainConfig:
-    return lab.config(task, max_length=14, **CONFIGS[task])
+    return fx.config(task, max_length=14, **CONFIGS[task])
 
 
 def listed(encoded: Any) -> list[Any]:
@@ -35,14 +35,14 @@ def listed(encoded: Any) -> list[Any]:
 
 def encoded() -> tuple[Any, Any, list[Any]]:
     """A task, its training examples, and their encodings, which the cache then has."""
-    task, dataset = lab.load(config_of("classify"))
+    task, dataset = fx.load(config_of("classify"))
     examples = dataset.splits["train"]
     return task, examples, listed(encoding_cache.encode(task, examples))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_found_again_as_it_was(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, dataset = lab.load(config_of(name))
+    task, dataset = fx.load(config_of(name))
     examples = dataset.splits["train"]
     made = listed(task.encode(examples))
     first = encoding_cache.encode(task, examples)
@@ -57,7 +57,7 @@ def test_found_again_as_it_was(name: str, cache: Path, monkeypatch: pytest.Monke
 
 
 def test_few_examples_and_off_keep_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, dataset = lab.load(config_of("classify"))
+    task, dataset = fx.load(config_of("classify"))
     encoding_cache.encode(task, dataset.splits["train"][:9])
     monkeypatch.setenv("FINETUNE_CACHE", "off")
     encoding_cache.encode(task, dataset.splits["train"])
@@ -66,16 +66,16 @@ def test_few_examples_and_off_keep_nothing(cache: Path, monkeypatch: pytest.Monk
 
 def test_the_key_tells_apart_what_differs() -> None:
     config = config_of("tag")
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     examples = dataset.splits["train"]
     keys = {encoding_key(task, examples), encoding_key(task, examples[1:])}
     keys.add(encoding_key(task, [replace(examples[0], tags=None), *examples[1:]]))
     for changed in ({"max_length": 12}, {"overlap": 3}, {"crf": False}, {"scheme": "BIOES"}):
-        keys.add(encoding_key(lab.load(replace(config, **changed))[0], examples))
-    other = replace(config, model=str(lab.checkpoint("roberta")))
-    keys.add(encoding_key(lab.load(other)[0], examples))
+        keys.add(encoding_key(fx.load(replace(config, **changed))[0], examples))
+    other = replace(config, model=str(fx.checkpoint("roberta")))
+    keys.add(encoding_key(fx.load(other)[0], examples))
     assert len(keys) == 8
-    same, _ = lab.load(replace(config, lr=0.5, seed=3))
+    same, _ = fx.load(replace(config, lr=0.5, seed=3))
     assert encoding_key(same, examples) in keys
 
 

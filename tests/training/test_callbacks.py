@@ -14,7 +14,7 @@ import finetune
 from finetune import CustomMetric
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.types import CustomFunctionError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.small_data import read_jsonl
 
 SETTINGS = {"steps": 4, "batch_size": 8, "eval_every": 2, "lr": 1e-3, "quiet": True}
@@ -44,7 +44,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(out: Path, **more) -> finetune.TrainedRun:
-    data, model = str(lab.data("sentiment")), str(lab.checkpoint())
+    data, model = str(fx.data("sentiment")), str(fx.checkpoint())
     return finetune.train("classify", data, model, out=str(out), **{**SETTINGS, **more})
 
 
@@ -130,7 +130,7 @@ def test_errors_of_own_metrics(own: Path, tmp_path: Path):
     with pytest.raises(CustomFunctionError, match="broken raised TypeError") as error:
         train(tmp_path / "run", custom_metrics=(f"{own}:broken",))
     assert isinstance(error.value.__cause__, TypeError)
-    outcome = lab.train("classify", tmp_path / "other", custom_metrics=f"{own}:broken")
+    outcome = fx.train("classify", tmp_path / "other", custom_metrics=f"{own}:broken")
     printed = outcome.refused('gold[0]["no such key"]', "error: the metric broken raised").err
     assert "please report" not in printed
     leaving = CustomMetric(lambda gold, predicted: sys.exit(0))

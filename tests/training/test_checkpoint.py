@@ -24,7 +24,7 @@ from finetune.training.checkpoint import (
 )
 from finetune.training.run_folder import RunLog, open_run, require_free, require_same_run
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.training.stopping import interrupted
 
 
@@ -68,15 +68,15 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
 
 def test_a_run_may_save_more_often_once_it_was_killed(tmp_path: Path) -> None:
     """Its log may have more steps than the new bound allows without a checkpoint."""
-    config = lab.config("classify", out=tmp_path / "run", steps=None, epochs=3)
+    config = fx.config("classify", out=tmp_path / "run", steps=None, epochs=3)
     with interrupted(6):
-        lab.fit(config)
+        fx.fit(config)
     shutil.rmtree(tmp_path / "run" / "last")
     again = replace(config, resume=True, save_every=1)
-    lab.fit(again)
+    fx.fit(again)
     shutil.rmtree(tmp_path / "run" / "last")
     with pytest.raises(UserError, match="last is missing, but the run had reached it"):
-        lab.fit(again)
+        fx.fit(again)
 
 
 @pytest.mark.parametrize("line", ['{"step": "x"}', '{"loss": 1}', '{"step": 1, "step": 2}', "[{}}"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import finetune
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import Outcome
 from tests.small_data import read_jsonl
 from tests.training.same_weights import train_in_two_processes
@@ -51,7 +51,7 @@ SIZES = {"steps": 6, "max_length": 32, "eval_every": 3}
 
 
 def train(out: Path, loss: str | None = None, *more: str, **changes: Any) -> Outcome:
-    return lab.train("classify", out, *more, **{**SIZES, "custom_loss": loss, **changes})
+    return fx.train("classify", out, *more, **{**SIZES, "custom_loss": loss, **changes})
 
 
 def same(first: Path, second: Path) -> bool:
@@ -65,7 +65,7 @@ def test_the_own_form_of_a_built_in_loss_trains_the_same_weights(own: str, tmp_p
     assert same(tmp_path / "built-in", tmp_path / "own")
     functions: dict = {}
     exec(LOSSES, functions)
-    config = lab.config("classify", **SIZES, out=str(tmp_path / "python"))
+    config = fx.config("classify", **SIZES, out=str(tmp_path / "python"))
     finetune.train(config, loss=functions["plain"])
     assert same(tmp_path / "built-in", tmp_path / "python")
     logs = [read_jsonl(tmp_path / name / "log.jsonl") for name in ("own", "built-in")]
@@ -78,7 +78,7 @@ def test_seeds_and_processes(own: str, tmp_path: Path):
     outcome = train(tmp_path / "seeds", f"{own}:plain", "--seeds=2", steps=2).ok()
     assert "seed 2" in outcome.out, outcome.err
     two = {**SIZES, "steps": 2, "custom_loss": f"{own}:plain"}
-    train_in_two_processes(*lab.words("classify", tmp_path / "two", **two), fresh=False)
+    train_in_two_processes(*fx.words("classify", tmp_path / "two", **two), fresh=False)
 
 
 FEW = {"few_shot": True, "per_class": 4, "validation": "none", "eval_every": None}

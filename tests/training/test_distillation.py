@@ -36,7 +36,7 @@ from finetune.training.scoring import Scorer
 from finetune.training.step import Step
 from finetune.training.trainer import fit
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.small_data import read_jsonl
 
 QUIET = {"reporter": Reporter(quiet=True)}
@@ -58,17 +58,17 @@ def teacher_of(kind: str, dropout: float = 0.0) -> Path:
 
     def train_teacher(out: Path) -> None:
         settings = {"steps": 1, "lr": 1e-2, "warmup": 0, "max_length": 48, **KINDS[kind]}
-        model = lab.checkpoint(dropout=dropout, layers=3)
-        lab.fit(lab.config(kind, model=model, out=out, **settings))
+        model = fx.checkpoint(dropout=dropout, layers=3)
+        fx.fit(fx.config(kind, model=model, out=out, **settings))
         if not dropout:  # of the head of spans
             saved = out / "best" / "config.json"
             saved.write_text(saved.read_text("utf-8").replace('"dropout": 0.1', '"dropout": 0.0'))
 
-    return lab.made("teacher", (kind, dropout), train_teacher)
+    return fx.made("teacher", (kind, dropout), train_teacher)
 
 
 def unlabeled(kind: str) -> str:
-    return str(lab.data(lab.KINDS[kind][1]) / "test.jsonl")
+    return str(fx.data(fx.KINDS[kind][1]) / "test.jsonl")
 
 
 def losses(folder: Path) -> list[float]:
@@ -159,7 +159,7 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
 
 
 def narrow() -> str:
-    return str(lab.checkpoint(hidden_size=16))
+    return str(fx.checkpoint(hidden_size=16))
 
 
 def without_dropout(head: nn.Module) -> None:
@@ -209,7 +209,7 @@ def test_layout_of_batches_does_not_matter(
     found = []
     for number, changes in enumerate(({}, {"max_tokens": 64})):
         if changes:
-            lab.pad_rows(monkeypatch)
+            fx.pad_rows(monkeypatch)
         folder, model = tmp_path / str(number), narrow() if is_narrow else None
         with prepared(kind, folder, weights, model, 0.0, steps=4, **changes) as (run, head, loss):
             without_dropout(head)
@@ -227,15 +227,15 @@ def test_a_student_continues_with_its_teacher_and_its_losses_alone(tmp_path: Pat
         distill(teacher, resume=True, distillation=Distillation(temperature=3.0), **settings)
     config = replace(finetune.saved_task(tmp_path / "run").state.config, resume=True)
     with pytest.raises(UserError, match="`finetune distill` was started with"):
-        lab.fit(config)
+        fx.fit(config)
 
 
 def test_a_student_with_another_tokenizer_and_without_its_teacher(tmp_path: Path) -> None:
-    teacher, student = teacher_of("ner windows"), str(lab.checkpoint("roberta"))
+    teacher, student = teacher_of("ner windows"), str(fx.checkpoint("roberta"))
     settings: dict[str, Any] = {"out": str(tmp_path / "run"), "steps": 2, **QUIET}
     with pytest.raises(UserError, match="different tokenizers, so that long examples"):
         distill(teacher, student, **settings)
-    long = read_jsonl(lab.data("windows") / "train.jsonl")
+    long = read_jsonl(fx.data("windows") / "train.jsonl")
     rows = [{name: values[:8] for name, values in row.items()} for row in long]
     settings["data"] = {"train": rows, "validation": rows[:5], "test": rows[5:9]}
     with pytest.raises(UserError, match="--hidden-weight 1: teacher and student have different"):
@@ -276,7 +276,7 @@ def test_settings_of_training_are_defaults_and_those_of_the_task_the_teachers() 
         "layer_decay": 0.9,
     }
     described = {
-        "data": str(lab.data("sentiment")),
+        "data": str(fx.data("sentiment")),
         "validation": "0.2",
         "limit": 20,
         "max_length": 32,
@@ -286,7 +286,7 @@ def test_settings_of_training_are_defaults_and_those_of_the_task_the_teachers() 
         "loss": "focal:2",
         "calibrate": "temperature",
     }
-    model = {"model": str(lab.checkpoint())}
+    model = {"model": str(fx.checkpoint())}
     teacher = finetune.ClassifyConfig(**training, **described, **model)
     found = vars(student_config(teacher, narrow(), "teacher"))
     default = finetune.ClassifyConfig(**model)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finetune import Dataset, read_text, train
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import Outcome
 from tests.small_data import read_jsonl, write_jsonl
 
@@ -30,7 +30,7 @@ UNSEEN: dict[str, dict[str, Any]] = {
 
 
 def copied_data(kind: str, folder: Path) -> Path:
-    data = shutil.copytree(lab.data(lab.KINDS[kind][1]), folder / "data")
+    data = shutil.copytree(fx.data(fx.KINDS[kind][1]), folder / "data")
     if not (data / "test.jsonl").exists():
         shutil.copy(data / "validation.jsonl", data / "test.jsonl")
     return data
@@ -38,7 +38,7 @@ def copied_data(kind: str, folder: Path) -> Path:
 
 def train_on(kind: str, data: Path, *more: str) -> Outcome:
     settings = {"data": data, "max_length": None, "batch_size": None}
-    return lab.train(kind, data.parent / "run", *more, **settings)
+    return fx.train(kind, data.parent / "run", *more, **settings)
 
 
 def add_row(folder: Path, split: str, row: dict[str, Any]) -> None:
@@ -57,12 +57,12 @@ def test_labels_that_train_lacks_are_missed(kind: str, split: str, tmp_path: Pat
 
 def test_the_order_of_splits_does_not_matter(tmp_path: Path):
     """Also not for what is fitted on validation."""
-    data = read_text(lab.data("sentiment", (16, 12, 12)))
+    data = read_text(fx.data("sentiment", (16, 12, 12)))
     metrics = []
     for names in (("train", "validation", "test"), ("test", "train", "validation")):
         turned = Dataset("x", {name: data.splits[name] for name in names})
         settings = {"steps": 2, "calibrate": "temperature", "out": str(tmp_path / names[0])}
-        found = train("classify", data=turned, model=str(lab.checkpoint()), quiet=True, **settings)
+        found = train("classify", data=turned, model=str(fx.checkpoint()), quiet=True, **settings)
         metrics.append(found.metrics)
     assert metrics[0] == metrics[1] and "ece" in metrics[0]["test"]
 

@@ -15,19 +15,19 @@ from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import fold_interval, fold_test
 from finetune.types import TextExample
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import read_jsonl, write_jsonl
 
 
 def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    rows = read_jsonl(lab.data("sentiment") / "train.jsonl")
+    rows = read_jsonl(fx.data("sentiment") / "train.jsonl")
     rows.append({"text": "the only one of its kind", "label": "mixed"})
     file = write_jsonl(tmp_path / "only.jsonl", rows)
 
     def command(out: str, data: Path = file, folds: str = "2") -> list[str]:
-        return [*lab.words("classify", Path(out), data=data), "--folds", folds]
+        return [*fx.words("classify", Path(out), data=data), "--folds", folds]
 
     run(*command("folds")).ok()
     tested = []
@@ -56,7 +56,7 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     assert more.out.count("is finished: kept") == 2, more.err
     assert Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns == before
     assert len(json.loads(Path("folds/folds.json").read_text())["runs"]) == 4
-    run(*command("folds", lab.data("sentiment"))).refused("folds with data")
+    run(*command("folds", fx.data("sentiment"))).refused("folds with data")
 
 
 def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
@@ -125,8 +125,8 @@ def test_intervals_end_at_the_limits_of_the_metric():
 
 def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    rows = lab.data("sentiment", (24, 8, 8))
-    command = [*lab.words("classify", Path("curve"), data=rows, steps=1), "--seeds", "1"]
+    rows = fx.data("sentiment", (24, 8, 8))
+    command = [*fx.words("classify", Path("curve"), data=rows, steps=1), "--seeds", "1"]
     run(*command, "--sizes", "6", "12").ok()
     more = run(*command, "--sizes", "6,12,24").ok()
     assert more.out.count("is finished: kept") == 2, more.out

@@ -19,7 +19,7 @@ from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_folder
 from finetune.training import cache as encoding_cache
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data as data
 
 TRAINED = ("classify", "tag", "pretrain")
@@ -36,8 +36,8 @@ def config_of(kind: str, folder: Path, **settings: Any) -> TrainConfig:
     """The configuration of a run on a copy of its data; those of ner are documents."""
     data = folder / f"data-{kind}"
     if not data.exists():
-        shutil.copytree(lab.data("documents" if kind == "ner" else kind), data)
-    return lab.config(kind, data=data, **{"max_length": 24, **settings})
+        shutil.copytree(fx.data("documents" if kind == "ner" else kind), data)
+    return fx.config(kind, data=data, **{"max_length": 24, **settings})
 
 
 def without_validation(config: TrainConfig) -> None:
@@ -68,7 +68,7 @@ def test_the_same_weights(
         config = config_of(name, tmp_path, out=str(tmp_path / run), **settings)
         if held_out:
             without_validation(config)
-        task, loaded = lab.load(config)
+        task, loaded = fx.load(config)
         assert loaded.splits["train"].is_large == (run != "memory")
         facts.append(
             (
@@ -100,7 +100,7 @@ def test_sources_of_running_text(
         (tmp_path / name / "test.txt").unlink()
     sources = f"en={tmp_path / 'en'},de={tmp_path / 'de'}"
     settings = {"max_length": 24, "alpha": 0.3, "packing": packing}
-    config = lab.config("pretrain", data=sources, **settings)
+    config = fx.config("pretrain", data=sources, **settings)
     found = []
     for run in ("memory", "disk", "cached"):
         if run == "disk":
@@ -108,7 +108,7 @@ def test_sources_of_running_text(
             monkeypatch.setattr(preparation, "MIN_BYTES", 0)
         if run == "cached":
             monkeypatch.setattr(Inputs, "prepared", lambda inputs, make: inputs.known())
-        task, loaded = lab.load(config)
+        task, loaded = fx.load(config)
         assert isinstance(task, PretrainingTask) and len(task._frequency)
         rows = {split: list(own) for split, own in loaded.splits.items()}
         fingerprints = loaded.fingerprint, loaded.training_fingerprint
@@ -125,15 +125,15 @@ def test_limit_bounds_the_rows_that_are_read(
     with Path(config.data, "train.jsonl").open("a") as file:
         file.write("no row\n")
     with pytest.raises(UserError, match="not valid JSON"):
-        lab.load(config)
+        fx.load(config)
     data.keep_on_disk(monkeypatch)
     monkeypatch.setattr(preparation, "MIN_BYTES", 0)
-    _, loaded = lab.load(config)
+    _, loaded = fx.load(config)
     assert len(loaded.splits["train"]) == 4
     assert "train: rows after the first 8 are not read (--limit)" in loaded.notes
     assert any(cache_folder("examples").iterdir())
     with pytest.raises(UserError, match="not valid JSON"):  # the part stands for no other data
-        lab.load(replace(config, limit=None))
+        fx.load(replace(config, limit=None))
 
 
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,4 +141,4 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = config_of("classify", tmp_path)
     monkeypatch.setattr(columns, "unnamed_file", lambda: open("/dev/full", "w+b"))
     with pytest.raises(UserError, match=r"no room.*FINETUNE_CACHE"):
-        lab.load(config)
+        fx.load(config)

@@ -18,7 +18,7 @@ from finetune.inference.predictor import Predictor
 from finetune.runtime.progress import Reporter
 from finetune.training.multitask import with_planned_steps
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.training.stopping import interrupted
 
 
@@ -33,15 +33,15 @@ def write_recipe(
     place: Path, name: str = "both.yaml", more: str = "", own: str = "", tagged: str = "windows"
 ) -> Path:
     text = f"""task: multitask
-model: {lab.checkpoint()}
+model: {fx.checkpoint()}
 epochs: 2
 batch_size: 8
 lr: 1e-3
 precision: fp32
 {more}
 tasks:
-  mood: {{task: classify, data: {lab.data("sentiment")}}}
-  names: {{task: tag, data: {lab.data(tagged)}, batch_size: 6{own}}}
+  mood: {{task: classify, data: {fx.data("sentiment")}}}
+  names: {{task: tag, data: {fx.data(tagged)}, batch_size: 6{own}}}
 """
     path = place / name
     path.write_text(text, "utf-8")
@@ -65,7 +65,7 @@ def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_steps_follow_the_sizes(place: Path) -> None:
     assert load_multitask(place / "both.yaml", alpha=0.0).alpha == 0.0
-    task, _ = lab.load(lab.config("classify"))
+    task, _ = fx.load(fx.config("classify"))
     config = ClassifyConfig(epochs=1, batch_size=1)
     data: Any = [SimpleNamespace(splits={"train": range(size)}) for size in (1000, 10)]
     tasks = {name: (task, rows, config) for name, rows in zip("ab", data, strict=True)}

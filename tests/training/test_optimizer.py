@@ -28,7 +28,7 @@ from finetune.training.optimizer import (
     make_optimizer,
     parameter_groups,
 )
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.command import option_texts
 
@@ -234,7 +234,7 @@ def test_a_device_without_bf16() -> None:
 
 
 def test_heads_say_their_own_rates():
-    folder = str(lab.checkpoint())
+    folder = str(fx.checkpoint())
     spans = SpanClassifier.from_pretrained(folder, labels=["PER"], max_width=3)
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4))}
     assert rates == {1e-4, 1e-3}

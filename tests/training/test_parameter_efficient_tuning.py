@@ -29,7 +29,7 @@ from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import parameter_groups
 from finetune.types import TokenSequence, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.covering import covering
 from tests.models.parity import assert_same_gradients, encodings
 from tests.tiny import model as tiny_model
@@ -41,9 +41,9 @@ METHODS = ("lora", "bitfit", "head", "mask")
 
 
 def config_of(kind: str, out: Path, **changes: Any) -> TrainConfig:
-    model = lab.checkpoint(dropout=0.1, layers=3)
+    model = fx.checkpoint(dropout=0.1, layers=3)
     settings = {"out": out, "steps": 2, "eval_every": 1, "max_length": 32, **changes}
-    return lab.config(kind, **{"model": model, **settings})
+    return fx.config(kind, **{"model": model, **settings})
 
 
 def state_of(head: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -55,7 +55,7 @@ def test_every_head(kind: str, method: str, tmp_path: Path) -> None:
     """Only the chosen weights change."""
     rate = {"lr": 0.05} if method == "mask" else {}
     config = config_of(kind, tmp_path / "whole", tuning=method, **rate)
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     torch.manual_seed(1)
     head = task.model()
     before = state_of(head)
@@ -87,7 +87,7 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> N
     from peft import PeftModel
 
     config = config_of(kind, tmp_path / "run", tuning="lora", lr=0.05, lora="2")
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     finetune.fit(task, dataset, config)
     last = task.model(tmp_path / "run" / "last")
     sequences = list(task.encode(dataset.splits["train"][:3]).sequences)
@@ -115,7 +115,7 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> N
 
 def test_masks_of_one_bit(tmp_path: Path) -> None:
     config = config_of("classify", tmp_path, tuning="mask", lr=0.01)
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     finetune.fit(task, dataset, config)
     start, best = task.model(), task.model(tmp_path / "best")
     apply_masks(start.model, tmp_path / "adapter")
@@ -129,7 +129,7 @@ def test_masks_of_one_bit(tmp_path: Path) -> None:
 
 def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
     config = config_of("classify", tmp_path, tuning="lora", lr=0.05)
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     finetune.fit(task, dataset, config)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
     ids = torch.tensor([[2, 9, 10, 3]])
@@ -138,7 +138,7 @@ def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
         logits = own(pack([TokenSequence(0, ids[0].tolist())]))
         torch.testing.assert_close(logits, plain(ids).logits, atol=1e-5, rtol=0)
     continued = config_of("tag windows", tmp_path / "next", model=None, init_from=str(tmp_path))
-    encoder = lab.load(continued)[0].model().encoder.model
+    encoder = fx.load(continued)[0].model().encoder.model
     assert torch.equal(
         encoder.encoder.layer[0].output.dense.weight,
         plain.bert.encoder.layer[0].output.dense.weight,
@@ -148,7 +148,7 @@ def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
 def test_moments_and_learning_rates(tmp_path: Path) -> None:
     for method, factor in (("full", 1), ("lora", 20), ("bitfit", 50), ("head", 100), ("mask", 5)):
         config = config_of("ner windows", tmp_path, tuning=method)
-        head = lab.load(config)[0].model()
+        head = fx.load(config)[0].model()
         with parameter_efficient_tuning(head, config):
             groups = parameter_groups(head, config)
             numbers = sum(weight.numel() for group in groups for weight in group["params"])
@@ -172,17 +172,17 @@ def test_moments_and_learning_rates(tmp_path: Path) -> None:
 )
 def test_refusals(settings: dict, message: str, tmp_path: Path) -> None:
     if settings.get("model") == "squeezebert":
-        settings = settings | {"model": lab.checkpoint("squeezebert")}
+        settings = settings | {"model": fx.checkpoint("squeezebert")}
     with pytest.raises(UserError, match=message):
         config = config_of("classify", tmp_path / "run", **settings)
-        lab.fit(config)
+        fx.fit(config)
 
 
 def test_targets_and_frozen_layers(tmp_path: Path) -> None:
     settings = {"tuning": "lora", "lora": "8:query,output.dense", "freeze": "1"}
-    model = lab.checkpoint("roberta", dropout=0.1, layers=3)
+    model = fx.checkpoint("roberta", dropout=0.1, layers=3)
     config = config_of("classify", tmp_path, model=model, **settings)
-    head = lab.load(config)[0].model()
+    head = fx.load(config)[0].model()
     with parameter_efficient_tuning(head, config):
         names = [name.partition("layer.")[2] for name in adapters(head)]
     ends = ("attention.self.query", "attention.output.dense", "output.dense")
@@ -193,7 +193,7 @@ def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "peft", None)
     config = config_of("classify", tmp_path, tuning="lora")
     with pytest.raises(UserError, match="--tuning lora needs peft: pip install"):
-        lab.fit(config)
+        fx.fit(config)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +228,6 @@ def test_gradient_checkpointing_is_exact(family: str, batching: Any) -> None:
 def test_gradient_checkpointing_changes_no_run(tmp_path: Path) -> None:
     for name, on in (("on", True), ("off", False)):
         config = config_of("classify", tmp_path / name, gradient_checkpointing=on, tuning="lora")
-        lab.fit(config)
+        fx.fit(config)
     same_files(tmp_path / "on", tmp_path / "off")
     assert json.loads((tmp_path / "on" / "config.json").read_text())["gradient_checkpointing"]

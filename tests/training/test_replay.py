@@ -14,7 +14,7 @@ import finetune
 from finetune.data import Dataset, read_text
 from finetune.data.splitting import with_replay
 from finetune.types import TextExample, UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import Outcome
 from tests.command import run as command
 from tests.small_data import keep_on_disk, write_jsonl, write_splits
@@ -29,7 +29,7 @@ def rows(labels: str, number: int, name: str) -> list[dict]:
 
 
 def trained(folder: Path, out: Path, **changes: Any) -> Outcome:
-    return lab.train("classify", out, data=folder, **changes)
+    return fx.train("classify", out, data=folder, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         found = {split: rows(labels, size, f"{name} {split}") for split, size in sizes.items()}
         write_splits(place / name, **found)
     trained(place / "old", place / "before").ok()
-    (place / "tagged").symlink_to(lab.trained("tag"))
+    (place / "tagged").symlink_to(fx.trained("tag"))
     return place
 
 
@@ -80,7 +80,7 @@ def test_the_old_columns_are_known_and_a_kill_loses_no_line(
             (tmp_path / name / f"{split}.jsonl").write_text(lines)
     columns, run = ("text=Ticket", "label=Team"), tmp_path / "before"
     trained(tmp_path / "old", run, columns=columns).ok()
-    config = lab.config(
+    config = fx.config(
         "classify",
         data=tmp_path / "new",
         model=None,
@@ -104,18 +104,18 @@ def test_the_old_columns_are_known_and_a_kill_loses_no_line(
 
 
 def test_a_new_head_has_no_scores_before_training(tmp_path: Path) -> None:
-    old = lab.trained("ner")
-    found = lab.train("ner", tmp_path / "after", model=None, init_from=old, replay=old).ok()
+    old = fx.trained("ner")
+    found = fx.train("ner", tmp_path / "after", model=None, init_from=old, replay=old).ok()
     said = found.out + found.err
     assert "new head" in said and "before training" not in said
     assert "span_f1_strict after training: validation 0." in said
 
 
 def test_where_rows_are_does_not_matter(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = lab.config("classify", data=place / "new", replay=place / "before")
-    in_memory = lab.load(config)[1]
+    config = fx.config("classify", data=place / "new", replay=place / "before")
+    in_memory = fx.load(config)[1]
     keep_on_disk(monkeypatch)
-    on_disk = lab.load(config)[1]
+    on_disk = fx.load(config)[1]
     assert on_disk.is_large and on_disk.splits == in_memory.splits
     assert on_disk.fingerprint == in_memory.fingerprint
 
@@ -165,7 +165,7 @@ def test_data_that_have_changed_are_not_replayed(place: Path) -> None:
 
 def test_data_in_memory_cannot_be_replayed(place: Path, tmp_path: Path) -> None:
     data = {name: rows("ab", 20, name) for name in ("train", "validation")}
-    settings = lab.settings_of("classify", data=data, out=str(tmp_path / "before"), quiet=True)
+    settings = fx.settings_of("classify", data=data, out=str(tmp_path / "before"), quiet=True)
     finetune.train("classify", **settings)
     found = trained(place / "new", tmp_path / "after", replay=tmp_path / "before")
     assert "was trained on data in memory" in found.err

@@ -1,7 +1,7 @@
 """Runs of every kind that are interrupted, killed while they continue, and continued again.
 
-They end with the bytes of an uninterrupted run. ``tests/drills`` kills at any operation on files,
-and real processes.
+They end with the bytes of an uninterrupted run. ``tests/fault_injection`` kills at any operation on
+files, and real processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import Outcome, run
 from tests.training.stopping import Killed, at_step, interrupt_in_step
 from tests.training.test_multitask import write_recipe
@@ -65,7 +65,7 @@ KILLED = ("classify", "run", "ner")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = lab.furnish(tmp_path_factory.mktemp("resume"), *DATA)
+    place = fx.copy_checkpoints_and_data(tmp_path_factory.mktemp("resume"), *DATA)
     (place / "own.py").write_text(OWN_LOSS, "utf-8")
     write_recipe(place, more="save_every: 3\nmax_length: 48")
     with contextlib.chdir(place):

@@ -10,7 +10,7 @@ import pytest
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.training.scoring import Scorer, check_saved_model
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 
 BEGUN_WITH = {
     "classify": {},
@@ -33,9 +33,9 @@ TASKS += ("choice", "bi", "simcse")
 @pytest.mark.parametrize("begun_with", BEGUN_WITH)
 def test_every_task_saves_what_it_can_load(begun_with: str) -> None:
     kind = "classify" if begun_with == "few" else begun_with
-    run = lab.trained(kind, **BEGUN_WITH[begun_with])
+    run = fx.trained(kind, **BEGUN_WITH[begun_with])
     for task in TASKS[list(BEGUN_WITH).index(begun_with) % 3 :: 3]:
-        made, _ = lab.load(lab.config(task, model=None, init_from=run))
+        made, _ = fx.load(fx.config(task, model=None, init_from=run))
         check_saved_model(made, made.model())
 
 
@@ -49,9 +49,9 @@ def test_a_model_that_could_not_be_loaded_ends_a_run_before_training(
         (Path(folder) / "config.json").unlink()
 
     monkeypatch.setattr(PretrainedHead, "save_pretrained", damaged)
-    settings = {"model": None, "init_from": lab.trained("nli"), "out": str(tmp_path / "run")}
+    settings = {"model": None, "init_from": fx.trained("nli"), "out": str(tmp_path / "run")}
     with pytest.raises(UserError, match=r"config\.json"):
-        lab.fit(lab.config("classify", **settings))
+        fx.fit(fx.config("classify", **settings))
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
@@ -66,5 +66,5 @@ def test_another_score_of_the_saved_model_is_a_note(
         return calls[-1] + 0.5 * (len(calls) == 2)
 
     monkeypatch.setattr(Scorer, "_selection_score", other)
-    result = lab.fit(lab.config("classify", out=str(tmp_path / "run")))
+    result = fx.fit(fx.config("classify", out=str(tmp_path / "run")))
     assert len(calls) == 2 and any("near ties" in note for note in result.notes)

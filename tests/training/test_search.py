@@ -24,7 +24,7 @@ from finetune.training.callbacks import EvaluationEvent
 from finetune.training.run_folder import Diverged
 from finetune.training.search import Search, _Prune, default_space, failure, parse_space
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
 from tests.training.stopping import Killed
@@ -58,7 +58,7 @@ class Planned(Search):
 def planned(
     folder: Path, trials: int, minutes: float | None = None, kill: int = -1
 ) -> list[FrozenTrial]:
-    config = lab.config("classify", out=folder, steps=None, batch_size=None)
+    config = fx.config("classify", out=folder, steps=None, batch_size=None)
     folder.mkdir(exist_ok=True)
     search = Planned(folder, "classify", config, SPACE, reporter=Reporter(quiet=True))
     with mock.patch.object(Planned, "kill", kill):
@@ -102,7 +102,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
     test.write_text("{this is no JSON")  # the test split: nobody may read it until the end
     space = "--space lr=1e-3,1e30 batch_size=8,16"
     options = f"--data data --epochs 1 --out found {space}".split()
-    command = ["search", "classify", "--model", str(lab.checkpoint()), *options]
+    command = ["search", "classify", "--model", str(fx.checkpoint()), *options]
     # a mistake that the next call corrects
     run(*command, "--metric", "quality").refused("--metric 'quality' cannot select a model")
     run(*command, "--trials", "5").refused("test.jsonl:1")
@@ -175,7 +175,7 @@ def test_several_processes_are_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("task", CONFIGS)
 def test_default_spaces(task: str):
-    config = CONFIGS[task](model=str(lab.checkpoint()), batch_size=4)
+    config = CONFIGS[task](model=str(fx.checkpoint()), batch_size=4)
     space = parse_space(task, default_space(config))
     assert "lr" in space and "batch_size" not in space and ("head_lr" in space) == (task == "ner")
 
@@ -189,7 +189,7 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(tmp_path: Pa
     found = finetune.search(
         "classify",
         {"train": rows, "validation": rows[:6], "test": rows[6:10]},
-        str(lab.checkpoint()),
+        str(fx.checkpoint()),
         space={"lr": [4e-5, 5e-5]},
         trials=2,
         minutes=60,
@@ -208,7 +208,7 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(tmp_path: Pa
 
 
 def command_line(out: Path, trials: int) -> list[str]:
-    words = lab.words("classify", out, steps=None, batch_size=None, epochs=2, trials=trials)
+    words = fx.words("classify", out, steps=None, batch_size=None, epochs=2, trials=trials)
     space = "--space lr=1e-4:1e-2:log batch_size=4,8".split()
     return [sys.executable, "-m", "finetune", "search", *words, *space]
 

@@ -13,7 +13,7 @@ import pytest
 from finetune.evaluation.baselines import Baseline, degenerate
 from finetune.evaluation.reproduction import summarize
 from finetune.training.run_folder import Diverged
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import run
 
@@ -21,7 +21,7 @@ from tests.command import run
 def write_recipe(folder: Path, rows: Path | None = None) -> Path:
     """Write a recipe with expected scores, of which a run measures one."""
     (path := folder / "small.yaml").write_text(
-        f"task: classify\nmodel: {lab.checkpoint()}\ndata: {rows or lab.data('sentiment')}\n"
+        f"task: classify\nmodel: {fx.checkpoint()}\ndata: {rows or fx.data('sentiment')}\n"
         "steps: 3\nbatch_size: 8\nexpected:\n"
         "  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
         "  - {split: test, metric: mse, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
@@ -278,7 +278,7 @@ def test_the_metric_asked_for_counts(tmp_path: Path):
 @pytest.mark.parametrize("drawn", [(), ("--per-class", "8")])
 def test_seeds_of_other_data_are_refused_before_they_train(drawn: tuple, tmp_path: Path):
     rows, out = data.sentiment(tmp_path / "data"), tmp_path / "runs"
-    words = (*lab.words("classify", out, data=rows, steps=1), *drawn)
+    words = (*fx.words("classify", out, data=rows, steps=1), *drawn)
     run(*words, "--seeds", "1").ok()
     data.sentiment(tmp_path / "data", (39, 12, 12))
     run(*words, "--seeds", "2").refused("holds seeds with data = ")

@@ -18,7 +18,7 @@ from finetune.models.sparse_embedding import CompactEmbedding, SparseEmbeddings
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import EncodedExamples
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests import tiny
 from tests.covering import covering
 from tests.models.parity import encodings, gradients
@@ -47,7 +47,7 @@ def test_the_trajectory_is_that_of_the_whole_table(
     compact = replace(whole, out=str(tmp_path / "on"))
     found = weights_after(compact)
     absent = unread(compact)
-    fresh = table_of(load_file(lab.checkpoint(family, dropout=0.0) / "model.safetensors"))
+    fresh = table_of(load_file(fx.checkpoint(family, dropout=0.0) / "model.safetensors"))
     check_equal(found, expected, fresh.double(), absent)
     for folder in ("best", "last"):
         ours, theirs = (
@@ -74,7 +74,7 @@ def check_equal(
 
 def unread(config: TrainConfig) -> list[int]:
     """Ids that occur in no training or validation example."""
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     seen = {
         piece
         for split in ("train", "validation")
@@ -141,7 +141,7 @@ def test_every_family_reads_its_rows_through_the_embedding(
 )
 def test_which_rows_are_trained(share: float, freeze: str, rows: int, reason: str) -> None:
     """The padding row is 0; ids that the model does not have are for the encoder to refuse."""
-    task, dataset = lab.load(lab.config("classify"))
+    task, dataset = fx.load(fx.config("classify"))
     head = task.model()
     head.encoder.model.resize_token_embeddings(300)
     head.encoder.freeze(freeze)
@@ -159,7 +159,7 @@ def test_which_rows_are_trained(share: float, freeze: str, rows: int, reason: st
 
 
 def test_a_shared_table_is_trained_whole() -> None:
-    task, dataset = lab.load(lab.config("classify"))
+    task, dataset = fx.load(fx.config("classify"))
     head = task.model()
     head.output = torch.nn.Linear(32, 7, bias=False)
     head.output.weight = head.encoder.model.get_input_embeddings().weight
@@ -176,8 +176,8 @@ def test_a_run_gives_the_model_back_as_it_was(
     """Modules, their types and modes, configuration and names; also after an error."""
     monkeypatch.setattr(sparse_embedding, "MOST_OCCURRING", most)
     metric = "loss" if error == "metric" else None
-    config = lab.config("classify", out=tmp_path / "run", metric=metric)
-    task, dataset = lab.load(config)
+    config = fx.config("classify", out=tmp_path / "run", metric=metric)
+    task, dataset = fx.load(config)
     head = task.model().eval()
     head.model.base_model.encoder.train()
     modules = dict(head.named_modules())

@@ -27,7 +27,7 @@ from finetune.training.data import TrainingData
 from finetune.training.optimizer import make_optimizer, parameter_groups
 from finetune.training.step import Step
 from finetune.types import Batch
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.operators import DEVICE, finding_waits
 from tests.small_data import write_splits
 from tests.tasks.cases import CASES, SLOW
@@ -39,8 +39,8 @@ def config_of(kind: str, family: str = "bert", **changes: Any) -> TrainConfig:
     """A configuration to classify (``single``) or to tag (``tag``)."""
     settings = {"batch_size": 7, "lr": 1e-2, "steps": None, **changes}
     if kind == "single":
-        kind, settings["data"] = "classify", lab.data("sentiment", (60, 12, 12))
-    return lab.config(kind, **{"model": lab.checkpoint(family, **TINY), **settings})
+        kind, settings["data"] = "classify", fx.data("sentiment", (60, 12, 12))
+    return fx.config(kind, **{"model": fx.checkpoint(family, **TINY), **settings})
 
 
 def batches_of(
@@ -62,7 +62,7 @@ def first_step(task: Any, head: Any) -> Step:
 
 
 def test_a_step_puts_every_module_in_training_mode() -> None:
-    task, dataset = lab.load(config_of("single"))
+    task, dataset = fx.load(config_of("single"))
     head = task.model()
     step = first_step(task, head)
     assert all(module.training for module in head.modules()), "from_pretrained leaves eval mode"
@@ -72,7 +72,7 @@ def test_a_step_puts_every_module_in_training_mode() -> None:
 
 
 def test_loss_scaling_changes_no_gradient_and_skips_steps_that_overflow() -> None:
-    task, dataset = lab.load(config_of("single"))
+    task, dataset = fx.load(config_of("single"))
     batches, weights, norms = batches_of(task, dataset), {}, {}
     for precision in ("fp32", "fp16"):
         torch.manual_seed(0)
@@ -124,8 +124,8 @@ def test_a_step_waits_for_nothing(
         kind, settings = OTHERS[name]
     settings = {"max_length": 48, **settings}
     family = settings.pop("model", "bert")
-    config = lab.config(kind, **settings, model=lab.checkpoint(family, num_hidden_layers=1))
-    task, dataset = lab.load(config)
+    config = fx.config(kind, **settings, model=fx.checkpoint(family, num_hidden_layers=1))
+    task, dataset = fx.load(config)
     plain = replace(config, max_tokens=100)
     batches = TrainingData(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
     head = task.model().to(DEVICE)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.training.test_seeds import write_recipe
 
@@ -75,7 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a recipe, a run, and something of the user."""
     folder = tmp_path_factory.mktemp("refusals")
     write_recipe(folder)
-    (folder / "run").symlink_to(lab.trained("classify"))
+    (folder / "run").symlink_to(fx.trained("classify"))
     (folder / "mine").mkdir()
     (folder / "mine" / "README.md").write_text("mine")
     with contextlib.chdir(folder):
@@ -88,7 +88,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 )
 def test_refusals(command: str, message: str, place: Path) -> None:
     before = sorted(place.rglob("*"))
-    known = {"BERT": lab.checkpoint(), "DATA": lab.data("sentiment"), "PAIRS": lab.data("pairs")}
+    known = {"BERT": fx.checkpoint(), "DATA": fx.data("sentiment"), "PAIRS": fx.data("pairs")}
     for name, path in known.items():
         command = command.replace(name, str(path))
     outcome = run(*command.split()).refused(message)

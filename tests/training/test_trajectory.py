@@ -22,7 +22,7 @@ from finetune.runtime import files
 from finetune.runtime.files import SaveError
 from finetune.runtime.progress import Reporter
 from finetune.training.checkpoint import check_files, write_checkpoint_checksums
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import in_two_processes, run
 from tests.training.same_weights import (
     same_files,
@@ -37,13 +37,13 @@ EXACT: dict[str, Any] = {"lr": 1e-2, "epochs": 2.0, "steps": None, "max_length":
 
 
 def settings_of(family: str = "bert", dropout: float = 0.0, **changes: Any) -> dict[str, Any]:
-    return {**EXACT, "model": lab.checkpoint(family, dropout=dropout), **changes}
+    return {**EXACT, "model": fx.checkpoint(family, dropout=dropout), **changes}
 
 
 def config_of(
     kind: str, out: Path, family: str = "bert", dropout: float = 0.0, **changes: Any
 ) -> TrainConfig:
-    return lab.config(kind, out=out, **settings_of(family, dropout, **changes))
+    return fx.config(kind, out=out, **settings_of(family, dropout, **changes))
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_the_layout_does_not_matter(
     """Packed or padded, in one pass or several, without dropout."""
     monkeypatch.setattr(FastDropout, "forward", lambda self, input: input)  # of span heads
     if "data" in changes:
-        changes = {**changes, "data": lab.data(changes["data"])}
+        changes = {**changes, "data": fx.data(changes["data"])}
     settings = {"steps": 2, **changes}
     base = config_of(kind, tmp_path / "a", family, **settings)
     expected = weights_after(base)
     for number, is_padded in enumerate([False, True] if kind == "classify" else [True]):
         if is_padded:
-            lab.pad_rows(monkeypatch)
+            fx.pad_rows(monkeypatch)
         other = replace(base, out=str(tmp_path / f"b{number}"), max_tokens=40)
         for name, value in weights_after(other).items():
             torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
@@ -112,12 +112,12 @@ def test_number_of_processes_does_not_matter(
 ):
     if kind == "multitask":
         recipe = write_recipe(tmp_path)
-        text = recipe.read_text().replace(str(lab.checkpoint()), str(lab.checkpoint(dropout=0.0)))
+        text = recipe.read_text().replace(str(fx.checkpoint()), str(fx.checkpoint(dropout=0.0)))
         recipe.write_text(text)
         commands = [["run", recipe, "--out", tmp_path / name] for name in ("one", "two")]
     else:
         settings = settings_of(**changes)
-        commands = [lab.words(kind, tmp_path / name, **settings) for name in ("one", "two")]
+        commands = [fx.words(kind, tmp_path / name, **settings) for name in ("one", "two")]
     run(*commands[0]).ok()
     train_in_two_processes(*commands[1], fresh=False)
     parts = ("mood", "names") if kind == "multitask" else (".",)
@@ -135,7 +135,7 @@ def test_number_of_processes_does_not_matter(
 
 @pytest.mark.slow
 def test_a_signal_to_one_of_two_processes_stops_both(tmp_path: Path):
-    words = lab.words("classify", tmp_path / "run", **settings_of(epochs=1000.0))
+    words = fx.words("classify", tmp_path / "run", **settings_of(epochs=1000.0))
     command = [sys.executable, "-m", "finetune", *words, "--eval-every", "100000"]
     processes = in_two_processes(command)
     log, deadline = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
@@ -152,7 +152,7 @@ def test_a_signal_to_one_of_two_processes_stops_both(tmp_path: Path):
 
 @pytest.mark.slow
 def test_what_cannot_be_saved_ends_both_of_two_processes(tmp_path: Path):
-    words = lab.words("classify", tmp_path / "run", **settings_of())
+    words = fx.words("classify", tmp_path / "run", **settings_of())
     limited = ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash"]  # KiB of a file
     processes = in_two_processes([*limited, sys.executable, "-m", "finetune", *words])
     outputs = [process.communicate(timeout=120) for process in processes]
@@ -161,23 +161,23 @@ def test_what_cannot_be_saved_ends_both_of_two_processes(tmp_path: Path):
 
 
 def test_another_number_of_processes_continues_the_trajectory(tmp_path: Path):
-    lab.fit(config_of("tag windows", tmp_path / "whole"))
+    fx.fit(config_of("tag windows", tmp_path / "whole"))
     settings = settings_of()
-    parts = lab.config("tag windows", out=tmp_path / "parts", **settings)
+    parts = fx.config("tag windows", out=tmp_path / "parts", **settings)
     with interrupted(5):
-        lab.fit(parts)
-    words = lab.words("tag windows", tmp_path / "parts", **settings)
+        fx.fit(parts)
+    words = fx.words("tag windows", tmp_path / "parts", **settings)
     said = train_in_two_processes(*words, "--resume", "auto", fresh=False)
     assert "the run had 1 process, and now has 2: the weights will differ by" in said
     same_weights(tmp_path / "whole" / "last", tmp_path / "parts" / "last")
     assert json.loads((tmp_path / "parts" / "config.json").read_text())["num_processes"] == 2
-    lab.fit(replace(parts, resume=True))  # and back
+    fx.fit(replace(parts, resume=True))  # and back
 
 
 def test_auto_starts_and_continues(tmp_path: Path):
     settings = settings_of(dropout=0.1)
-    lab.train("classify", tmp_path / "whole", **settings).ok()
-    requeued = [*lab.words("classify", tmp_path / "parts", **settings), "--resume", "auto"]
+    fx.train("classify", tmp_path / "whole", **settings).ok()
+    requeued = [*fx.words("classify", tmp_path / "parts", **settings), "--resume", "auto"]
     with pytest.MonkeyPatch.context() as patch:
         interrupt_in_step(5, patch)
         outcome = run(*requeued)
@@ -193,7 +193,7 @@ def test_auto_starts_and_continues(tmp_path: Path):
     same_files(tmp_path / "whole", tmp_path / "parts")
     (other := tmp_path / "other").mkdir()
     (other / "notes.txt").write_text("mine")
-    lab.train("classify", other, "--resume=auto").refused("holds other files (notes.txt)")
+    fx.train("classify", other, "--resume=auto").refused("holds other files (notes.txt)")
 
 
 def _step(run_folder: Path) -> int:
@@ -217,7 +217,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     at_step(3, third_step.set, monkeypatch)
     monkeypatch.setattr(files, "_sync", slow)
     with pytest.raises(SaveError, match=r"last: could not be written \(No space left"):
-        lab.fit(config)
+        fx.fit(config)
     check_files(tmp_path / "run" / "last")
     assert _step(tmp_path / "run") == 2 and len(saves) == 2, "nothing is written after an error"
     left = {path.name for path in (tmp_path / "run").iterdir()}
@@ -226,7 +226,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
 def test_resume_reports_another_number_of_threads(tmp_path: Path):
     config = config_of("classify", tmp_path / "run", steps=2)
-    lab.fit(config)
+    fx.fit(config)
     state = tmp_path / "run" / "last" / "trainer_state.json"
     saved = json.loads(state.read_text())
     threads = torch.get_num_threads()
@@ -235,5 +235,5 @@ def test_resume_reports_another_number_of_threads(tmp_path: Path):
         state.write_text(json.dumps({**saved, "num_threads": before}))
         write_checkpoint_checksums(state.parent)
         reporter = Reporter(stream=(stream := io.StringIO()))
-        lab.fit(replace(config, resume=True), reporter=reporter)
+        fx.fit(replace(config, resume=True), reporter=reporter)
         assert ("the run was started with 96 CPU threads" in stream.getvalue()) == noted

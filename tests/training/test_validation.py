@@ -15,7 +15,7 @@ from finetune.config.tasks import ClassifyConfig, TrainConfig
 from finetune.runtime import progress
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import read_jsonl, write_jsonl, write_splits
 
@@ -26,14 +26,14 @@ def unvalidated(task: str) -> Path:
     """The data of a task without validation."""
 
     def copy(out: Path) -> None:
-        shutil.copytree(lab.data(task), out, ignore=shutil.ignore_patterns("validation*"))
+        shutil.copytree(fx.data(task), out, ignore=shutil.ignore_patterns("validation*"))
 
-    return lab.made("unvalidated", task, copy)
+    return fx.made("unvalidated", task, copy)
 
 
 def config_of(task: str, **changes) -> TrainConfig:
     settings = {"data": unvalidated(task), "steps": 6, "eval_every": 2, "validation": "none"}
-    return lab.config(task, **{"model": lab.checkpoint(dropout=0.0), **settings, **changes})
+    return fx.config(task, **{"model": fx.checkpoint(dropout=0.0), **settings, **changes})
 
 
 @pytest.mark.parametrize("task", ["classify", "ner"])
@@ -41,7 +41,7 @@ def test_without_validation_all_rows_are_trained_and_the_last_model_is_kept(
     task: str, tmp_path: Path
 ):
     config = config_of(task, out=str(tmp_path / "a"))
-    made, dataset = lab.load(config)
+    made, dataset = fx.load(config)
     assert list(dataset.splits) == ["train", "test"]
     result = finetune.fit(made, dataset, config)
     assert next(iter(result.metrics)) == "test" and result.best_step == 6
@@ -59,7 +59,7 @@ def test_test_splits_without_labels_are_predicted_only_on_request(task: str, tmp
     unlabeled = [{n: row[n] for n in row if n not in ("label", "tags", "spans")} for row in rows]
     write_jsonl(path, unlabeled)
     config = config_of(task, data=str(folder), out=str(tmp_path / "run"))
-    _, dataset = lab.load(config)
+    _, dataset = fx.load(config)
     assert list(dataset.splits) == ["train"]
     note = f"test: {len(rows)} examples without labels, which are not predicted"
     assert any(line.startswith(note) for line in dataset.notes)
@@ -67,9 +67,9 @@ def test_test_splits_without_labels_are_predicted_only_on_request(task: str, tmp
 
 def test_evaluation_shows_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
-    folders = {"data": lab.data("sentiment"), "out": str(tmp_path / "run")}
+    folders = {"data": fx.data("sentiment"), "out": str(tmp_path / "run")}
     config = config_of("classify", **folders, limit=20, validation="auto")
-    task, dataset = lab.load(config)
+    task, dataset = fx.load(config)
     assert [len(examples) for examples in dataset.splits.values()] == [20, 12, 12]
     lines = io.StringIO()
     finetune.fit(task, dataset, config, reporter=Reporter(stream=lines))
@@ -78,15 +78,15 @@ def test_evaluation_shows_its_progress(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_score_of_the_split_that_selected_the_model_is_named(tmp_path: Path):
     """In the terminal, the README of the run, its report and its card."""
-    data = shutil.copytree(lab.data("sentiment"), tmp_path / "data")
+    data = shutil.copytree(fx.data("sentiment"), tmp_path / "data")
     (data / "test.jsonl").unlink()
-    done = lab.train("classify", tmp_path / "run", data=data).ok()
+    done = fx.train("classify", tmp_path / "run", data=data).ok()
     note = "which also selected the model"
     texts = [tmp_path / "run" / name for name in ("README.md", "report.html", "best/README.md")]
     assert note in done.out and all(note in path.read_text() for path in texts)
     assert "no influence" not in texts[0].read_text()
     shutil.copy(data / "validation.jsonl", data / "test.jsonl")
-    held_out = lab.train("classify", tmp_path / "other", data=data).ok()
+    held_out = fx.train("classify", tmp_path / "other", data=data).ok()
     assert note not in held_out.out, held_out.err
     assert "test accuracy" in held_out.out and "95% interval" in held_out.out
     assert "F1 by label (examples): neg " in held_out.out
@@ -99,7 +99,7 @@ def test_equal_scores_are_counted_and_few_lines_are_printed(tmp_path: Path):
     folders = {"data": unvalidated("classify"), "out": str(tmp_path / "run")}
     config = config_of("classify", **folders, validation="auto", lr=1e-9)
     lines = io.StringIO()
-    lab.fit(config, reporter=Reporter(stream=lines))
+    fx.fit(config, reporter=Reporter(stream=lines))
     said = [line for line in lines.getvalue().splitlines() if line.startswith(("step", "kept"))]
     assert len(said) == 3 and said[0].endswith("(best so far)"), said
     assert said[1].startswith("step 6: ") and said[1].endswith("(equal to the best so far)")
@@ -107,8 +107,8 @@ def test_equal_scores_are_counted_and_few_lines_are_printed(tmp_path: Path):
 
 
 def test_a_given_validation_split_is_scored_only_at_the_end(tmp_path: Path):
-    config = config_of("classify", data=lab.data("sentiment"), out=str(tmp_path / "run"))
-    result = lab.fit(config)
+    config = config_of("classify", data=fx.data("sentiment"), out=str(tmp_path / "run"))
+    result = fx.fit(config)
     assert {"validation", "test"} <= result.metrics.keys() and result.best_step == 6
     assert "validation" not in (tmp_path / "run" / "log.jsonl").read_text()
 
@@ -122,7 +122,7 @@ def test_settings_that_need_validation_are_refused(setting: dict):
 def test_seeds_and_report_without_validation_and_test(tmp_path: Path):
     rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
     file = write_jsonl(tmp_path / "train.jsonl", rows)
-    outcome = lab.train(
+    outcome = fx.train(
         "classify", tmp_path / "seeds", "--seeds=2", data=file, validation="none"
     ).ok()
     assert "no split with gold labels to score" in outcome.out
@@ -136,7 +136,7 @@ def test_test_is_also_scored_without_the_texts_of_train(tmp_path: Path):
     test = [{"text": rows[0]["text"].upper(), "label": "bad"}, *rows[1:3]]
     test += [{"text": "a bad plot", "label": "bad"}, {"text": "a good plot", "label": "good"}]
     data = write_splits(tmp_path / "data", train=rows, validation=test[3:], test=test)
-    outcome = lab.train("classify", tmp_path / "run", data=data).ok()
+    outcome = fx.train("classify", tmp_path / "run", data=data).ok()
     assert "test: 3 examples (60.0%) also in train; test_without_leaks" in outcome.err
     assert "test_without_leaks: accuracy" in outcome.out
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())

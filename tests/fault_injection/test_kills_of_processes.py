@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import laboratory as lab
+from tests import fixtures as fx
 from tests.command import in_two_processes
 from tests.training.same_weights import same_weights
 from tests.training.test_trajectory import settings_of
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.slow
 def test_killed_in_one_or_two_processes_with_the_same_weights(tmp_path: Path) -> None:
     """The weights differ by rounding alone: two processes add gradients in another order."""
     settings = settings_of(dropout=0.1, lr=1e-3, epochs=20.0)
-    lab.fit(lab.config("tag windows", out=tmp_path / "whole", **settings))
+    fx.fit(fx.config("tag windows", out=tmp_path / "whole", **settings))
     folder = tmp_path / "run"
-    words = [sys.executable, "-m", "finetune", *lab.words("tag windows", folder, **settings)]
+    words = [sys.executable, "-m", "finetune", *fx.words("tag windows", folder, **settings)]
     words += ["--save-every", "5", "--resume", "auto"]
     drawn, killed, continued = random.Random(1), 0, set[int]()
     while killed < KILLS or not (folder / "metrics.json").exists():

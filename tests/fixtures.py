@@ -72,7 +72,7 @@ def checkpoint(family: str = "bert", **changes: Any) -> Path:
     return made(family, changes, lambda out: tiny.save_tiny_checkpoint(out, family, **changes))
 
 
-def furnish(folder: Path, *names: str) -> Path:
+def copy_checkpoints_and_data(folder: Path, *names: str) -> Path:
     """Copy data by their names into a folder of commands, and the checkpoints bert and narrow."""
     shutil.copytree(checkpoint(), folder / "bert")
     shutil.copytree(checkpoint(hidden_size=16), folder / "narrow")
@@ -173,7 +173,7 @@ def made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:
     """The folder that a function writes for these choices, unless it is there."""
     key = f"{name} {choices!r} {make.__qualname__}"
     if key not in _made_so_far:
-        assert _root is not None, "tests/conftest.py opens the laboratory"
+        assert _root is not None, "tests/conftest.py opens the folder"
         out = _root / str(len(list(_root.iterdir()))) / name
         out.parent.mkdir()
         with torch.random.fork_rng(devices=[]):  # a test draws the same numbers, first or not
@@ -186,7 +186,7 @@ _made_so_far: dict[str, tuple[Path, dict[Path, tuple[int, int]]]] = {}
 _root: Path | None = None
 
 
-def open_laboratory(folder: Path) -> None:
+def open_folder(folder: Path) -> None:
     """Let all be made in an empty folder."""
     global _root
     _root = folder

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests import laboratory as lab
-from tests.drills.faults import Server, assert_same, content, serving
+from tests import fixtures as fx
+from tests.fault_injection.faults import Server, assert_same, content, serving
 from tests.suites.conftest import write_suite
 from tests.training.test_multitask import write_recipe
 
@@ -84,7 +84,7 @@ POINTS = 24
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = lab.furnish(tmp_path_factory.mktemp("drills"), *DATA)
+    directory = fx.copy_checkpoints_and_data(tmp_path_factory.mktemp("faults"), *DATA)
     (directory / "new").mkdir()
     for name in ("train", "test"):
         shutil.copy(directory / "sentiment" / f"{name}.jsonl", directory / "new")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import tests.drills.server  # noqa: F401  # every run of the tests sees that it can be imported
+import tests.fault_injection.server  # noqa: F401  # every run of the tests sees that it can be imported
 
 HERE = Path(__file__).parent
 
@@ -86,7 +86,7 @@ def serving(directory: Path, folder: Path) -> Iterator[Server]:
     )
     variables = {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.drills.server"],
+        [sys.executable, "-m", "tests.fault_injection.server"],
         env=variables,
         cwd=HERE.parents[1],
         stdin=subprocess.PIPE,
