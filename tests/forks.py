@@ -33,12 +33,12 @@ from tests.command import environment_of_two
 class Fork:
     """A started process, with the methods and the attribute of ``subprocess.Popen`` used here."""
 
-    def __init__(self, words: Sequence[str], environment: dict[str, str], place: Path) -> None:
+    def __init__(self, words: Sequence[str], environment: dict[str, str], workdir: Path) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._paths = [Path(self._folder.name, name) for name in ("out", "err")]
         assert words[0] == sys.executable, words
         _start_server()
-        arguments = (list(words[1:]), environment, str(place), *map(str, self._paths))
+        arguments = (list(words[1:]), environment, str(workdir), *map(str, self._paths))
         self._process = ForkServerProcess(target=_run, args=arguments)
         self._process.start()
 
@@ -62,13 +62,13 @@ class Fork:
         return out, err
 
 
-def in_fork(words: Sequence[str], place: Path) -> Fork:
+def in_fork(words: Sequence[str], workdir: Path) -> Fork:
     """Start a command of Python in a folder.
 
     What is read as modules are imported (OMP_NUM_THREADS, the cache of the hub) is that of the
     first call; a test that changes it, kills or limits a process needs a fresh one.
     """
-    return Fork(words, dict(os.environ), place)
+    return Fork(words, dict(os.environ), workdir)
 
 
 def in_two_forks(words: Sequence[str]) -> list[Fork]:

@@ -20,19 +20,19 @@ NAMES, OTHERS = ("paris", "peter", "maria"), ("the", "train", "was", "late", "an
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("label-check")
     save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0, layers=3)
     return folder
 
 
-def recipe(place: Path, task: str, rows: list[dict], *more: str) -> Path:
-    write_jsonl(place / task / "train.jsonl", rows)
+def recipe(workdir: Path, task: str, rows: list[dict], *more: str) -> Path:
+    write_jsonl(workdir / task / "train.jsonl", rows)
     lines = [
         f"task: {task}",
         "description: planted",
-        f"model: {place / 'bert'}",
-        f"data: {place / task}",
+        f"model: {workdir / 'bert'}",
+        f"data: {workdir / task}",
         f"epochs: {EPOCHS[task]}",
         "batch_size: 8",
         "lr: 2e-3",
@@ -40,7 +40,7 @@ def recipe(place: Path, task: str, rows: list[dict], *more: str) -> Path:
         "max_length: 40",
         *more,
     ]
-    path = place / f"{task}.yaml"
+    path = workdir / f"{task}.yaml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -69,14 +69,14 @@ def texts() -> tuple[list[dict], list[int]]:
     return rows, planted
 
 
-def test_texts(place: Path, tmp_path: Path):
+def test_texts(workdir: Path, tmp_path: Path):
     rows, planted = texts()
-    path, out = recipe(place, "classify", rows), tmp_path / "found.jsonl"
+    path, out = recipe(workdir, "classify", rows), tmp_path / "found.jsonl"
     plain = check(path, out)
     assert plain.code == 0, plain.err
     assert "cross-fitted accuracy 0." in plain.out and "(always predicting " in plain.out
     assert "estimated fraction of wrong labels" in plain.out and "hardly better" not in plain.err
-    assert f"{place / 'classify' / 'train.jsonl'}:" in plain.out
+    assert f"{workdir / 'classify' / 'train.jsonl'}:" in plain.out
     first = [row["line"] - 1 for row in label_issues(out)[:PLANTED]]
     assert len(set(first) & set(planted)) >= 0.9 * PLANTED
     by_line = {row["line"] - 1: row for row in label_issues(out)}
@@ -90,7 +90,7 @@ def test_texts(place: Path, tmp_path: Path):
         (["--out", tmp_path], "is a folder: name a file"),
     ):
         run("check", folds, "--label-errors", *words).refused(message)
-    write_jsonl(place / "classify" / "train.jsonl", rows[1:])
+    write_jsonl(workdir / "classify" / "train.jsonl", rows[1:])
     run("check", folds, "--label-errors").refused("changed since the training")
     shutil.rmtree(folds / "fold-1.3")
     run("check", folds, "--label-errors").refused("fold-1.3: the fold is not finished")
@@ -115,10 +115,10 @@ def sentences() -> tuple[list[dict], list[tuple[int, int]]]:
 
 
 @pytest.mark.slow
-def test_words(place: Path, tmp_path: Path):
+def test_words(workdir: Path, tmp_path: Path):
     rows, planted = sentences()
     out = tmp_path / "found.jsonl"
-    outcome = check(recipe(place, "tag", rows), out)
+    outcome = check(recipe(workdir, "tag", rows), out)
     assert outcome.code == 0, outcome.err
     found = label_issues(out)
     hits = {(row["line"] - 1, row["first_word"]) for row in found} & set(planted)
@@ -128,10 +128,10 @@ def test_words(place: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_spans(place: Path, tmp_path: Path):
+def test_spans(workdir: Path, tmp_path: Path):
     rows, planted = sentences()
     out = tmp_path / "found.jsonl"
-    outcome = check(recipe(place, "ner", rows, "max_width: 2", "head_lr: 2e-3"), out)
+    outcome = check(recipe(workdir, "ner", rows, "max_width: 2", "head_lr: 2e-3"), out)
     assert outcome.code == 0, outcome.err
     found = label_issues(out)[: PLANTED // 2]
     hits = {(row["line"] - 1, row["first_word"]) for row in found} & set(planted)
@@ -139,28 +139,28 @@ def test_spans(place: Path, tmp_path: Path):
     assert (found[0]["kind"], found[0]["given"]) == ("missing span", "nothing")
 
 
-def test_what_cannot_be_searched(place: Path, tmp_path: Path):
+def test_what_cannot_be_searched(workdir: Path, tmp_path: Path):
     numbers = [{"text": str(i), "label": i + 0.5} for i in range(12)]
     tags = [{"tokens": [str(i)], "tags": ["B-N" if i % 2 else "O"]} for i in range(12)]
     for task, rows, more, message in (
         ("classify", numbers, "", "needs classes, tags or spans, not numbers"),
         ("tag", tags, "crf: true", "a CRF has no probability of each tag"),
     ):
-        path = recipe(place, task, rows, *filter(None, [more]))
+        path = recipe(workdir, task, rows, *filter(None, [more]))
         path.write_text(path.read_text().replace(f"epochs: {EPOCHS[task]}", "steps: 1"))
         check(path, tmp_path / f"{task}.jsonl", 2).refused(message)
     for words, message in (
-        (["check", place, "--label-errors"], "no folder of folds: train them"),
+        (["check", workdir, "--label-errors"], "no folder of folds: train them"),
         (["check", "--label-errors"], "needs a folder of --folds"),
-        (["check", place / "tag", "--out", tmp_path / "a.jsonl"], "--out needs --label-errors"),
-        (["check", place / "tag.yaml", "--task=ner"], "is a recipe for tag, not ner"),
+        (["check", workdir / "tag", "--out", tmp_path / "a.jsonl"], "--out needs --label-errors"),
+        (["check", workdir / "tag.yaml", "--task=ner"], "is a recipe for tag, not ner"),
     ):
         run(*words).refused(message)
 
 
-def test_models_that_learned_nothing_name_no_label_issues(place: Path, tmp_path: Path):
+def test_models_that_learned_nothing_name_no_label_issues(workdir: Path, tmp_path: Path):
     rows = [row | {"label": "neg" if n % 5 else "pos"} for n, row in enumerate(texts()[0])]
-    path = recipe(place, "classify", rows)
+    path = recipe(workdir, "classify", rows)
     text = path.read_text().replace(f"epochs: {EPOCHS['classify']}", "steps: 1")
     path.write_text(text.replace("lr: 2e-3", "lr: 1e-9"))
     check(path, tmp_path / "found.jsonl", 2).refused("the models learned nothing, cross-fitted")
@@ -204,13 +204,13 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("task", [False, True])
 def test_every_bad_row_is_listed(name: str, task: bool, tmp_path: Path):
-    content, number, place = BAD[name]
+    content, number, workdir = BAD[name]
     (path := tmp_path / name).write_text(content, "utf-8")
     words = "spans" in name or "conll" in name
     outcome = run("check", path, *(["--task", "ner" if words else "classify"] if task else []))
     assert outcome.code == 1 and not outcome.err, outcome.err
     assert f"error    rows        {number} rows cannot be read\n" in outcome.out
-    assert place in outcome.out
+    assert workdir in outcome.out
     assert (number < 100) or "at … and 100 more" in outcome.out
     listed = json.loads(run("check", path, "--json").out)
     assert listed[-1]["check"] == "rows" and len(listed[-1]["locations"]) == min(number, 101)

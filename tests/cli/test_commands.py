@@ -40,7 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, O
 
 
 @pytest.fixture(scope="module")
-def place(trained: tuple[Path, dict[str, Outcome]]) -> Path:
+def workdir(trained: tuple[Path, dict[str, Outcome]]) -> Path:
     return trained[0]
 
 
@@ -49,9 +49,9 @@ def outcomes(trained: tuple[Path, dict[str, Outcome]]) -> dict[str, Outcome]:
     return trained[1]
 
 
-def train(place: Path, task: str, out: Path, *more: str | Path) -> Outcome:
+def train(workdir: Path, task: str, out: Path, *more: str | Path) -> Outcome:
     steps = None if "--epochs" in more else 6
-    return fx.train(task, out, *more, data=place / TASKS[task], steps=steps)
+    return fx.train(task, out, *more, data=workdir / TASKS[task], steps=steps)
 
 
 def records(text: str) -> list[dict]:
@@ -59,9 +59,9 @@ def records(text: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str, Outcome]):
+def test_a_run_folder_has_everything(task: str, workdir: Path, outcomes: dict[str, Outcome]):
     assert outcomes[task].code == 0
-    folder = place / task
+    folder = workdir / task
     vocabulary = {"training_vocabulary.json"} if task == "tag" else set()
     assert {path.name for path in folder.iterdir()} == vocabulary | {
         "best",
@@ -94,15 +94,15 @@ def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str,
     assert "always predicting" in text
     for split in ("validation", "test"):
         lines = records((folder / f"predictions.{split}.jsonl").read_text())
-        rows = (place / TASKS[task] / f"{split}.jsonl").read_text().splitlines()
+        rows = (workdir / TASKS[task] / f"{split}.jsonl").read_text().splitlines()
         assert [line["id"] for line in lines] == list(range(len(rows)))
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_what_a_run_says(task: str, place: Path, outcomes: dict[str, Outcome]):
+def test_what_a_run_says(task: str, workdir: Path, outcomes: dict[str, Outcome]):
     outcome = outcomes[task]
     sizes = [
-        len((place / TASKS[task] / f"{split}.jsonl").read_text().splitlines())
+        len((workdir / TASKS[task] / f"{split}.jsonl").read_text().splitlines())
         for split in ("train", "validation", "test")
     ]
     said = outcome.err.splitlines()
@@ -110,17 +110,17 @@ def test_what_a_run_says(task: str, place: Path, outcomes: dict[str, Outcome]):
     assert said[1].startswith("labels (")
     assert all(OURS.match(line) for line in said), outcome.err
     shown = [line for line in outcome.out.splitlines() if "_without_leaks" not in line]
-    metrics = json.loads((place / task / "metrics.json").read_text())
+    metrics = json.loads((workdir / task / "metrics.json").read_text())
     name, value = next(iter(metrics["test"].items()))
     assert shown[2].strip().startswith(f"test: {name} {value:.4f}")
     assert "(always predicting" in shown[3]
     pair = ' --pair "…"' if task == "nli" else ""
-    assert shown[-1] == f'Try it: finetune predict {place / task} --text "…"{pair}'
+    assert shown[-1] == f'Try it: finetune predict {workdir / task} --text "…"{pair}'
 
 
-def test_the_most_frequent_label_is_counted(place: Path, outcomes: dict[str, Outcome]):
+def test_the_most_frequent_label_is_counted(workdir: Path, outcomes: dict[str, Outcome]):
     rows = {
-        split: records((place / "sentiment" / f"{split}.jsonl").read_text())
+        split: records((workdir / "sentiment" / f"{split}.jsonl").read_text())
         for split in ("train", "test")
     }
     labels = [row["label"] for row in rows["train"]]
@@ -129,16 +129,16 @@ def test_the_most_frequent_label_is_counted(place: Path, outcomes: dict[str, Out
     assert f"(always predicting {most!r}: accuracy {share:.4f})" in outcomes["classify"].out
 
 
-def test_prediction_lines(place: Path):
-    text = records(run("predict", place / "classify", "--text", "a warm room").out)
+def test_prediction_lines(workdir: Path):
+    text = records(run("predict", workdir / "classify", "--text", "a warm room").out)
     assert [set(record) for record in text] == [
         {"id", "label", "score", "scores", "positive_label"}
     ]
     assert text[0]["label"] in text[0]["scores"] and 0 < text[0]["score"] <= 1
-    pair = records(run("predict", place / "nli", "--text", "Ana sings", "--pair", "she is").out)
+    pair = records(run("predict", workdir / "nli", "--text", "Ana sings", "--pair", "she is").out)
     assert set(pair[0]["scores"]) == {"entailment", "neutral", "contradiction"}
     sentence = "Ana  saw New York."
-    (words,) = records(run("predict", place / "tag", "--text", sentence).out)
+    (words,) = records(run("predict", workdir / "tag", "--text", sentence).out)
     assert set(words) == {"id", "words", "tags", "scores", "spans", "offsets"}
     assert words["words"] == ["Ana", "saw", "New", "York", "."]
     assert [sentence[a:b] for a, b in words["offsets"]] == words["words"]
@@ -148,9 +148,9 @@ def test_prediction_lines(place: Path):
 
 
 @pytest.mark.parametrize("text", ["", " ", "-warm", "--file", "\u200b", "a\u2028b", "🙂 é"])
-def test_any_text_has_one_answer(text: str, place: Path):
+def test_any_text_has_one_answer(text: str, workdir: Path):
     for task in ("classify", "tag"):
-        outcome = run("predict", place / task, f"--text={text}")
+        outcome = run("predict", workdir / task, f"--text={text}")
         assert outcome.code == 0 and [r["id"] for r in records(outcome.out)] == [0], outcome.err
 
 
@@ -164,15 +164,15 @@ FILES = {
 
 @pytest.mark.parametrize("task", ["classify", "tag"])
 @pytest.mark.parametrize("name", FILES)
-def test_files_have_one_answer_for_each_row(task: str, name: str, place: Path, tmp_path: Path):
+def test_files_have_one_answer_for_each_row(task: str, name: str, workdir: Path, tmp_path: Path):
     if task == "tag" and name.endswith((".csv", ".tsv")):
         pytest.skip("words are read from lines, JSON Lines and columns")
     (path := tmp_path / name).write_text(FILES[name], encoding="utf-8")
-    outcome = run("predict", place / task, "--file", path)
+    outcome = run("predict", workdir / task, "--file", path)
     assert outcome.code == 0, outcome.err
     assert [record["id"] for record in records(outcome.out)] == [0, 1, 2, 3]
     output = tmp_path / "out.jsonl"
-    assert run("predict", place / task, "--file", path, "--out", output).out == ""
+    assert run("predict", workdir / task, "--file", path, "--out", output).out == ""
     written = records(output.read_text(encoding="utf-8"))
     uncertain = [row.pop("uncertainty", None) for row in written]
     assert written == records(outcome.out)
@@ -180,53 +180,53 @@ def test_files_have_one_answer_for_each_row(task: str, name: str, place: Path, t
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "out.jsonl"])
 
 
-def test_predictions_have_the_ids_of_the_file(place: Path, tmp_path: Path):
+def test_predictions_have_the_ids_of_the_file(workdir: Path, tmp_path: Path):
     rows = [{"id": id, "text": "a b", "tokens": ["a", "b"]} for id in ("q7", "q3")]
     (path := tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for task in ("classify", "tag"):
-        answers = records(run("predict", place / task, "--file", path).out)
+        answers = records(run("predict", workdir / task, "--file", path).out)
         assert [answer["id"] for answer in answers] == ["q7", "q3"]
 
 
-def test_words_in_columns_keep_their_words(place: Path, tmp_path: Path):
+def test_words_in_columns_keep_their_words(workdir: Path, tmp_path: Path):
     (path := tmp_path / "in.conll").write_text("Ana B-PER\nsaw O\n\nOslo B-LOC\n", "utf-8")
-    answers = records(run("predict", place / "tag", "--file", path).out)
+    answers = records(run("predict", workdir / "tag", "--file", path).out)
     assert [answer["words"] for answer in answers] == [["Ana", "saw"], ["Oslo"]]
     assert all("offsets" not in answer for answer in answers)
 
 
-def test_standard_input(place: Path):
-    plain = run("predict", place / "classify", "--file", "-", "--out", "-", stdin=b"one\n\ntwo\n")
+def test_standard_input(workdir: Path):
+    plain = run("predict", workdir / "classify", "--file", "-", "--out", "-", stdin=b"one\n\ntwo\n")
     assert [record["id"] for record in records(plain.out)] == [0, 1, 2]
     rows = b'{"premise": "Ana sings", "hypothesis": "she does"}\n' * 2
-    assert len(records(run("predict", place / "nli", "--file", "-", stdin=rows).out)) == 2
-    assert run("predict", place / "classify", "--file", "-", stdin=b"").out == ""
+    assert len(records(run("predict", workdir / "nli", "--file", "-", stdin=rows).out)) == 2
+    assert run("predict", workdir / "classify", "--file", "-", stdin=b"").out == ""
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_predictions_for_a_spreadsheet(task: str, place: Path, tmp_path: Path):
-    rows = records((place / TASKS[task] / "test.jsonl").read_text())[:5]
+def test_predictions_for_a_spreadsheet(task: str, workdir: Path, tmp_path: Path):
+    rows = records((workdir / TASKS[task] / "test.jsonl").read_text())[:5]
     rows = [{"id": f"-n{n}", **row, "note": f'=é,"{n}"\n'} for n, row in enumerate(rows)]
     path = data.write_jsonl(tmp_path / "in.jsonl", rows)
-    plain = records(run("predict", place / task, "--file", path).out)
-    kept = records(run("predict", place / task, "--file", path, "--keep-columns").out)
+    plain = records(run("predict", workdir / task, "--file", path).out)
+    kept = records(run("predict", workdir / task, "--file", path, "--keep-columns").out)
     for row, prediction, joined in zip(rows, plain, kept, strict=True):
         assert prediction.items() <= joined.items()
         renamed = {"label": "gold", "tags": "input_tags"}
         known = {name: renamed.get(name, name) for name in row}
         assert {name: joined[known[name]] for name in row} == row
-    outcome = run("predict", place / task, "--file", path, "--format", "csv")
+    outcome = run("predict", workdir / task, "--file", path, "--format", "csv")
     table = list(csv.DictReader(io.StringIO(outcome.out)))
-    assert run("predict", place / task, "--file", path, "--out", tmp_path / "p.csv").code == 0
+    assert run("predict", workdir / task, "--file", path, "--out", tmp_path / "p.csv").code == 0
     assert (tmp_path / "p.csv").read_text("utf-8").splitlines() == outcome.out.splitlines()
     for suffix in (".tsv", ".parquet"):
         output = tmp_path / f"p{suffix}"
-        assert run("predict", place / task, "--file", path, "--out", output).code == 0
+        assert run("predict", workdir / task, "--file", path, "--out", output).code == 0
         found = read_text_file(str(output), columns={"text": "note"}, pair=False, labels=False)
         assert [each.key for each in found] == [
             f"{'-n' if suffix != '.tsv' else chr(39) + '-n'}{n}" for n in range(5)
         ]
-    run("predict", place / task, "--file", path, "--out", tmp_path / "p.pdf").refused(
+    run("predict", workdir / task, "--file", path, "--out", tmp_path / "p.pdf").refused(
         "the suffix names the format: one of .jsonl"
     )
     assert [row["id"] for row in table] == [f"'-n{n}" for n in range(5)]
@@ -243,8 +243,11 @@ def test_predictions_for_a_spreadsheet(task: str, place: Path, tmp_path: Path):
                 assert float(cells[f"score:{name}"]) == score
 
 
-def test_tables_of_runs(place: Path):
-    folder, metrics = place / "classify", json.loads((place / "classify/metrics.json").read_text())
+def test_tables_of_runs(workdir: Path):
+    folder, metrics = (
+        workdir / "classify",
+        json.loads((workdir / "classify/metrics.json").read_text()),
+    )
     table = list(csv.DictReader(io.StringIO(run("score", folder, "--format", "csv").out)))
     found = {(row["split"], row["metric"]): float(row["value"]) for row in table}
     assert found == {(s, name): v for s, each in metrics.items() for name, v in each.items()}
@@ -258,32 +261,32 @@ def test_tables_of_runs(place: Path):
     )
 
 
-def test_labels_of_texts_to_predict_are_not_looked_at(place: Path, tmp_path: Path):
+def test_labels_of_texts_to_predict_are_not_looked_at(workdir: Path, tmp_path: Path):
     (path := tmp_path / "in.csv").write_text("text,score\na warm room,7\ncold,nobody knows\n")
-    outcome = run("predict", place / "classify", "--file", path)
+    outcome = run("predict", workdir / "classify", "--file", path)
     assert outcome.code == 0, outcome.err
     assert len(records(outcome.out)) == 2
 
 
-def test_several_texts(place: Path):
-    outcome = run("predict", place / "classify", "--text", "one", "two")
-    separate = [run("predict", place / "classify", "--text", text) for text in ("one", "two")]
+def test_several_texts(workdir: Path):
+    outcome = run("predict", workdir / "classify", "--text", "one", "two")
+    separate = [run("predict", workdir / "classify", "--text", text) for text in ("one", "two")]
     alone = [records(each.out)[0]["scores"] for each in separate]
-    apart = run("predict", place / "classify", "--text", "one", "--text", "two")
+    apart = run("predict", workdir / "classify", "--text", "one", "--text", "two")
     assert apart.out == outcome.out, "in the order of the command"
     assert [row["id"] for row in records(outcome.out)] == [0, 1]
     assert [row["scores"] for row in records(outcome.out)] == [
         pytest.approx(scores, abs=1e-5) for scores in alone
     ]
-    run("predict", place / "nli", "--text", "one", "--text", "two", "--pair", "x").refused(
+    run("predict", workdir / "nli", "--text", "one", "--text", "two", "--pair", "x").refused(
         "--pair is the second text of one --text"
     )
 
 
-def test_from_python(place: Path):
+def test_from_python(workdir: Path):
     import finetune
 
-    model = finetune.load(place / "tag")
+    model = finetune.load(workdir / "tag")
     assert list(model.labels) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert model.predict([]) == []
     text, words = model.predict(["Ana saw Oslo.", ["Ana", "saw", "", "Oslo"]])
@@ -295,44 +298,44 @@ def test_from_python(place: Path):
     ):
         with pytest.raises(ValueError, match=message):
             model.predict(wrong)
-    pairs = finetune.load(place / "nli" / "best")
+    pairs = finetune.load(workdir / "nli" / "best")
     assert [answer.id for answer in pairs.predict([("a", "b"), ["c", "d"]])] == [0, 1]
     for wrong in (["a"], [("a", "b", "c")], [("a", 2)]):
         with pytest.raises(ValueError, match=r"input 0: .*(two texts|a pair of texts)"):
             pairs.predict(wrong)
     with pytest.raises(ValueError, match="single texts"):
-        finetune.load(place / "classify").predict([("a", "b")])
+        finetune.load(workdir / "classify").predict([("a", "b")])
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_score_says_what_training_said(task: str, place: Path):
-    gold = place / TASKS[task] / "test.jsonl"
-    outcome = run("score", place / task / "predictions.test.jsonl", gold, "--json")
-    metrics = json.loads((place / task / "metrics.json").read_text())["test"]
+def test_score_says_what_training_said(task: str, workdir: Path):
+    gold = workdir / TASKS[task] / "test.jsonl"
+    outcome = run("score", workdir / task / "predictions.test.jsonl", gold, "--json")
+    metrics = json.loads((workdir / task / "metrics.json").read_text())["test"]
     assert json.loads(outcome.out) == pytest.approx(metrics)
-    again = run("score", place / task, "--data", gold, "--json")
+    again = run("score", workdir / task, "--data", gold, "--json")
     assert json.loads(again.out) == pytest.approx(metrics), "the model predicts the file"
 
 
-def test_a_finished_model_is_scored_on_other_data(place: Path, tmp_path: Path):
+def test_a_finished_model_is_scored_on_other_data(workdir: Path, tmp_path: Path):
     """Also with a label that the model lacks; and what is refused."""
     rows = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "odd"}]
     file = data.write_jsonl(tmp_path / "other.jsonl", rows)
-    found = json.loads(run("score", place / "classify", "--data", file, "--format", "json").out)
+    found = json.loads(run("score", workdir / "classify", "--data", file, "--format", "json").out)
     assert found["accuracy"] in (0.0, 0.5), "the label is missed"
-    run("score", place / "classify", file, "--data", file).refused("holds the gold labels, too")
-    models = place / "classify", place / "classify" / "best"
+    run("score", workdir / "classify", file, "--data", file).refused("holds the gold labels, too")
+    models = workdir / "classify", workdir / "classify" / "best"
     compared = run("compare", *models, "--data", file, "--resamples", "9", "--json").ok()
     assert json.loads(compared.out)["a"]["value"] == found["accuracy"]
     latex = run("compare", f"one={models[0]}", f"two={models[1]}", "--data", file, "--format=latex")
     assert "one - two" in latex.ok().out
-    run("score", place / "classify", "--data", tmp_path / "no").refused("no such file")
+    run("score", workdir / "classify", "--data", tmp_path / "no").refused("no such file")
 
 
-def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
+def test_dry_run_trains_nothing(workdir: Path, tmp_path: Path):
     for task in TASKS:
         given = ("--columns", "label=label") if task == "classify" else ("--epochs", "2")
-        outcome = train(place, task, tmp_path / "run", "--dry-run", *given)
+        outcome = train(workdir, task, tmp_path / "run", "--dry-run", *given)
         assert outcome.code == 0 and not (tmp_path / "run").exists()
         for part in (
             "train ",
@@ -345,16 +348,16 @@ def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
             assert part in outcome.out, (task, part)
 
 
-def test_check(place: Path):
-    texts = run("check", "--data", place / "sentiment", "--model", fx.checkpoint())
+def test_check(workdir: Path):
+    texts = run("check", "--data", workdir / "sentiment", "--model", fx.checkpoint())
     assert texts.code == 0 and "subwords" in texts.out and "warnings" in texts.out.splitlines()[-1]
-    words = run("check", "--data", place / "entities", "--max-length", "30")
+    words = run("check", "--data", workdir / "entities", "--max-length", "30")
     assert words.code == 0 and "tag scheme BIO" in words.out
-    both = run("check", place / "pairs", "--task", "nli")
+    both = run("check", workdir / "pairs", "--task", "nli")
     assert both.code == 0 and "entailment" in both.out
 
 
-def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
+def test_check_knows_the_limit_of_the_model(workdir: Path, tmp_path: Path):
     rows = [{"tokens": ["dog"] * 70, "tags": ["B-X", *["O"] * 69]}] * 3
     file = data.write_jsonl(tmp_path / "train.jsonl", rows)
     outcome = run("check", "--data", f"train={file}", "--model", fx.checkpoint())
@@ -364,12 +367,12 @@ def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
     ).refused("exceeds the 64 tokens")
 
 
-def test_the_class_of_f1_is_named(place: Path, outcomes: dict[str, Outcome]):
+def test_the_class_of_f1_is_named(workdir: Path, outcomes: dict[str, Outcome]):
     assert "  f1 (pos) " in outcomes["classify"].out and "f1 (" not in outcomes["nli"].out
     for file in ("README.md", "best/README.md"):
-        assert "| `f1` of `pos` | " in (place / "classify" / file).read_text("utf-8")
-    assert ">f1 (pos)<" in (place / "classify/report.html").read_text("utf-8")
-    analysis = run("report", place / "classify", "--positive", "neg", "--format", "table")
+        assert "| `f1` of `pos` | " in (workdir / "classify" / file).read_text("utf-8")
+    assert ">f1 (pos)<" in (workdir / "classify/report.html").read_text("utf-8")
+    analysis = run("report", workdir / "classify", "--positive", "neg", "--format", "table")
     assert "  f1 (neg) " in analysis.out
 
 
@@ -386,7 +389,7 @@ def test_counts_are_whole_numbers():
     ]
 
 
-def test_text_that_the_vocabulary_does_not_know_is_said(place: Path, tmp_path: Path):
+def test_text_that_the_vocabulary_does_not_know_is_said(workdir: Path, tmp_path: Path):
     """WordPiece reads every word of another script as one and the same piece."""
     rows = [{"tokens": ["አበበ", "በአዲስ"], "tags": ["B-PER", tag]} for tag in ("O", "B-LOC")] * 4
     for split in ("train", "validation", "test"):
@@ -397,7 +400,7 @@ def test_text_that_the_vocabulary_does_not_know_is_said(place: Path, tmp_path: P
     flags = ("--model", fx.checkpoint(), "--data", tmp_path / "data", "--steps", "1")
     trained = run("tag", *flags, "--out", tmp_path / "run")
     assert trained.code == 0 and f"train: 50% {said}" in trained.err, trained.err
-    assert said not in run("check", place / "sentiment", "--model", fx.checkpoint()).out
+    assert said not in run("check", workdir / "sentiment", "--model", fx.checkpoint()).out
 
 
 def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):
@@ -407,11 +410,11 @@ def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):
 
 
 def test_runs_are_neither_overwritten_nor_repeated(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    before = {p: p.read_bytes() for p in (place / "classify").rglob("*") if p.is_file()}
-    assert train(place, "classify", place / "classify").code == 2
-    again = train(place, "classify", place / "classify", "--resume")
+    before = {p: p.read_bytes() for p in (workdir / "classify").rglob("*") if p.is_file()}
+    assert train(workdir, "classify", workdir / "classify").code == 2
+    again = train(workdir, "classify", workdir / "classify", "--resume")
     assert again.code == 0 and "step 6: " not in again.err
     for path, content in before.items():
         if path.name not in ("config.json", "environment.json", "README.md", "report.html"):
@@ -419,36 +422,36 @@ def test_runs_are_neither_overwritten_nor_repeated(
     monkeypatch.chdir(tmp_path)
     names = []
     for _ in range(2):
-        flags = ("--model", fx.checkpoint(), "--data", place / "sentiment", "--steps", "1")
+        flags = ("--model", fx.checkpoint(), "--data", workdir / "sentiment", "--steps", "1")
         names.append(run("classify", *flags).out.splitlines()[-1].split()[4])
     base = "runs/classify-bert-sentiment-seed1"
     assert names == [base, base + "-2"]
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_command_in_the_readme_trains_again(task: str, place: Path):
-    readme = (place / task / "README.md").read_text()
+def test_the_command_in_the_readme_trains_again(task: str, workdir: Path):
+    readme = (workdir / task / "README.md").read_text()
     command = re.search(r"^    (finetune run .*)$", readme, re.MULTILINE)
     assert command is not None
     again = run(*shlex.split(command[1])[1:])
     assert again.code == 0, again.err
-    metrics = [place / name / "metrics.json" for name in (task, f"{task}-again")]
+    metrics = [workdir / name / "metrics.json" for name in (task, f"{task}-again")]
     assert metrics[0].read_text() == metrics[1].read_text()
 
 
-def test_tensorboard(place: Path, tmp_path: Path):
+def test_tensorboard(workdir: Path, tmp_path: Path):
     if importlib.util.find_spec("tensorboard") is None:
         pytest.skip("needs the extra track")
-    assert train(place, "classify", tmp_path / "run", "--track", "tensorboard").code == 0
+    assert train(workdir, "classify", tmp_path / "run", "--track", "tensorboard").code == 0
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
 
 
-def test_mlflow(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_mlflow(workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mlflow = pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.chdir(tmp_path)
-    assert train(place, "classify", tmp_path / "run", "--track", "mlflow").code == 0
+    assert train(workdir, "classify", tmp_path / "run", "--track", "mlflow").code == 0
     client = mlflow.MlflowClient(uri)
     (experiment,) = client.search_experiments(filter_string="name = 'finetune'")
     (tracked,) = client.search_runs([experiment.experiment_id])

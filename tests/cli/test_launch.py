@@ -48,7 +48,7 @@ def torchrun(options: str, command: list[str | Path], **streams: Any) -> subproc
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("launch")
     save_tiny_checkpoint(folder / "bert", "bert")
     data.sentiment(folder / "data")
@@ -58,38 +58,45 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_warm_start_in_two_processes(place: Path):
+def test_a_warm_start_in_two_processes(workdir: Path):
     """Each process reads the model to start from, with its head."""
-    flags = ("--model", place / "bert", "--init-from", place / "run", "--data", place / "data")
-    settings = ("--steps", "1", "--max-length", "40", "--out", place / "next")
+    flags = (
+        "--model",
+        workdir / "bert",
+        "--init-from",
+        workdir / "run",
+        "--data",
+        workdir / "data",
+    )
+    settings = ("--steps", "1", "--max-length", "40", "--out", workdir / "next")
     outcomes = both_forks("classify", *flags, *settings)
     assert [code for code, *_ in outcomes] == [0, 0], outcomes
-    assert f"encoder and head from {place / 'run'}" in outcomes[0][2]
+    assert f"encoder and head from {workdir / 'run'}" in outcomes[0][2]
 
 
-def test_predict_divides_the_texts(place: Path):
+def test_predict_divides_the_texts(workdir: Path):
     """The same lines as from one process, also when one process has a text more than the other."""
-    table = place / "texts.jsonl"
+    table = workdir / "texts.jsonl"
     texts = ["What a film.", "Dull and slow.", "What a film.", "word " * 60, "It rained."]
     table.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    expected = run("predict", place / "run", "--file", table)
-    flags = ("--file", table, "--out", place / "out")
-    first, second = both_forks("predict", place / "run", *flags)
+    expected = run("predict", workdir / "run", "--file", table)
+    flags = ("--file", table, "--out", workdir / "out")
+    first, second = both_forks("predict", workdir / "run", *flags)
     assert (first[:2], second) == ((0, ""), (0, "", ""))
     assert "1 text cut" in first[2] and "1 text cut" in expected.err
     rows, others = (
         [json.loads(line) for line in text.splitlines()]
-        for text in ((place / "out").read_text(), expected.out)
+        for text in ((workdir / "out").read_text(), expected.out)
     )
     assert [(row["id"], row["label"]) for row in rows] == [(r["id"], r["label"]) for r in others]
     for row, other in zip(rows, others, strict=True):
         assert row["scores"] == pytest.approx(other["scores"], abs=1e-5)
 
 
-def test_other_commands_run_once(place: Path):
-    first, second = both_forks("check", place / "data")
+def test_other_commands_run_once(workdir: Path):
+    first, second = both_forks("check", workdir / "data")
     assert (first[0], second) == (0, (0, "", ""))
-    assert first[1] == run("check", place / "data").out
+    assert first[1] == run("check", workdir / "data").out
 
 
 def test_errors_are_printed_once():
@@ -101,11 +108,11 @@ def test_errors_are_printed_once():
         assert (first[0], second) == (2, (2, "", "")) and first[2].startswith(message)
 
 
-def test_a_stream_cannot_be_divided(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_stream_cannot_be_divided(workdir: Path, monkeypatch: pytest.MonkeyPatch):
     for name in LAUNCH_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    run("predict", place / "run", "--file", "-").refused("processes cannot share a stream")
+    run("predict", workdir / "run", "--file", "-").refused("processes cannot share a stream")
 
 
 @pytest.mark.slow
@@ -117,10 +124,10 @@ def test_a_stream_cannot_be_divided(place: Path, monkeypatch: pytest.MonkeyPatch
     ],
     ids=["torchrun", "accelerate"],
 )
-def test_the_launchers(launcher: str, again: str, place: Path, tmp_path: Path) -> None:
+def test_the_launchers(launcher: str, again: str, workdir: Path, tmp_path: Path) -> None:
     """They start as many processes as the documentation says, and train the weights of one."""
     settings = ("--steps", "2", "--max-length", "40", "--precision", "fp32")
-    flags = ("--model", place / "bert", "--data", place / "data", "--out", tmp_path / "run")
+    flags = ("--model", workdir / "bert", "--data", workdir / "data", "--out", tmp_path / "run")
     words = ["-m", *launcher.split(), "-m", "finetune", "classify", *flags, *settings]
     command = [sys.executable, *map(str, words)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -129,20 +136,20 @@ def test_the_launchers(launcher: str, again: str, place: Path, tmp_path: Path) -
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["command"].startswith(f"{again}-m finetune classify ")
     expected, found = (
-        load_file(run / "last" / "model.safetensors") for run in (place / "run", tmp_path / "run")
+        load_file(run / "last" / "model.safetensors") for run in (workdir / "run", tmp_path / "run")
     )
     for name, value in expected.items():
         assert (found[name] - value).abs().max() < 2e-4, name
 
 
 @pytest.mark.slow
-def test_machines_with_other_data_or_another_run_folder_are_refused(place: Path, tmp_path: Path):
+def test_machines_with_other_data_or_another_run_folder_are_refused(workdir: Path, tmp_path: Path):
     """Each process in a folder of its own, as on machines that share no files."""
     folders = tmp_path / "first", tmp_path / "second"
     for folder, size in zip(folders, (12, 12), strict=True):
         data.sentiment(folder / "data", (size, 4, 4))
     settings = ("--steps", "2", "--max-length", "40", "--precision", "fp32")
-    flags = ("--model", place / "bert", "--data", "data", "--out", "run")
+    flags = ("--model", workdir / "bert", "--data", "data", "--out", "run")
     outcomes = both("classify", *flags, *settings, folders=folders)
     assert [code for code, _, _ in outcomes] == [2, 2]
     assert all("run: process 1 does not see the files" in errors for _, _, errors in outcomes)
@@ -175,17 +182,17 @@ def test_settings_of_accelerate_without_effect_are_refused(
     make_accelerator(config)
 
 
-def test_predict_refuses_another_mixed_precision(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_predict_refuses_another_mixed_precision(workdir: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
-    run("predict", place / "run", "--text", "a").refused("not the precision of the run, fp32")
+    run("predict", workdir / "run", "--text", "a").refused("not the precision of the run, fp32")
 
 
 @pytest.mark.slow
-def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path, tmp_path: Path):
+def test_two_machines_end_with_the_process_that_is_killed_and_resume(workdir: Path, tmp_path: Path):
     """Two launchers that meet over TCP; the weights are those of a launch that was not killed."""
 
     def launch(out: str, port: int, *more: str) -> list[subprocess.Popen]:
-        train = ["classify", "--model", place / "bert", "--data", place / "data", "--out"]
+        train = ["classify", "--model", workdir / "bert", "--data", workdir / "data", "--out"]
         train += [tmp_path / out, "--max-length", "40", "--precision", "fp32", "--batch-size", "8"]
         train += ["--steps", "600", "--eval-every", "300", "--save-every", "20", *more]
         nodes = f"--nnodes=2 --nproc-per-node=1 --master-addr=127.0.0.1 --master-port={port}"
@@ -217,8 +224,10 @@ def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the signal")
-def test_processes_end_with_a_checkpoint_when_their_launcher_is_killed(place: Path, tmp_path: Path):
-    train = ["classify", "--model", place / "bert", "--data", place / "data", "--out"]
+def test_processes_end_with_a_checkpoint_when_their_launcher_is_killed(
+    workdir: Path, tmp_path: Path
+):
+    train = ["classify", "--model", workdir / "bert", "--data", workdir / "data", "--out"]
     train += [tmp_path / "run", "--steps", "100000", "--max-length", "40", "--precision", "fp32"]
     train += ["--eval-every", "100000", "--save-every", "20"]
     with (tmp_path / "messages").open("w") as messages:

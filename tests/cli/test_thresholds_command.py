@@ -20,7 +20,7 @@ from tests.tiny import save_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("thresholds")
     model = str(save_tiny_checkpoint(folder / "bert", "bert"))
     settings = {"steps": 3, "batch_size": 8, "lr": 1e-3, "quiet": True}
@@ -39,8 +39,8 @@ def rows_of(folder: Path, split: str) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def test_thresholds_are_saved_with_the_model_and_used(place: Path, capsys) -> None:
-    run = place / "topics"
+def test_thresholds_are_saved_with_the_model_and_used(workdir: Path, capsys) -> None:
+    run = workdir / "topics"
     main(["thresholds", str(run), "--metric", "macro_f1", "--dry-run"])
     assert saved(run) == {}
     main(["thresholds", str(run), "--metric", "macro_f1", "--format", "json"])
@@ -61,14 +61,14 @@ def test_thresholds_are_saved_with_the_model_and_used(place: Path, capsys) -> No
 
 
 def test_labels_with_other_names_in_nli_and_a_test_split_without_labels(
-    place: Path, tmp_path: Path, capsys
+    workdir: Path, tmp_path: Path, capsys
 ) -> None:
     names = {"neg": "Contradiction", "pos": "Entailment"}
     splits = {
         split: [{"text": e.text, "label": names[e.label]} for e in rows]
-        for split, rows in finetune.read_text(place / "sentiment-data").splits.items()
+        for split, rows in finetune.read_text(workdir / "sentiment-data").splits.items()
     }
-    settings = {"model": str(place / "bert"), "out": str(tmp_path / "run"), "quiet": True}
+    settings = {"model": str(workdir / "bert"), "out": str(tmp_path / "run"), "quiet": True}
     finetune.train("classify", splits, steps=1, **settings)
     main(["thresholds", str(tmp_path / "run"), "--recall", "1", "--dry-run"])
     assert "1.0000" in capsys.readouterr().out
@@ -79,8 +79,8 @@ def test_labels_with_other_names_in_nli_and_a_test_split_without_labels(
     assert "1.0000" in capsys.readouterr().out
 
 
-def test_the_threshold_of_two_labels(place: Path, capsys) -> None:
-    run = place / "sentiment"
+def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
+    run = workdir / "sentiment"
     main(["thresholds", str(run), "--recall", "1"])
     out = capsys.readouterr().out
     assert "precision at a recall of 1, chosen on" in out and "threshold of pos" in out
@@ -127,12 +127,12 @@ def test_the_threshold_of_two_labels(place: Path, capsys) -> None:
         (["predict", "topics", "--text=a", "--threshold=2"], "must be from 0 to 1"),
     ],
 )
-def test_errors(place: Path, arguments: list[str], message: str, capsys) -> None:
-    costs = place / "costs.json"
+def test_errors(workdir: Path, arguments: list[str], message: str, capsys) -> None:
+    costs = workdir / "costs.json"
     costs.write_text('{"neg": {"pos": 9}, "pos": {"neg": 1}}')
     command, folder, *rest = (each.format(costs=costs) for each in arguments)
     with pytest.raises(SystemExit) as end:
-        main([command, str(place / folder), *rest])
+        main([command, str(workdir / folder), *rest])
     assert end.value.code == 2 and message in capsys.readouterr().err
 
 
@@ -141,8 +141,8 @@ def decisions(folder: Path) -> dict:
     return extra.get("decisions", {})
 
 
-def test_answers_are_withheld_below_the_chosen_confidence(place: Path, capsys) -> None:
-    run = place / "sentiment"
+def test_answers_are_withheld_below_the_chosen_confidence(workdir: Path, capsys) -> None:
+    run = workdir / "sentiment"
     main(["thresholds", str(run), "--coverage", "0.5"])
     assert "validation also chose the epoch of the model" in capsys.readouterr().out
     rows = rows_of(run, "validation")
@@ -153,7 +153,7 @@ def test_answers_are_withheld_below_the_chosen_confidence(place: Path, capsys) -
     for each, row in zip(found, rows, strict=True):
         assert each.label in (row["label"], None)
         assert each.to_dict()["withheld"] == (None if each.label else row["label"])
-    file = place / "withheld.jsonl"
+    file = workdir / "withheld.jsonl"
     with file.open("w") as out:
         for each, row in zip(found, rows, strict=True):
             out.write(json.dumps(each.to_dict() | {"gold": row["gold"]}) + "\n")
@@ -165,8 +165,8 @@ def test_answers_are_withheld_below_the_chosen_confidence(place: Path, capsys) -
     assert decisions(run) == {}
 
 
-def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path, capsys) -> None:
-    run, costs = place / "sentiment", tmp_path / "costs.csv"
+def test_sets_distances_and_costs_are_saved_together(workdir: Path, tmp_path: Path, capsys) -> None:
+    run, costs = workdir / "sentiment", tmp_path / "costs.csv"
     costs.write_text("gold,neg,pos\nneg,0,9\npos,1,0\n")
     for goal in (["--sets", "0.6"], ["--ood", "0.2"], ["--costs", str(costs)]):
         main(["thresholds", str(run), *goal])
@@ -193,8 +193,8 @@ def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path
     assert RunFolder.open(run).require_intact() is None
 
 
-def test_each_of_several_classes_has_a_confidence(place: Path, tmp_path: Path, capsys) -> None:
-    settings = {"steps": 3, "model": str(place / "bert"), "quiet": True}
+def test_each_of_several_classes_has_a_confidence(workdir: Path, tmp_path: Path, capsys) -> None:
+    settings = {"steps": 3, "model": str(workdir / "bert"), "quiet": True}
     run, data = tmp_path / "nli", small_data.pairs(tmp_path / "d", (30, 40, 9))
     finetune.train("nli", data, out=str(run), **settings)
     with pytest.raises(SystemExit):
@@ -219,13 +219,13 @@ def test_each_of_several_classes_has_a_confidence(place: Path, tmp_path: Path, c
 
 
 def test_predict_takes_costs_and_thresholds_of_any_task(
-    place: Path, tmp_path: Path, capsys
+    workdir: Path, tmp_path: Path, capsys
 ) -> None:
     costs = tmp_path / "costs.json"
     costs.write_text('{"neg": {"pos": 1000000}, "pos": {"neg": 1}}')
-    main(["predict", str(place / "sentiment"), "--text", "a", "--costs", str(costs)])
+    main(["predict", str(workdir / "sentiment"), "--text", "a", "--costs", str(costs)])
     assert json.loads(capsys.readouterr().out)["label"] == "neg"
-    settings = {"steps": 1, "model": str(place / "bert"), "quiet": True}
+    settings = {"steps": 1, "model": str(workdir / "bert"), "quiet": True}
     finetune.train("tag", small_data.speech(tmp_path / "d"), out=str(tmp_path / "tag"), **settings)
     main(["predict", str(tmp_path / "tag"), "--text", "a b", "--threshold", "1"])
     row = json.loads(capsys.readouterr().out)
@@ -275,15 +275,15 @@ def test_decisions_of_every_task_do_not_depend_on_other_texts(kind: str, tmp_pat
             assert {name: row[name] for name in before} == before
 
 
-def test_damaged_thresholds_are_refused(place: Path, capsys) -> None:
-    path = place / "topics" / "best" / "finetune.json"
+def test_damaged_thresholds_are_refused(workdir: Path, capsys) -> None:
+    path = workdir / "topics" / "best" / "finetune.json"
     before = path.read_text()
     content = json.loads(before)
     content["extra"]["thresholds"] = {"nothing": 0.5}
     path.write_text(json.dumps(content))
     with pytest.raises(finetune.UserError, match=r"damaged.*\(--threshold: 'nothing' has none"):
-        finetune.load(place / "topics")
+        finetune.load(workdir / "topics")
     del content["extra"]["thresholds"]  # saved by an earlier version
     path.write_text(json.dumps(content))
-    assert finetune.load(place / "topics").task.state.thresholds == {}
+    assert finetune.load(workdir / "topics").task.state.thresholds == {}
     path.write_text(before)

@@ -175,7 +175,7 @@ score binary.jsonl sentiment/test.jsonl | binary.jsonl:1 | not UTF-8
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, data, runs of three tasks, and files that are not what they seem."""
     folder = tmp_path_factory.mktemp("errors")
     with contextlib.chdir(folder):
@@ -225,34 +225,34 @@ def train(task: str, model: Path | str, source: Path | str, *more: str | Path) -
 
 
 @pytest.mark.parametrize("line", REFUSED.strip().splitlines())
-def test_one_line_says_what_is_wrong(line: str, place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_line_says_what_is_wrong(line: str, workdir: Path, monkeypatch: pytest.MonkeyPatch):
     """And nothing is left in the way of the next command."""
-    monkeypatch.chdir(place)
-    command, *parts = line.replace("HERE", str(place)).split(" | ")
+    monkeypatch.chdir(workdir)
+    command, *parts = line.replace("HERE", str(workdir)).split(" | ")
     words = command.replace("TRAIN", f"classify --model bert --data sentiment {SMALL}")
     words = words.replace("TAG", f"tag --model bert {SMALL} --overlap 8")
-    before = files_of(place)
+    before = files_of(workdir)
     run(*words.split()).refused(*parts)
-    assert files_of(place) == before
+    assert files_of(workdir) == before
 
 
-def test_a_refused_run_is_not_in_the_way_of_the_next(place: Path, tmp_path: Path):
-    ready = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--steps", "2")
+def test_a_refused_run_is_not_in_the_way_of_the_next(workdir: Path, tmp_path: Path):
+    ready = (workdir / "bert", workdir / "sentiment", "--out", tmp_path / "run", "--steps", "2")
     train("classify", *ready, "--metric", "acuracy").refused("legal are accuracy")
     assert train("classify", *ready).code == 0
 
 
 def test_trackers_that_are_not_installed(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("finetune.runtime.launch.importlib.util.find_spec", lambda name: None)
-    flags = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--track")
+    flags = (workdir / "bert", workdir / "sentiment", "--out", tmp_path / "run", "--track")
     train("classify", *flags, "tensorboard").refused('pip install "tensorboard>=2.17"')
     train("classify", *flags, "wandb").refused('pip install "wandb"')
 
 
-def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
-    ready = (place / "bert", place / "sentiment", "--steps", "1", "--out", tmp_path)
+def test_a_folder_in_use_or_of_others(workdir: Path, tmp_path: Path):
+    ready = (workdir / "bert", workdir / "sentiment", "--steps", "1", "--out", tmp_path)
     (tmp_path / "config.json").write_text("mine")
     train("classify", *ready).refused(f"--out {tmp_path} holds other files (config.json)")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
@@ -267,7 +267,7 @@ def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
         holder.kill()
         holder.wait()
     assert train("classify", *ready).code == 0
-    tag = ("tag", "--model", place / "bert", "--data", place / "entities", "--out", tmp_path)
+    tag = ("tag", "--model", workdir / "bert", "--data", workdir / "entities", "--out", tmp_path)
     run(*tag, "--resume").refused("holds a run of `finetune classify`")
     weights = tmp_path / "last" / "optimizer.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
@@ -280,18 +280,18 @@ def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["> /dev/full 2>&1", ">&- 2>&-"])
-def test_training_goes_on_without_its_output(lost: str, place: Path, tmp_path: Path):
-    flags = f"--model {place / 'bert'} --data {place / 'sentiment'} --out {tmp_path / 'run'}"
+def test_training_goes_on_without_its_output(lost: str, workdir: Path, tmp_path: Path):
+    flags = f"--model {workdir / 'bert'} --data {workdir / 'sentiment'} --out {tmp_path / 'run'}"
     command = f"{sys.executable} -m finetune classify {flags} --steps 2"
     script = f"{command} {lost}; exit ${{PIPESTATUS[0]}}"
     assert subprocess.run(["bash", "-c", script], capture_output=True).returncode == 0
     assert (tmp_path / "run" / "README.md").is_file()
 
 
-def test_loss_that_is_no_number(place: Path, tmp_path: Path):
+def test_loss_that_is_no_number(workdir: Path, tmp_path: Path):
     steep = "--lr 1e20 --warmup 0 --clip 0 --steps 30 --eval-every 1".split()
     flags = (*steep, "--out", tmp_path / "run")
-    outcome = train("classify", place / "bert", place / "sentiment", *flags)
+    outcome = train("classify", workdir / "bert", workdir / "sentiment", *flags)
     outcome.refused("the loss is not finite", "lower --lr", "--precision fp32")
     for name in ("best", "last"):  # what was saved before is whole
         if (tmp_path / "run" / name).exists():
@@ -300,7 +300,7 @@ def test_loss_that_is_no_number(place: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("when", [1, 3])
-def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk(when: int, workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The n-th model file to be written finds no room: best at 1, last at 2, best again at 3."""
     import transformers.modeling_utils
 
@@ -316,7 +316,7 @@ def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(transformers.modeling_utils, "safe_save_file", save_file)
     # a steep rate, so that the second evaluation is better than the first
     flags = ("--steps", "12", "--eval-every", "6", "--lr", "1e-2", "--out", tmp_path / "run")
-    outcome = train("classify", place / "bert", place / "sentiment", *flags)
+    outcome = train("classify", workdir / "bert", workdir / "sentiment", *flags)
     outcome.refused("No space left", "The previous version is intact", "--resume")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert not any(name.endswith((".new", ".old")) for name in names - {"random.new"})
@@ -324,15 +324,15 @@ def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.M
     for name in {"best", "last"} & names:
         assert run("predict", tmp_path / "run" / name, "--text", "a").code == 0
     monkeypatch.undo()
-    assert train("classify", place / "bert", place / "sentiment", *flags, "--resume").code == 0
+    assert train("classify", workdir / "bert", workdir / "sentiment", *flags, "--resume").code == 0
 
 
 def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     interrupt_in_step(4, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    outcome = train("classify", place / "bert", place / "sentiment", "--steps", "8")
+    outcome = train("classify", workdir / "bert", workdir / "sentiment", "--steps", "8")
     assert outcome.code == 130
     last = outcome.err.splitlines()[-1]
     out = "runs/classify-bert-sentiment-seed1"
@@ -351,7 +351,7 @@ def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
 
 @pytest.mark.parametrize("at", ["load_task", "encode"])
 def test_interrupt_before_anything_is_written(
-    at: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: str, workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
@@ -362,7 +362,7 @@ def test_interrupt_before_anything_is_written(
             patch.setattr("finetune.api.load_task", interrupted)
         else:
             patch.setattr("finetune.training.cache.encode", interrupted)
-        outcome = train("classify", place / "bert", place / "sentiment", "--out", out)
+        outcome = train("classify", workdir / "bert", workdir / "sentiment", "--out", out)
     last = outcome.err.splitlines()[-1]
     assert outcome.code == 130 and f"interrupted: nothing was written to {out}. Start" in last
     typed = last.split("Start again with: finetune ")[1].split()
@@ -370,9 +370,9 @@ def test_interrupt_before_anything_is_written(
     assert run(*typed, "--steps", "2").code == 0
     recipe = tmp_path / "both.yaml"
     recipe.write_text(
-        f"task: multitask\nmodel: {place / 'bert'}\ntasks:\n"
-        f"  a: {{task: classify, data: {place / 'sentiment'}}}\n"
-        f"  b: {{task: classify, data: {place / 'sentiment'}}}\n"
+        f"task: multitask\nmodel: {workdir / 'bert'}\ntasks:\n"
+        f"  a: {{task: classify, data: {workdir / 'sentiment'}}}\n"
+        f"  b: {{task: classify, data: {workdir / 'sentiment'}}}\n"
     )
     with monkeypatch.context() as patch:
         patch.setattr("finetune.api.load_task", interrupted)
@@ -382,37 +382,37 @@ def test_interrupt_before_anything_is_written(
 
 @pytest.mark.parametrize("damage", ["{}", "[]", "{", None, '{"task": "classify"}'])
 @pytest.mark.parametrize("resume", ["--resume", "--resume=auto"])
-def test_a_damaged_config_is_named(damage: str | None, resume: str, place: Path, tmp_path: Path):
-    out = Path(shutil.copytree(place / "classify", tmp_path / "run"))
+def test_a_damaged_config_is_named(damage: str | None, resume: str, workdir: Path, tmp_path: Path):
+    out = Path(shutil.copytree(workdir / "classify", tmp_path / "run"))
     config = out / "config.json"
     config.unlink() if damage is None else config.write_text(damage)
     options = ("--steps", "2", "--out", out, resume)
-    outcome = train("classify", place / "bert", place / "sentiment", *options)
+    outcome = train("classify", workdir / "bert", workdir / "sentiment", *options)
     outcome.refused(f"{config}: ", "not valid JSON" if damage == "{" else "damaged")
 
 
-def test_interrupted_predictions(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_interrupted_predictions(workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("finetune.inference.loop.predict", interrupted)
-    file = place / "sentiment" / "test.jsonl"
+    file = workdir / "sentiment" / "test.jsonl"
     out = tmp_path / "found.csv"
-    outcome = run("predict", place / "classify", "--file", file, "--out", out)
+    outcome = run("predict", workdir / "classify", "--file", file, "--out", out)
     assert outcome.code == 130 and not out.exists()
     assert f"nothing was written to {out}. With --out FILE.jsonl, --resume" in outcome.err
 
 
-def test_a_folder_without_rights(place: Path, tmp_path: Path):
+def test_a_folder_without_rights(workdir: Path, tmp_path: Path):
     if not os.geteuid():
         pytest.skip("root may write anywhere")
     (tmp_path / "locked").mkdir(mode=0o500)
     flags = ("--steps", "1", "--out", tmp_path / "locked" / "run")
-    train("classify", place / "bert", place / "sentiment", *flags).refused("cannot be written")
+    train("classify", workdir / "bert", workdir / "sentiment", *flags).refused("cannot be written")
 
 
-def test_texts_that_are_cut_are_counted(place: Path):
-    cut = run("predict", place / "classify", "--text", "the room was warm " * 30)
+def test_texts_that_are_cut_are_counted(workdir: Path):
+    cut = run("predict", workdir / "classify", "--text", "the room was warm " * 30)
     assert cut.code == 0 and "1 text cut to 32 tokens" in cut.err
 
 

@@ -109,12 +109,12 @@ LIKE_OTHERS = ("xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", 
     ],
 )
 def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_path: Path) -> None:
-    place = saved(task, family, layers=2 if family == "modernbert" else 1)
-    made = export.export_onnx(place, tmp_path / "graph")
+    workdir = saved(task, family, layers=2 if family == "modernbert" else 1)
+    made = export.export_onnx(workdir, tmp_path / "graph")
     assert made.difference < 3e-5 * max(1.0, made.scale)
     kind = AutoModelForTokenClassification if task == "tag" else AutoModelForSequenceClassification
     with quiet():
-        model = kind.from_pretrained(place / "best", dtype=torch.float32).eval()
+        model = kind.from_pretrained(workdir / "best", dtype=torch.float32).eval()
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
     segments = "token_type_ids" in made.inputs
     assert segments == (getattr(model.config, "type_vocab_size", 0) > 1 and family in SEGMENTED)
@@ -139,8 +139,8 @@ SEGMENTED = ("bert", "electra", "albert", "ernie", "nomic_bert", "squeezebert")
 
 
 def test_command(tmp_path: Path) -> None:
-    place, graph = saved("tag", label_subwords="all"), tmp_path / "new" / "graph"
-    outcome = run("export", place, "--out", graph).ok()
+    workdir, graph = saved("tag", label_subwords="all"), tmp_path / "new" / "graph"
+    outcome = run("export", workdir, "--out", graph).ok()
     assert outcome.err == ""
     difference, size = outcome.out.splitlines()
     assert difference.startswith("largest difference to torch: ")
@@ -152,19 +152,19 @@ def test_command(tmp_path: Path) -> None:
     config = json.loads((graph / "config.json").read_text())
     assert config["id2label"]["1"] == "B-LOC"
     for name in ("finetune.json", "tokenizer.json"):
-        assert (graph / name).read_bytes() == (place / "best" / name).read_bytes()
+        assert (graph / name).read_bytes() == (workdir / "best" / name).read_bytes()
     one_line(run("predict", graph, "--text", "a"), "is a folder of finetune export", "load(")
 
 
 def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
-    place = saved("classify")
+    workdir = saved("classify")
     (tmp_path / "graph").mkdir()
-    export.export_onnx(place / "best", tmp_path / "graph")
-    one_line(run("export", place, "--out", tmp_path / "graph"), "is not empty", "new folder")
-    one_line(run("export", place, "--out", place), "is not empty")
+    export.export_onnx(workdir / "best", tmp_path / "graph")
+    one_line(run("export", workdir, "--out", tmp_path / "graph"), "is not empty", "new folder")
+    one_line(run("export", workdir, "--out", workdir), "is not empty")
     (tmp_path / "file").write_text("")
-    one_line(run("export", place, "--out", tmp_path / "file"), "is a file")
-    one_line(run("export", place, "--out", tmp_path / "file" / "x"), "could not be written")
+    one_line(run("export", workdir, "--out", tmp_path / "file"), "is a file")
+    one_line(run("export", workdir, "--out", tmp_path / "file" / "x"), "could not be written")
     assert {path.name for path in tmp_path.iterdir()} == {"graph", "file"}
 
 
@@ -174,8 +174,8 @@ def test_what_no_graph_can_answer(tmp_path: Path) -> None:
         ("ner", {"context": "64"}, ("--context", "train without --context")),
         ("nli", {"pair_encoder": "bi"}, ("apart", "without --pair-encoder")),
     ):
-        place = saved(task, **settings)
-        one_line(run("export", place, "--out", tmp_path / "graph"), *parts, "finetune predict")
+        workdir = saved(task, **settings)
+        one_line(run("export", workdir, "--out", tmp_path / "graph"), *parts, "finetune predict")
     one_line(run("export", tmp_path / "absent", "--out", tmp_path / "graph"), "no such folder")
     for incomplete in (("export", "--out", tmp_path / "graph"), ("export", tmp_path)):
         assert run(*incomplete).code == 2
@@ -195,14 +195,14 @@ def test_packages_that_are_missing(
 def test_a_graph_that_answers_otherwise_is_not_kept(
     wrong: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = saved("classify")
+    workdir = saved("classify")
 
     class Wrong(export.Logits):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
             return super().forward(*inputs) + wrong
 
     monkeypatch.setattr(export, "Logits", Wrong)
-    outcome = run("export", place, "--out", tmp_path / "graph")
+    outcome = run("export", workdir, "--out", tmp_path / "graph")
     one_line(outcome, "bert models cannot be exported", "are off by", "finetune predict")
     assert not list(tmp_path.glob("graph*"))
 
@@ -219,8 +219,8 @@ def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
     with quiet():
         AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "longformer")
     tokenizer.save_pretrained(tmp_path / "longformer")
-    place = saved("classify", model=str(tmp_path / "longformer"), max_length=40)
-    outcome = run("export", place, "--out", tmp_path / "graph")
+    workdir = saved("classify", model=str(tmp_path / "longformer"), max_length=40)
+    outcome = run("export", workdir, "--out", tmp_path / "graph")
     one_line(outcome, "longformer models cannot be exported", "finetune predict")
     assert not list(tmp_path.glob("graph*"))
 
@@ -267,12 +267,12 @@ def test_predictions_are_those_of_predict(
     task: str, family: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """Of texts of any length, one by one and in batches, words and characters of any kind."""
-    place = saved(task, family, max_length=20, precision="fp32", **settings)
-    export.export_onnx(place, tmp_path / "graph")
+    workdir = saved(task, family, max_length=20, precision="fp32", **settings)
+    export.export_onnx(workdir, tmp_path / "graph")
     inputs: Sequence[Any] = {"classify": ONE_TEXT, "nli": PAIRS, "qa": PAIRS}.get(task, SENTENCES)
     model = OnnxModel(tmp_path / "graph", threads=1)
     found = model.predict(inputs)
-    same(finetune.load(place).predict(inputs), found, 3e-5)  # of logits up to 150
+    same(finetune.load(workdir).predict(inputs), found, 3e-5)  # of logits up to 150
     same(found, [model.predict([item])[0] for item in inputs], 3e-6)
     if task == "ner":
         assert sum(len(p.spans) for p in found) > 5
@@ -294,9 +294,9 @@ for prediction in predictor.load(".", threads=1).predict(json.load(sys.stdin)):
 def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
     """In a process that cannot import torch, transformers and finetune."""
     settings = {"crf": True} if task == "tag" else {}
-    place = saved(task, max_length=20, precision="fp32", **settings)
+    workdir = saved(task, max_length=20, precision="fp32", **settings)
     graph = tmp_path / "graph"
-    run("export", place, "--out", graph).ok()
+    run("export", workdir, "--out", graph).ok()
     done = subprocess.run(
         [sys.executable, "-I", "-c", ALONE],
         input=json.dumps(SENTENCES),
@@ -331,10 +331,10 @@ def test_the_package_is_the_toolkits_and_imports_little() -> None:
 
 
 def test_an_export_names_licenses_and_versions(tmp_path: Path) -> None:
-    place = shutil.copytree(saved("classify"), tmp_path / "run")
+    workdir = shutil.copytree(saved("classify"), tmp_path / "run")
     graph = tmp_path / "graph"
-    (model_folder(place) / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", "utf-8")
-    export.export_onnx(place, graph)
+    (model_folder(workdir) / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", "utf-8")
+    export.export_onnx(workdir, graph)
     text = (graph / "LICENSE").read_text("utf-8")
     assert "under the license cc-by-4.0" in text and "Apache License" in text
     lines = (graph / "requirements.txt").read_text("utf-8").splitlines()

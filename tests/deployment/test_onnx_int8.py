@@ -37,9 +37,9 @@ def data_of(folder: Path) -> Path:
 
 
 def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = saved("classify", data=IN_MEMORY)
+    workdir = saved("classify", data=IN_MEMORY)
     data, graph = data_of(tmp_path / "data"), tmp_path / "graph"
-    command = ("export", place, "--out", graph, "--int8")
+    command = ("export", workdir, "--out", graph, "--int8")
     one_line(run(*command), "data in memory", "--data")
     one_line(run(*command[:-1], "--max-loss", "1"), "--max-loss applies to --int8")
     one_line(run(*command, "--data", data, "--max-loss", "-1"), "--max-loss must be 0 or more")
@@ -54,7 +54,7 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     assert outcome.err == "", outcome
     assert "int8: validation accuracy" in outcome.out and "on 12 examples" in outcome.out
     assert {path.name for path in graph.iterdir()} == FILES
-    whole = export.export_onnx(place, tmp_path / "whole")
+    whole = export.export_onnx(workdir, tmp_path / "whole")
     assert (graph / "model.onnx").stat().st_size < 0.85 * whole.size  # few weights, many nodes
     expected = OnnxModel(tmp_path / "whole").predict(ONE_TEXT)
     for one, other in zip(expected, OnnxModel(graph).predict(ONE_TEXT), strict=True):
@@ -96,21 +96,21 @@ def test_large_components_are_divided_for_int8(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One component of a hidden state is 40 times the others, as in trained encoders."""
-    place = shutil.copytree(saved("classify"), tmp_path / "run")
+    workdir = shutil.copytree(saved("classify"), tmp_path / "run")
     folders = [tmp_path / name for name in ("a", "b", "c")]
-    head = saved_task(place / "best").model(place / "best")
+    head = saved_task(workdir / "best").model(workdir / "best")
     with torch.no_grad():
         for layer in head.encoder.model.base_model.encoder.layer:
             layer.attention.output.LayerNorm.weight[3] = 40
             layer.intermediate.dense.weight[:, 3] /= 40
-    head.save_pretrained(place / "best")
+    head.save_pretrained(workdir / "best")
     texts = [TextExample(i, text) for i, text in enumerate(ONE_TEXT)]
 
     def logits(folder: Path) -> np.ndarray:
         model = OnnxModel(folder, threads=1)
         return np.concatenate([model.logits(windows) for windows in model.encode(texts)])
 
-    export.export_onnx(place, folders[0])
+    export.export_onnx(workdir, folders[0])
     for folder in folders[1:]:
         shutil.copytree(folders[0], folder)
     graph = onnx.load(folders[0] / "model.onnx")

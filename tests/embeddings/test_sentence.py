@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {"steps": 2, "lr": 1e-3, "batch_size": 32}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sentence")
     pairs = [{"text": a, "text_pair": b} for a, b in zip(TEXTS, SHORT, strict=True)]
     numbers = [{**row, "label": float(index)} for index, row in enumerate(pairs)]
@@ -55,9 +55,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def config_of(place: Path, objective: str, train: str, validation: str = "", **changes: Any) -> Any:
+def config_of(
+    workdir: Path, objective: str, train: str, validation: str = "", **changes: Any
+) -> Any:
     files = {"train": train, "validation": validation or train}
-    data = ",".join(f"{split}={place / name}" for split, name in files.items())
+    data = ",".join(f"{split}={workdir / name}" for split, name in files.items())
     return fx.config("sentence", data=data, objective=objective, **{**SETTINGS, **changes})
 
 
@@ -72,30 +74,30 @@ def texts_of(rows: list[TextExample]) -> list[tuple[str | None, ...]]:
 # --- Data -----------------------------------------------------------------------------------------
 
 
-def test_texts_for_objectives_without_labels(place: Path) -> None:
+def test_texts_for_objectives_without_labels(workdir: Path) -> None:
     for train in ("numbers.jsonl", "texts.txt"):
-        _, data = loaded(place, "mirror", train, "numbers.jsonl")
+        _, data = loaded(workdir, "mirror", train, "numbers.jsonl")
         assert {row.text for row in data.splits["train"]} == {*TEXTS, *SHORT}
         assert len(data.splits["train"]) == 10 and data.splits["train"][0].label is None
         assert [row.label for row in data.splits["validation"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-def test_texts_without_pairs_are_scored_with_half_of_their_words(place: Path) -> None:
-    task, data = loaded(place, "simcse", "texts.txt")
+def test_texts_without_pairs_are_scored_with_half_of_their_words(workdir: Path) -> None:
+    task, data = loaded(workdir, "simcse", "texts.txt")
     for row in data.splits["validation"]:
         words, half = row.text.split(), str(row.pair).split()
         assert len(half) == len(words) // 2 and set(half) <= set(words)
-    again = loaded(place, "simcse", "texts.txt", seed=9)[1].splits["validation"]
+    again = loaded(workdir, "simcse", "texts.txt", seed=9)[1].splits["validation"]
     assert texts_of(again) == texts_of(data.splits["validation"])
     assert task.state.metric == "ranking_accuracy"
-    config = replace(config_of(place, "simcse", "texts.txt"), data=str(place / "texts.txt"))
+    config = replace(config_of(workdir, "simcse", "texts.txt"), data=str(workdir / "texts.txt"))
     held_out = fx.load(config)[1].splits
     assert len(held_out["train"]) == 9 and held_out["validation"][0].pair is not None
 
 
-def test_positive_pairs_and_their_negatives(place: Path, tmp_path: Path) -> None:
+def test_positive_pairs_and_their_negatives(workdir: Path, tmp_path: Path) -> None:
     """Entailment is positive and contradiction negative, or columns name them."""
-    task, data = loaded(place, "ranking", "nli.jsonl")
+    task, data = loaded(workdir, "ranking", "nli.jsonl")
     expected = [
         (text, f"{short} entailment", f"{short} contradiction")
         for text, short in zip(TEXTS, SHORT, strict=True)
@@ -113,22 +115,22 @@ def test_positive_pairs_and_their_negatives(place: Path, tmp_path: Path) -> None
         assert texts_of(data.splits["train"])[0] == (*expected[0][:2], "x")
 
 
-def test_adjacent_texts(place: Path, tmp_path: Path) -> None:
+def test_adjacent_texts(workdir: Path, tmp_path: Path) -> None:
     rows = [{"text": "a b\nc\n\nd\ne"}, {"text": "f"}, {"text": "g"}, {"text": "h\ni"}]
     write_jsonl(tmp_path / "texts.jsonl", rows)
     data = loaded(tmp_path, "cmlm", "texts.jsonl")[1].splits
     expected = [("a b", "c"), ("d", "e"), ("f", "g"), ("h", "i")]
     assert [(row.text, row.pair) for row in data["train"]] == expected
-    _, data = loaded(place, "cmlm", "pairs.jsonl", "numbers.jsonl")
+    _, data = loaded(workdir, "cmlm", "pairs.jsonl", "numbers.jsonl")
     assert [row.pair for row in data.splits["train"]] == SHORT
     assert data.splits["validation"][1].label == 1.0
 
 
-def test_numbers_are_scaled_for_training_only_and_splits_may_differ(place: Path) -> None:
-    _, data = loaded(place, "cosine", "numbers.jsonl")
+def test_numbers_are_scaled_for_training_only_and_splits_may_differ(workdir: Path) -> None:
+    _, data = loaded(workdir, "cosine", "numbers.jsonl")
     assert [row.label for row in data.splits["train"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert [row.label for row in data.splits["validation"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    task, data = loaded(place, "softmax", "nli.jsonl", "numbers.jsonl")
+    task, data = loaded(workdir, "softmax", "nli.jsonl", "numbers.jsonl")
     assert list(task.state.labels) == ["entailment", "neutral", "contradiction"]
     assert task.state.metric == "spearman_all"
     assert isinstance(data.splits["validation"][0].label, float)
@@ -145,10 +147,10 @@ def test_numbers_are_scaled_for_training_only_and_splits_may_differ(place: Path)
     ],
 )
 def test_data_that_an_objective_cannot_use(
-    place: Path, objective: str, train: str, message: str
+    workdir: Path, objective: str, train: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        loaded(place, objective, train)
+        loaded(workdir, objective, train)
 
 
 @pytest.mark.parametrize(
@@ -175,33 +177,33 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
         SentenceConfig(**settings)
 
 
-def test_splits_without_gold(place: Path, tmp_path: Path) -> None:
+def test_splits_without_gold(workdir: Path, tmp_path: Path) -> None:
     """The test split of STS-B has no numbers: it is predicted, and has no score."""
-    config = config_of(place, "mirror", "numbers.jsonl", steps=1, out=tmp_path / "run")
-    result = fx.fit(replace(config, data=f"{config.data},test={place / 'pairs.jsonl'}"))
+    config = config_of(workdir, "mirror", "numbers.jsonl", steps=1, out=tmp_path / "run")
+    result = fx.fit(replace(config, data=f"{config.data},test={workdir / 'pairs.jsonl'}"))
     assert list(result.metrics) == ["validation"]
     assert len(read_jsonl(tmp_path / "run" / "predictions.test.jsonl")) == len(TEXTS)
     with pytest.raises(UserError, match="needs pairs of texts with a number; validation has pairs"):
-        loaded(place, "cosine", "numbers.jsonl", "pairs.jsonl")
+        loaded(workdir, "cosine", "numbers.jsonl", "pairs.jsonl")
 
 
-def test_a_frozen_encoder_and_a_tokenizer_without_mask(place: Path, tmp_path: Path) -> None:
+def test_a_frozen_encoder_and_a_tokenizer_without_mask(workdir: Path, tmp_path: Path) -> None:
     settings = {"freeze": "all", "out": tmp_path / "run", "max_tokens": 40, "steps": 1}
-    fx.fit(config_of(place, "softmax", "nli.jsonl", **settings))
+    fx.fit(config_of(workdir, "softmax", "nli.jsonl", **settings))
     tokenizer = AutoTokenizer.from_pretrained(fx.checkpoint())
     tokenizer.mask_token = None
     AutoModel.from_pretrained(fx.checkpoint()).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     with pytest.raises(UserError, match="no mask token in the tokenizer of"):
-        loaded(place, "mirror", "texts.txt", model=str(tmp_path / "bert"))
+        loaded(workdir, "mirror", "texts.txt", model=str(tmp_path / "bert"))
 
 
 # --- Views ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_masked_views(place: Path, family: str) -> None:
-    task, data = loaded(place, "mirror", "texts.txt", model=fx.checkpoint(family), mask_span=3)
+def test_masked_views(workdir: Path, family: str) -> None:
+    task, data = loaded(workdir, "mirror", "texts.txt", model=fx.checkpoint(family), mask_span=3)
     mask = task.tokenizer.tokenizer.mask_token_id
     sequences = task.encode(data.splits["train"]).sequences
     seen: set[tuple[int, ...]] = set()
@@ -226,9 +228,9 @@ def test_masked_views(place: Path, family: str) -> None:
     assert mask not in task.sequences_of_epoch(one, 1, 1)[1].input_ids  # nothing would be left
 
 
-def test_templates(place: Path) -> None:
+def test_templates(workdir: Path) -> None:
     templates = ("the text {text} is {mask} .", "{mask} : {text}")
-    task, data = loaded(place, "prompt", "texts.txt", templates=templates)
+    task, data = loaded(workdir, "prompt", "texts.txt", templates=templates)
     views = task.sequences_of_epoch(task.encode(data.splits["train"][:2]).sequences, 1, 0)
     decode = task.tokenizer.tokenizer.decode
     expected = [f"[CLS] the text {TEXTS[0]} is [MASK]. [SEP]", f"[CLS] [MASK] : {TEXTS[0]} [SEP]"]
@@ -247,8 +249,8 @@ def test_templates(place: Path) -> None:
     assert literal.input_ids[literal.word_starts[0] :].count(mask) == 1  # that of the template
 
 
-def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
-    task, data = loaded(place, "prompt", "texts.txt")
+def test_the_vector_of_a_template_is_subtracted(workdir: Path) -> None:
+    task, data = loaded(workdir, "prompt", "texts.txt")
     views = task.sequences_of_epoch(task.encode(data.splits["train"][:4]).sequences, 1, 0)
     vectors = torch.randn(len(views), 8, dtype=torch.float64)
 
@@ -283,7 +285,7 @@ def test_ranking_scores_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(place: Path) -> dict[str, Path]:
+def trained(workdir: Path) -> dict[str, Path]:
     """Runs: of the mean, of normalized first tokens, of templates, of a classifier, and of a masked
     language model."""
     runs = {}
@@ -294,7 +296,9 @@ def trained(place: Path) -> dict[str, Path]:
         "softmax": ("softmax", "nli.jsonl", {"pooling": "max"}),
         "cmlm": ("cmlm", "texts.txt", {}),
     }.items():
-        runs[name] = fx.fit(config_of(place, objective, train, out=place / name, **changes)).folder
+        runs[name] = fx.fit(
+            config_of(workdir, objective, train, out=workdir / name, **changes)
+        ).folder
     return runs
 
 
@@ -371,23 +375,25 @@ def test_run_folders(trained: dict[str, Path]) -> None:
     )
 
 
-def test_a_run_starts_from_another_with_its_pooling(trained: dict[str, Path], place: Path) -> None:
+def test_a_run_starts_from_another_with_its_pooling(
+    trained: dict[str, Path], workdir: Path
+) -> None:
     start = {"model": None, "init_from": str(trained["cls"])}
-    task, _ = loaded(place, "cosine", "numbers.jsonl", **start)
+    task, _ = loaded(workdir, "cosine", "numbers.jsonl", **start)
     assert (task.state.pooling, task.state.normalize) == ("cls", True)
     assert task.model().pooling == "cls"  # also for objectives without labels
-    other, _ = loaded(place, "cosine", "numbers.jsonl", pooling="mean", **start)
+    other, _ = loaded(workdir, "cosine", "numbers.jsonl", pooling="mean", **start)
     assert other.state.pooling == "mean"
     (trained["cls"] / "best" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "last"}')
     with pytest.raises(UserError, match="the pooling must be one of cls, max, mean, not 'last'"):
-        loaded(place, "cosine", "numbers.jsonl", **start)
+        loaded(workdir, "cosine", "numbers.jsonl", **start)
 
 
 def test_a_run_of_cmlm_starts_from_its_masked_language_model(
-    trained: dict[str, Path], place: Path
+    trained: dict[str, Path], workdir: Path
 ) -> None:
     start = {"model": None, "init_from": str(trained["cmlm"])}
-    task, _ = loaded(place, "cmlm", "texts.txt", **start)
+    task, _ = loaded(workdir, "cmlm", "texts.txt", **start)
     saved = AutoModelForMaskedLM.from_pretrained(trained["cmlm"] / "best").state_dict()
     for name, weight in task.model().model.state_dict().items():
         torch.testing.assert_close(weight, saved[name], rtol=0, atol=0, msg=name)

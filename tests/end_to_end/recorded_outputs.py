@@ -64,13 +64,13 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 class Recorder:
     """Entries by name, without what differs between two equal runs."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
         self.entries: dict[str, Any] = {}
 
     def text(self, text: str) -> str:
         """Return a text without folders, times and speeds."""
-        text = text.replace(str(self.place), "PLACE").replace(str(ROOT), "ROOT")
+        text = text.replace(str(self.workdir), "PLACE").replace(str(ROOT), "ROOT")
         text = re.sub(
             r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+\d\d:?\d\d|Z)?", "TIME", text
         )
@@ -109,13 +109,13 @@ def _stable(page: str) -> str:
     return re.sub(r"\bsha256 [0-9a-f]{8,64}", "sha256 X", page)
 
 
-def make_runs(place: Path) -> dict[str, Path]:
+def make_runs(workdir: Path) -> dict[str, Path]:
     """Train a small run of every kind."""
-    model = save_tiny_checkpoint(place / "tiny", "bert", layers=2)
+    model = save_tiny_checkpoint(workdir / "tiny", "bert", layers=2)
     made = {}
     for kind, (task, make, more) in KINDS.items():
-        rows = make(place / f"data-{kind.replace(' ', '-')}")
-        out = place / "runs" / kind.replace(" ", "-")
+        rows = make(workdir / f"data-{kind.replace(' ', '-')}")
+        out = workdir / "runs" / kind.replace(" ", "-")
         settings = ["--lr", "1e-3", "--batch-size", "8", "--max-length", "48", "--steps", "6"]
         for name, seeds in ((out, "1"), (out.with_name(f"{out.name}-2"), "2")):
             words = [task, "--model", model, "--data", rows, "--out", name, "--seed", seeds]
@@ -123,15 +123,15 @@ def make_runs(place: Path) -> dict[str, Path]:
             if outcome.code:
                 raise SystemExit(f"{kind}: {outcome.err}")
         made[kind] = out
-    senses = ["wsd", "--model", model, "--data", SENSES, "--out", place / "runs" / "senses"]
+    senses = ["wsd", "--model", model, "--data", SENSES, "--out", workdir / "runs" / "senses"]
     if (outcome := run(*senses)).code:
         raise SystemExit(outcome.err)
-    return made | {"senses": place / "runs" / "senses"}
+    return made | {"senses": workdir / "runs" / "senses"}
 
 
 def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
     """Record what all commands say about a run."""
-    place, record = recorder.place, recorder.command
+    workdir, record = recorder.workdir, recorder.command
     other = folder.with_name(f"{folder.name}-2")
     predictions = folder / "predictions.test.jsonl"
     if not predictions.exists():
@@ -149,7 +149,7 @@ def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
             record(f"{kind}/compare/{name}", "compare", *sides)
     if kind == "senses":
         return
-    page = place / "page.html"
+    page = workdir / "page.html"
     record(f"{kind}/report", "report", folder, "--out", page)
     recorder.file(f"{kind}/report/page", page)
     record(f"{kind}/report of two", "report", folder, other, "--out", page)
@@ -158,7 +158,7 @@ def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
         if (folder / name).exists():
             recorder.file(f"{kind}/run/{name}", folder / name)
     for suffix in ("jsonl", "csv", "parquet"):
-        out = place / f"predicted.{suffix}"
+        out = workdir / f"predicted.{suffix}"
         record(f"{kind}/predict/{suffix}", "predict", folder, "--file", inputs, "--out", out)
         if out.exists():
             recorder.file(f"{kind}/predict/{suffix}/file", out)
@@ -170,7 +170,7 @@ def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
 
 def of_data(recorder: Recorder) -> None:
     """Record what is said about the data of the examples, whole."""
-    place, record = recorder.place, recorder.command
+    workdir, record = recorder.workdir, recorder.command
     for folder in sorted(EXAMPLES.iterdir()):
         if not folder.is_dir():
             continue
@@ -178,7 +178,7 @@ def of_data(recorder: Recorder) -> None:
             record(f"data/{folder.name}/check/{name}", "check", folder, "--format", name)
         file = sorted(path for path in folder.rglob("*") if path.is_file())[0]
         for name in CONVERTED:
-            out = place / "converted" / f"{folder.name}-{name}"
+            out = workdir / "converted" / f"{folder.name}-{name}"
             out.parent.mkdir(exist_ok=True)
             if name != "brat":
                 out = out.with_suffix({"label-studio": ".json", "conll": ".conll"}.get(name, ""))
@@ -220,7 +220,7 @@ def of_readers(recorder: Recorder) -> None:
     """Record examples, notes and errors of the readers, for whole and damaged files."""
     from finetune import UserError, read_text, read_tokens
 
-    folder = recorder.place / "damaged"
+    folder = recorder.workdir / "damaged"
     folder.mkdir()
     for number, (name, content) in enumerate(files()):
         file = folder / f"{number}-{name}"
@@ -289,7 +289,7 @@ def of_server(recorder: Recorder, runs: dict[str, Path]) -> None:
 
 def of_documentation(recorder: Recorder) -> None:
     """Record what the commands of all pages print and write, on a tiny model."""
-    made, folder = recorder.place / "made", recorder.place / "documentation"
+    made, folder = recorder.workdir / "made", recorder.workdir / "documentation"
     made.mkdir()
     folder.mkdir()
     fx.open_folder(made)
@@ -301,17 +301,17 @@ def of_documentation(recorder: Recorder) -> None:
         written = Path(output_of(words) or "")
         if written.suffix in TEXTS and written.is_file():
             recorder.file(f"{name}/file", written)
-    os.chdir(recorder.place)
+    os.chdir(recorder.workdir)
 
 
 def record(only: str | None = None) -> dict[str, Any]:
     """Make the runs in a folder that has always the same name, and return all entries."""
-    place, before = Path(tempfile.gettempdir()).resolve() / "recorded-outputs", Path.cwd()
-    place.mkdir()
-    recorder = Recorder(place)
-    os.chdir(place)
+    workdir, before = Path(tempfile.gettempdir()).resolve() / "recorded-outputs", Path.cwd()
+    workdir.mkdir()
+    recorder = Recorder(workdir)
+    os.chdir(workdir)
     try:
-        runs = make_runs(place)
+        runs = make_runs(workdir)
         for kind, folder in runs.items():
             of_run(recorder, kind, folder)
         of_data(recorder)
@@ -320,7 +320,7 @@ def record(only: str | None = None) -> dict[str, Any]:
         of_documentation(recorder)
     finally:
         os.chdir(before)
-        shutil.rmtree(place)
+        shutil.rmtree(workdir)
     entries = json.loads(json.dumps(recorder.entries))
     return entries if only is None else {only: entries[only]}
 
@@ -337,8 +337,8 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def _change(before: Any, now: Any) -> str:
     texts = [json.dumps(each, ensure_ascii=False) for each in (before, now)]
     pairs = enumerate(zip(*texts, strict=False))
-    place = next((i for i, (a, b) in pairs if a != b), min(map(len, texts)))
-    return " -> ".join(text[max(0, place - 60) : place + 100] for text in texts)
+    position = next((i for i, (a, b) in pairs if a != b), min(map(len, texts)))
+    return " -> ".join(text[max(0, position - 60) : position + 100] for text in texts)
 
 
 if __name__ == "__main__":

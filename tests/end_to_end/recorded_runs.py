@@ -159,12 +159,12 @@ def recorded(folder: Path) -> dict[str, Any]:
 
 def record(only: str | None = None) -> dict[str, Any]:
     """Make the runs (or one of them) and return what they computed."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as workdir:
         result = {}
-        for name, commands in runs(Path(place)).items():
+        for name, commands in runs(Path(workdir)).items():
             if only not in (None, name):
                 continue
-            out = Path(place) / "runs" / name
+            out = Path(workdir) / "runs" / name
             for arguments in commands:
                 outcome = run(*(str(argument).replace("OUT", str(out)) for argument in arguments))
                 if outcome.code:
@@ -175,18 +175,18 @@ def record(only: str | None = None) -> dict[str, Any]:
         return json.loads(json.dumps(result))
 
 
-def differences(before: Any, now: Any, place: str = "") -> list[str]:
+def differences(before: Any, now: Any, workdir: str = "") -> list[str]:
     """Where two recordings differ, one line each."""
     if isinstance(before, dict) and isinstance(now, dict):
         return [
             line
             for key in sorted({*before, *now})
-            for line in differences(before.get(key), now.get(key), f"{place}/{key}")
+            for line in differences(before.get(key), now.get(key), f"{workdir}/{key}")
         ]
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         pairs = enumerate(zip(before, now, strict=True))
-        return [line for i, (a, b) in pairs for line in differences(a, b, f"{place}[{i}]")]
-    return [] if before == now else [f"{place}: {str(before)[:80]} -> {str(now)[:80]}"]
+        return [line for i, (a, b) in pairs for line in differences(a, b, f"{workdir}[{i}]")]
+    return [] if before == now else [f"{workdir}: {str(before)[:80]} -> {str(now)[:80]}"]
 
 
 def main(record: Callable[[str | None], dict[str, Any]], compare: Callable[..., list[str]]) -> None:

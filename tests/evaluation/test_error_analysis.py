@@ -40,7 +40,7 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -84,11 +84,11 @@ def total(table: list[dict], *names: str) -> tuple[int, ...]:
     return tuple(sum(row[name] for row in table) for name in names)
 
 
-def test_entities(place: Path):
+def test_entities(workdir: Path):
     gold = tagged(40, 1)
-    write_jsonl(place / "gold.jsonl", gold)
-    write_jsonl(place / "train.jsonl", tagged(20, 2))
-    write_jsonl(place / "pred.jsonl", answers(gold))
+    write_jsonl(workdir / "gold.jsonl", gold)
+    write_jsonl(workdir / "train.jsonl", tagged(20, 2))
+    write_jsonl(workdir / "pred.jsonl", answers(gold))
     found = analysed(*FILES, "--train", "train.jsonl", "--examples", "3")
     scores = json.loads(run("score", "pred.jsonl", "gold.jsonl", "--format", "json").out)
     macro = found["scores"].pop("span_f1_macro")
@@ -117,11 +117,11 @@ def test_entities(place: Path):
     assert share / sum(each["number"] for each in bins) == pytest.approx(scores["tag_accuracy"])
 
 
-def test_parts_of_speech(place: Path):
+def test_parts_of_speech(workdir: Path):
     gold, train = tagged(30, 3, ("NOUN", "VERB", "DET")), tagged(6, 4, ("NOUN", "VERB", "DET"))
     predicted = answers(gold)
     for name, rows in (("gold", gold), ("train", train), ("pred", predicted)):
-        write_jsonl(place / f"{name}.jsonl", rows)
+        write_jsonl(workdir / f"{name}.jsonl", rows)
     found = analysed(*FILES, "--train", "train.jsonl")
     known = {word for row in train for word in row["tokens"]}
     unseen = [
@@ -141,16 +141,17 @@ def test_parts_of_speech(place: Path):
     assert sum(found["errors"].values()) == words - right
 
 
-def test_labels_against_scikit_learn(place: Path):
+def test_labels_against_scikit_learn(workdir: Path):
     rng = random.Random(6)
     names = ["bad", "fair", "gold"]
     right = [rng.choice(names) for _ in range(80)]
     answered = [name if rng.random() > 0.3 else rng.choice(names) for name in right]
     write_jsonl(
-        place / "gold.jsonl", [{"text": f"text {i}", "label": x} for i, x in enumerate(right)]
+        workdir / "gold.jsonl", [{"text": f"text {i}", "label": x} for i, x in enumerate(right)]
     )
     write_jsonl(
-        place / "pred.jsonl", [{"id": i, "label": x, "score": 0.8} for i, x in enumerate(answered)]
+        workdir / "pred.jsonl",
+        [{"id": i, "label": x, "score": 0.8} for i, x in enumerate(answered)],
     )
     found = analysed(*FILES)
     matrix = [list(row["predicted"].values()) for row in found["tables"]["confusion"]]
@@ -166,17 +167,17 @@ def test_labels_against_scikit_learn(place: Path):
     assert found["errors"] == wrong
 
 
-def test_predictions_that_contradict_gold(place: Path):
+def test_predictions_that_contradict_gold(workdir: Path):
     """One of ten labels is turned round, and found; of a system that is wrong in three and sure of
     it nothing is said about gold."""
     right = ["a", "b"] * 5
     gold = [*right[:3], "a", *right[4:]]
-    write_jsonl(place / "gold.jsonl", [{"text": f"t{i}", "label": x} for i, x in enumerate(gold)])
+    write_jsonl(workdir / "gold.jsonl", [{"text": f"t{i}", "label": x} for i, x in enumerate(gold)])
     rows = [
         {"label": x, "scores": {"a": 0.9, "b": 0.1} if x == "a" else {"a": 0.2, "b": 0.8}}
         for x in right
     ]
-    write_jsonl(place / "pred.jsonl", rows)
+    write_jsonl(workdir / "pred.jsonl", rows)
     found = analysed(*FILES)
     (error,) = found["contradictions"]
     assert error.items() >= {"id": 3, "gold": "a", "predicted": "b", "confidence": 0.8}.items()
@@ -186,7 +187,7 @@ def test_predictions_that_contradict_gold(place: Path):
     assert "wrong" not in shown
 
     rows[0], rows[1] = rows[1], rows[0]
-    write_jsonl(place / "pred.jsonl", rows)
+    write_jsonl(workdir / "pred.jsonl", rows)
     found = analysed(*FILES)
     error = found["calibration"]["expected_calibration_error"]
     assert found["contradictions"] == [] and error > 0.05
@@ -196,10 +197,10 @@ def test_predictions_that_contradict_gold(place: Path):
     assert "look at these first" not in shown
 
 
-def test_a_run_folder_knows_gold_and_training_data(place: Path):
-    folder = place / "run"
-    write_jsonl(place / "data" / "train.jsonl", tagged(30, 30))
-    write_jsonl(place / "data" / "test.jsonl", tagged(12, 12))
+def test_a_run_folder_knows_gold_and_training_data(workdir: Path):
+    folder = workdir / "run"
+    write_jsonl(workdir / "data" / "train.jsonl", tagged(30, 30))
+    write_jsonl(workdir / "data" / "test.jsonl", tagged(12, 12))
     splits = read_tokens("data").splits
     write_predictions(folder / "predictions.test.jsonl", answers(tagged(12, 12)), splits["test"])
     TrainingVocabulary.of(splits["train"]).save(folder)
@@ -209,13 +210,13 @@ def test_a_run_folder_knows_gold_and_training_data(place: Path):
     assert shown.code == 0 and "By occurrence in the training data" in shown.out
     assert "\x1b" not in shown.out
     for name in ("seed-1", "seed-2"):
-        (place / "runs" / name).mkdir(parents=True)
-        write_jsonl(place / "runs" / name / "predictions.test.jsonl", answers(tagged(12, 12)))
+        (workdir / "runs" / name).mkdir(parents=True)
+        write_jsonl(workdir / "runs" / name / "predictions.test.jsonl", answers(tagged(12, 12)))
     assert "2 runs" in run("report", "runs", "--format", "table").err
 
 
-def test_refused(place: Path):
-    write_jsonl(place / "pred.jsonl", [{"label": "a"}])
+def test_refused(workdir: Path):
+    write_jsonl(workdir / "pred.jsonl", [{"label": "a"}])
     for typed, message in {
         "": "missing RUN",
         "a --gold b": "--gold applies to the analysis",
@@ -224,11 +225,11 @@ def test_refused(place: Path):
         "pred.jsonl --format table": "--gold FILE",
     }.items():
         assert message in run("report", *typed.split()).err
-    write_jsonl(place / "gold.jsonl", [{"text": "t", "label": "a"}])
+    write_jsonl(workdir / "gold.jsonl", [{"text": "t", "label": "a"}])
     assert analysed(*FILES)["scores"]["accuracy"] == 1.0
 
 
-def test_types_of_spans_against_each_other(place: Path):
+def test_types_of_spans_against_each_other(workdir: Path):
     """Mean F1 of types, and who was taken for whom, by hand."""
     words = ["a", "b", "c", "d", "e", "f"]
     gold = [[(0, 1, "P"), (2, 4, "L")], [(0, 2, "P"), (3, 4, "O")]]
@@ -241,8 +242,8 @@ def test_types_of_spans_against_each_other(place: Path):
             for spans in side
         ]
 
-    write_jsonl(place / "gold.jsonl", rows(gold))
-    write_jsonl(place / "answers.jsonl", rows(answers))
+    write_jsonl(workdir / "gold.jsonl", rows(gold))
+    write_jsonl(workdir / "answers.jsonl", rows(answers))
     found = analysed("answers.jsonl", "--gold", "gold.jsonl")
     assert found["scores"]["span_f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
     none = "(nothing)"

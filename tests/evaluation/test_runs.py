@@ -223,9 +223,9 @@ def test_a_run_keeps_unreachable_gold_in_its_predictions(tmp_path: Path):
         unreachable=(Span(12, 15, "PER"),),
     )
     words, found = example.words, (example.spans, (1.0,))
-    place = {"offsets": example.offsets, "text": example.text}
-    tags = TokenPrediction(0, words, example.tags, (1.0,) * 4, *found, **place)
-    spans = SpanPrediction(0, words, *found, **place)
+    workdir = {"offsets": example.offsets, "text": example.text}
+    tags = TokenPrediction(0, words, example.tags, (1.0,) * 4, *found, **workdir)
+    spans = SpanPrediction(0, words, *found, **workdir)
     for prediction in (tags, spans):
         path = write_jsonl(tmp_path / "predictions.test.jsonl", [to_row(prediction, example)])
         found = score(align_runs([path]).runs[0])

@@ -49,7 +49,7 @@ PLACE = {"bert", "narrow", "sentiment", "pairs", "entities", "r", "classify", "t
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with data, a model, runs of three tasks, two seeds and a recipe."""
     data = ("sentiment", "pairs", "entities")
     folder = fx.copy_checkpoints_and_data(tmp_path_factory.mktemp("damaged"), *data)
@@ -370,19 +370,19 @@ def assert_one_line(outcome: Outcome, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_hostile_inputs(case: Case, place: Path) -> None:
-    meet(case, place)
+def test_hostile_inputs(case: Case, workdir: Path) -> None:
+    meet(case, workdir)
 
 
 @pytest.mark.parametrize(
     "file, command", EDITED, ids=lambda each: each if isinstance(each, str) else each[0]
 )
-def test_edited_files(file: str, command: tuple[str, ...], place: Path) -> None:
+def test_edited_files(file: str, command: tuple[str, ...], workdir: Path) -> None:
     """Values of saved JSON changed to other types, and bytes to others; some may be accepted."""
     words = tuple(file if word == "FILE" else word for word in command)
     fuzz(
-        (place / file).read_bytes(),
-        lambda content: meet(Case("", words, file, content, fails=False), place),
+        (workdir / file).read_bytes(),
+        lambda content: meet(Case("", words, file, content, fails=False), workdir),
         parts=4,
     )
 
@@ -406,18 +406,18 @@ INPUTS = (
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_damaged_rows(name: str, place: Path) -> None:
+def test_damaged_rows(name: str, workdir: Path) -> None:
     for each in INPUTS:
         file = f"new{Path(each).suffix}"
         words = tuple(COMMANDS[name].replace("FILE", file).split())
         fuzz(
             SEEDS[each],
-            lambda new, words=words, file=file: meet(Case("", words, file, new, False), place),
+            lambda new, words=words, file=file: meet(Case("", words, file, new, False), workdir),
             parts=len(INPUTS),
         )
 
 
-def test_damaged_parquet(place: Path) -> None:
+def test_damaged_parquet(workdir: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table({"text": [f"text {n}" for n in range(50)], "label": ["a", "b"] * 25})
@@ -425,13 +425,13 @@ def test_damaged_parquet(place: Path) -> None:
     check = ("check", "new.parquet")
     fuzz(
         buffer.getvalue(),
-        lambda content: meet(Case("", check, "new.parquet", content, fails=False), place),
+        lambda content: meet(Case("", check, "new.parquet", content, fails=False), workdir),
     )
 
 
-def meet(case: Case, place: Path) -> None:
+def meet(case: Case, workdir: Path) -> None:
     """Run a command on its damaged file, and put the file back."""
-    path = place / case.file
+    path = workdir / case.file
     kept = path.read_bytes() if path.is_file() else None
     try:
         if case.file:
@@ -441,17 +441,17 @@ def meet(case: Case, place: Path) -> None:
             else:
                 half = (kept or b"")[: len(kept or b"") // 2]
                 path.write_bytes(half if case.content is HALF else case.content)
-        before = snapshot(place)
+        before = snapshot(workdir)
         outcome = run(*case.arguments)
         failed = outcome.code != 0
         assert failed or not case.fails, "accepted:\n" + outcome.out[-500:] + outcome.err[-500:]
         if failed:
             if outcome.code != 1 or outcome.err:  # check lists errors of data and exits with 1
                 assert_one_line(outcome, case)
-            after = snapshot(place)
+            after = snapshot(workdir)
             assert after == before, {*after.items()} ^ {*before.items()}
     finally:
-        for new in [each for each in place.iterdir() if each.name not in PLACE]:
+        for new in [each for each in workdir.iterdir() if each.name not in PLACE]:
             shutil.rmtree(new) if new.is_dir() else new.unlink()
         if case.file and path.is_dir():
             shutil.rmtree(path)

@@ -87,9 +87,9 @@ def measured(text: str) -> Iterator[tuple[str, str]]:
 
 def two_processes(parts: Parts, device: str) -> None:
     """Train a tiny model in one process and in two, which share the device if there is one."""
-    with tempfile.TemporaryDirectory() as place:
-        model = save_tiny_checkpoint(Path(place) / "model", "bert", dropout=0.1)
-        data = small_data.sentiment(Path(place) / "data")
+    with tempfile.TemporaryDirectory() as workdir:
+        model = save_tiny_checkpoint(Path(workdir) / "model", "bert", dropout=0.1)
+        data = small_data.sentiment(Path(workdir) / "data")
         words = ["--model", str(model), "--data", str(data), "--steps", "20", "--eval-every", "10"]
         words += ["--max-length", "48", "--lr", "1e-3", "--precision", "fp32"]
         losses: dict[str, list[float]] = {}
@@ -97,7 +97,7 @@ def two_processes(parts: Parts, device: str) -> None:
             ("one process", []),
             ("two processes", ["-m", "torch.distributed.run", "--nproc_per_node", "2"]),
         ):
-            out = Path(place) / name.replace(" ", "-")
+            out = Path(workdir) / name.replace(" ", "-")
             entry = ["-m", "tests.gpu.launched", device, "classify", *words, "--out", str(out)]
             if parts.run(name, [*launch, *entry], 180) is None:
                 return

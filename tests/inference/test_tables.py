@@ -26,7 +26,7 @@ TEXTS = [row["Ticket"] for row in TICKETS]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs on texts and on words whose columns have unusual names."""
     folder = tmp_path_factory.mktemp("tables")
     model = str(fx.checkpoint())
@@ -53,8 +53,8 @@ def tables() -> dict[str, Any]:
     }
 
 
-def test_tables_are_rows_not_their_headings(place: Path) -> None:
-    model = finetune.load(place / "run")
+def test_tables_are_rows_not_their_headings(workdir: Path) -> None:
+    model = finetune.load(workdir / "run")
     expected = model.predict(TEXTS)
     for kind, table in tables().items():
         assert model.predict(table) == expected, kind
@@ -63,9 +63,9 @@ def test_tables_are_rows_not_their_headings(place: Path) -> None:
     assert model.predict([]) == []
 
 
-def test_words_of_tables(place: Path) -> None:
-    model = finetune.load(place / "tagged")
-    rows = json.loads((place / "rows.json").read_text())
+def test_words_of_tables(workdir: Path) -> None:
+    model = finetune.load(workdir / "tagged")
+    rows = json.loads((workdir / "rows.json").read_text())
     assert model.predict(rows) == model.predict([row["Sentence"] for row in rows])
 
 
@@ -83,18 +83,18 @@ def test_words_of_tables(place: Path) -> None:
         (iter([{"Ticket": "x"}]), "list_iterator is not a table"),
     ],
 )
-def test_anything_else_is_refused(place: Path, given: Any, message: str) -> None:
+def test_anything_else_is_refused(workdir: Path, given: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        finetune.load(place / "run").predict(given)
+        finetune.load(workdir / "run").predict(given)
 
 
-def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) -> None:
+def test_training_on_columns_and_settings_as_lists(workdir: Path, tmp_path: Path) -> None:
     columns = {name: [row[name] for row in TICKETS] for name in TICKETS[0]}
     for number, named in enumerate((["text=Ticket", "label=Team"], ("text=Ticket", "label=Team"))):
         settings = {"columns": named, "steps": 2, "out": str(tmp_path / str(number))}
         model = str(fx.checkpoint())
         again = finetune.train("classify", columns, model, quiet=True, **settings)
-        before = json.loads((place / "run" / "config.json").read_text())
+        before = json.loads((workdir / "run" / "config.json").read_text())
         after = json.loads((again.folder / "config.json").read_text())
         assert after["fingerprint"] == before["fingerprint"]
         assert after["columns"] == before["columns"] == ["text=Ticket", "label=Team"]
@@ -102,33 +102,33 @@ def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) 
         finetune.train("classify", columns, str(fx.checkpoint()), columns="text=Ticket")
 
 
-def test_commands_find_the_columns_of_training(place: Path, tmp_path: Path) -> None:
+def test_commands_find_the_columns_of_training(workdir: Path, tmp_path: Path) -> None:
     write_records(tmp_path / "new.csv", TICKETS)
-    found = run("predict", place / "run", "--file", tmp_path / "new.csv").ok()
+    found = run("predict", workdir / "run", "--file", tmp_path / "new.csv").ok()
     (tmp_path / "out.jsonl").write_text(found.out)
-    model = finetune.load(place / "run")
+    model = finetune.load(workdir / "run")
     assert [row["label"] for row in found.rows] == [p.label for p in model.predict(TEXTS)]
     usual = tmp_path / "usual.jsonl"  # a file with the usual names is read as before
     small_data.write_jsonl(usual, [{"text": text} for text in TEXTS])
-    assert run("predict", place / "run", "--file", usual).out == found.out
-    held_out = read_jsonl(place / "run" / "predictions.validation.jsonl")
+    assert run("predict", workdir / "run", "--file", usual).out == found.out
+    held_out = read_jsonl(workdir / "run" / "predictions.validation.jsonl")
     gold = tmp_path / "gold.csv"
     write_records(gold, [{"Team": row["gold"], "Ticket": row["text"]} for row in held_out])
     options = ("--gold", gold, "--split", "validation")
-    run("report", place / "run", *options, "--format", "table").ok()
-    other = shutil.copytree(place / "run", tmp_path / "other")
-    run("compare", place / "run", other, *options).ok()
+    run("report", workdir / "run", *options, "--format", "table").ok()
+    other = shutil.copytree(workdir / "run", tmp_path / "other")
+    run("compare", workdir / "run", other, *options).ok()
 
 
-def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
-    model = finetune.load(place / "run")
+def test_blank_texts_have_no_label(workdir: Path, tmp_path: Path) -> None:
+    model = finetune.load(workdir / "run")
     found = model.predict(["a room", " \t", "", "a room"])
     assert [each.label for each in found[1:3]] == [None, None]
     assert found[1].to_dict()["scores"] == {"bright": None, "dull": None}
     assert [found[0].label, found[3].label] == [p.label for p in model.predict(["a room"] * 2)]
     file = tmp_path / "blank.csv"
     file.write_text('text\n" "\na room\n" "\n')
-    as_json = run("predict", place / "run", "--file", file)
+    as_json = run("predict", workdir / "run", "--file", file)
     assert [row["label"] for row in as_json.rows][::2] == [None, None]
     assert "2 blank texts not predicted (label null)" in as_json.err
     (tmp_path / "out.jsonl").write_text(as_json.out)
@@ -136,12 +136,12 @@ def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
     (tmp_path / "gold.csv").write_text(f'text,label\n" ",x\na room,{label}\n" ",x\n')
     scored = run("score", tmp_path / "out.jsonl", tmp_path / "gold.csv", "--json")  # blank: wrong
     assert json.loads(scored.out)["accuracy"] == pytest.approx(1 / 3), scored.err
-    lines = run("predict", place / "run", "--file", file, "--format", "csv").out.splitlines()
+    lines = run("predict", workdir / "run", "--file", file, "--format", "csv").out.splitlines()
     header, first, *_ = csv.reader(lines)
     assert "score:bright" in header and first[header.index("label")] == "" and len(lines) == 4
     assert [each.label for each in model.predict([" "])] == [None]
     empty = small_data.write_jsonl(tmp_path / "empty.jsonl", [{"text": None}, {"text": "a room"}])
-    done = run("predict", place / "run", "--file", empty)
+    done = run("predict", workdir / "run", "--file", empty)
     assert [row["label"] for row in done.rows] == [None, label]
     small_data.write_jsonl(tmp_path / "train.jsonl", [{"text": None, "label": "bright"}])
     assert "1 example with an empty text" in run("check", tmp_path / "train.jsonl").out

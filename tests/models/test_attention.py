@@ -35,8 +35,8 @@ def dense(rows: list[Tensor], lengths: list[int], window: int | None, scale: flo
     owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     mask = owner[:, None] == owner
     if window is not None:
-        place = torch.arange(len(owner))
-        mask &= (place[:, None] - place).abs() < window
+        workdir = torch.arange(len(owner))
+        mask &= (workdir[:, None] - workdir).abs() < window
     mask = mask.to(rows[0].device)
     return F.scaled_dot_product_attention(*rows, attn_mask=mask, scale=scale).transpose(1, 2)
 

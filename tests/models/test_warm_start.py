@@ -18,7 +18,7 @@ from tests.tiny import save_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny encoder, data, and untrained models of every kind as runs leave them."""
     folder = tmp_path_factory.mktemp("init")
     save_tiny_checkpoint(folder / "bert", "bert", seed=1)
@@ -56,18 +56,18 @@ def paired(*labels: str) -> list[dict]:
     return rows
 
 
-def config(place: Path, task: str, *, family: str | None = None, **more: Any) -> TrainConfig:
+def config(workdir: Path, task: str, *, family: str | None = None, **more: Any) -> TrainConfig:
     if family:
-        more["model"] = str(place / family)
-    more["data"] = str(place / more["data"])
+        more["model"] = str(workdir / family)
+    more["data"] = str(workdir / more["data"])
     return CONFIGS[task](**more)
 
 
-def begun(place: Path, run: str, task: str, **more: Any) -> tuple[Any, Any, str, Any]:
+def begun(workdir: Path, run: str, task: str, **more: Any) -> tuple[Any, Any, str, Any]:
     """The old head; labels, last note and new head of a task that starts from it."""
-    folder = place / "runs" / run
+    folder = workdir / "runs" / run
     old = saved_task(folder).model(folder / "best")
-    made, dataset = load_task(config(place, task, init_from=str(folder), **more), task)
+    made, dataset = load_task(config(workdir, task, init_from=str(folder), **more), task)
     torch.manual_seed(4)
     return old, made.state.labels, dataset.notes[-1], made.model()
 
@@ -105,11 +105,11 @@ def last_layer(head: Any) -> Any:
     ],
 )
 def test_encoder_is_taken_and_the_head_is_fresh(
-    place: Path, family: str, before: str, task: str, more: dict
+    workdir: Path, family: str, before: str, task: str, more: dict
 ):
-    old, labels, note, new = begun(place, f"{family}-{before}", task, **more)
+    old, labels, note, new = begun(workdir, f"{family}-{before}", task, **more)
     assert_same_encoder(old, new)
-    assert note == f"encoder from {place / 'runs' / f'{family}-{before}'}; new head"
+    assert note == f"encoder from {workdir / 'runs' / f'{family}-{before}'}; new head"
     assert list(new.labels) == list(labels)
     kept = {tuple(value.shape): value for value in old.head_parameters().values()}
     for name, value in new.head_parameters().items():
@@ -117,8 +117,8 @@ def test_encoder_is_taken_and_the_head_is_fresh(
             assert not torch.equal(value, kept[tuple(value.shape)]), name
 
 
-def test_the_pooler_below_a_new_classifier_is_taken(place: Path):
-    old, _, _, new = begun(place, "bert-nli", "nli", data="rte")
+def test_the_pooler_below_a_new_classifier_is_taken(workdir: Path):
+    old, _, _, new = begun(workdir, "bert-nli", "nli", data="rte")
     assert torch.equal(old.model.bert.pooler.dense.weight, new.model.bert.pooler.dense.weight)
 
 
@@ -132,9 +132,9 @@ def test_the_pooler_below_a_new_classifier_is_taken(place: Path):
     ],
 )
 def test_labels_that_stay_keep_their_rows(
-    place: Path, family: str, before: str, task: str, more: dict, kept: list, fresh: list
+    workdir: Path, family: str, before: str, task: str, more: dict, kept: list, fresh: list
 ):
-    old, labels, note, new = begun(place, f"{family}-{before}", task, **more)
+    old, labels, note, new = begun(workdir, f"{family}-{before}", task, **more)
     assert_same_encoder(old, new)
     assert note.endswith(f"; classes by name: {', '.join(kept)}; new: {', '.join(fresh)}")
     assert sorted([*kept, *fresh]) == sorted(labels) == sorted(new.labels)
@@ -153,15 +153,15 @@ def test_labels_that_stay_keep_their_rows(
         assert torch.equal(value, hidden[1][name]), name
 
 
-def test_relations_keep_their_rows(place: Path):
-    rows = [json.loads(line) for line in (place / "relations" / "train.jsonl").open()]
+def test_relations_keep_their_rows(workdir: Path):
+    rows = [json.loads(line) for line in (workdir / "relations" / "train.jsonl").open()]
     known = sorted({each["label"] for row in rows for each in row["relations"]})
     for index, row in enumerate(rows):
         label = {"label": "new"} if index % 2 else {}
         row["relations"] = [each | label for each in row["relations"]]
-    data.write_jsonl(place / "renamed" / "train.jsonl", rows)
+    data.write_jsonl(workdir / "renamed" / "train.jsonl", rows)
     for name, more in (("relations", ""), ("renamed", "; new: new")):
-        old, labels, note, new = begun(place, "bert-relations", "relations", data=name)
+        old, labels, note, new = begun(workdir, "bert-relations", "relations", data=name)
         assert_same_encoder(old, new)
         assert note.endswith(f"classes by name: {', '.join(known)}{more}")
         assert torch.equal(new.classifier.weight[0], old.classifier.weight[0])  # no relation
@@ -173,9 +173,9 @@ def test_relations_keep_their_rows(place: Path):
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("named", ["three", "two"])
-def test_head_is_mapped_by_name(place: Path, family: str, named: str):
+def test_head_is_mapped_by_name(workdir: Path, family: str, named: str):
     """`classify` sorts its labels, NLI has entailment first; a subset of the labels will do."""
-    old, labels, note, new = begun(place, f"{family}-nli", "classify", data=named)
+    old, labels, note, new = begun(workdir, f"{family}-nli", "classify", data=named)
     assert list(labels) == sorted(labels) and len(labels) < 4
     assert "encoder and head from" in note
     assert_same_encoder(old, new)
@@ -188,8 +188,8 @@ def test_head_is_mapped_by_name(place: Path, family: str, named: str):
 
 @pytest.mark.parametrize("before", ["tag", "crf"])
 @pytest.mark.parametrize("crf", [False, True])
-def test_tagger_is_mapped_by_name(place: Path, before: str, crf: bool):
-    old, _labels, note, new = begun(place, f"roberta-{before}", "tag", data="entities", crf=crf)
+def test_tagger_is_mapped_by_name(workdir: Path, before: str, crf: bool):
+    old, _labels, note, new = begun(workdir, f"roberta-{before}", "tag", data="entities", crf=crf)
     taggers = [head.tagger if hasattr(head, "tagger") else head for head in (old, new)]
     assert torch.equal(last_layer(taggers[0]).weight, last_layer(taggers[1]).weight)
     assert "encoder and head from" in note
@@ -197,28 +197,28 @@ def test_tagger_is_mapped_by_name(place: Path, before: str, crf: bool):
         assert not any(p.any() for p in new.crf.parameters()), "transitions are fresh"
 
 
-def test_numbers_are_the_same_kind_of_head(place: Path):
-    old, _, _, new = begun(place, "bert-numbers", "classify", data="numbers")
+def test_numbers_are_the_same_kind_of_head(workdir: Path):
+    old, _, _, new = begun(workdir, "bert-numbers", "classify", data="numbers")
     assert torch.equal(last_layer(new).weight, last_layer(old).weight)
     assert new.problem == "regression"
 
 
-def test_plain_folder_and_architecture(place: Path):
-    named = config(place, "nli", data="rte", init_from=str(place / "bert"), family="bert")
+def test_plain_folder_and_architecture(workdir: Path):
+    named = config(workdir, "nli", data="rte", init_from=str(workdir / "bert"), family="bert")
     made, _ = load_task(named, "nli")
     plain, _ = load_task(replace(named, init_from=None), "nli")
     assert_same_encoder(plain.model(), made.model())
     with pytest.raises(ValueError, match=r"--model .* has model_type roberta, but --init-from .*"):
-        load_task(replace(named, model=str(place / "roberta")), "nli")
+        load_task(replace(named, model=str(workdir / "roberta")), "nli")
 
 
 def test_the_default_model_is_checked_where_it_is_asked_for(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It looks like no --model at all once it is in a configuration."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "roberta-base").symlink_to(place / "roberta")  # a folder goes before the hub
-    flags = ("--init-from", place / "runs" / "bert-nli", "--data", place / "rte", "--dry-run")
+    (tmp_path / "roberta-base").symlink_to(workdir / "roberta")  # a folder goes before the hub
+    flags = ("--init-from", workdir / "runs" / "bert-nli", "--data", workdir / "rte", "--dry-run")
     assert run("nli", *flags).code == 0
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("task: nli\nmodel: roberta-base\n", encoding="utf-8")
@@ -230,23 +230,23 @@ def test_the_default_model_is_checked_where_it_is_asked_for(
         outcome = run(*asked, *flags)
         assert outcome.code == 2, outcome
         assert "--model roberta-base has model_type roberta, but --init-from" in outcome.err
-    same = ("--init-from", place / "roberta", "--model", "roberta-base")
+    same = ("--init-from", workdir / "roberta", "--model", "roberta-base")
     assert run("nli", *same, *flags[2:]).code == 0
 
 
-def test_wrong_folders(place: Path, tmp_path: Path):
-    base = config(place, "nli", data="rte")
+def test_wrong_folders(workdir: Path, tmp_path: Path):
+    base = config(workdir, "nli", data="rte")
     with pytest.raises(ValueError, match=r"--init-from runs/none: no such folder"):
         load_task(replace(base, init_from="runs/none"), "nli")
     with pytest.raises(ValueError, match=r"--init-from .*: there is no model in it or in its best"):
         load_task(replace(base, init_from=str(tmp_path)), "nli")
     with pytest.raises(ValueError, match=r"holds several runs: name one, such as .*bert-crf"):
-        load_task(replace(base, init_from=str(place / "runs")), "nli")
+        load_task(replace(base, init_from=str(workdir / "runs")), "nli")
 
 
-def test_a_run_says_what_it_began_with(place: Path, tmp_path: Path):
-    before = place / "runs" / "bert-nli"
-    start = ("nli", "--init-from", before, "--data", place / "rte")
+def test_a_run_says_what_it_began_with(workdir: Path, tmp_path: Path):
+    before = workdir / "runs" / "bert-nli"
+    start = ("nli", "--init-from", before, "--data", workdir / "rte")
     outcome = run(*start, "--steps", "2", "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     said = f"encoder and head from {before}; classes by name: entailment; new: not_entailment"

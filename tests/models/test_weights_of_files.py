@@ -35,7 +35,7 @@ def damage(file: Path, ends: str, value: float) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of three tasks, whose weights are damaged for a while."""
     folder = tmp_path_factory.mktemp("weights")
     for task in ("classify", "ner"):
@@ -55,12 +55,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_weights_that_are_not_finite(
-    place: Path, task: str, file: str, weight: str, value: float
+    workdir: Path, task: str, file: str, weight: str, value: float
 ) -> None:
-    path = place / task / "best" / file
+    path = workdir / task / "best" / file
     content = path.read_bytes()
     name = damage(path, weight, value)
-    outcome = run("predict", place / task, "--text", "a b", *["--pair=c"] * (task == "sentence"))
+    outcome = run("predict", workdir / task, "--text", "a b", *["--pair=c"] * (task == "sentence"))
     path.write_bytes(content)
     assert outcome.code == 2
     assert f"{path}: the weight {name.rpartition('.')[2]}" in outcome.err.replace(
@@ -102,8 +102,8 @@ def test_a_configuration_with_fewer_layers(family: str, tmp_path: Path) -> None:
         SequenceClassifier.from_pretrained(str(folder), labels=["a", "b"])
 
 
-def test_a_saved_model_with_fewer_layers(place: Path) -> None:
-    path = place / "ner" / "best" / "config.json"
+def test_a_saved_model_with_fewer_layers(workdir: Path) -> None:
+    path = workdir / "ner" / "best" / "config.json"
     content = path.read_text()
     config = json.loads(content)
     config["encoder"]["num_hidden_layers"] = 1

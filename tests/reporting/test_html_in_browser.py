@@ -15,27 +15,27 @@ from tests.runs import label_run, spans_run, tag_run
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("pages")
-    first, second = tag_run(place / "entities"), label_run(place / "texts")
-    third = spans_run(place / "nested")
+    workdir = tmp_path_factory.mktemp("pages")
+    first, second = tag_run(workdir / "entities"), label_run(workdir / "texts")
+    third = spans_run(workdir / "nested")
     many = [(f"text {number}", "good", "bad", 0.6) for number in range(60)]
-    fourth = label_run(place / "many", many)
+    fourth = label_run(workdir / "many", many)
     for folder in (first, second, third, fourth):
         assert run("report", folder).code == 0
     explained = {}
     for task in ("nli", "tag"):
-        explained[task] = place / f"{task}.html"
+        explained[task] = workdir / f"{task}.html"
         options = ("--explain", "--nearest", "2", "--split", "validation", "--out", explained[task])
         assert run("report", fx.trained(task), *options).code == 0
-    label_run(place / "other texts")
-    both = run("report", second, place / "other texts", "--out", place / "both.html")
+    label_run(workdir / "other texts")
+    both = run("report", second, workdir / "other texts", "--out", workdir / "both.html")
     assert both.code == 0, both.err
     return {
         "entities": first / "report.html",
         "texts": second / "report.html",
         "nested": third / "report.html",
         "many": fourth / "report.html",
-        "both": place / "both.html",
+        "both": workdir / "both.html",
         **explained,
     }
 

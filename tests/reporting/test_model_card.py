@@ -25,7 +25,7 @@ OWN = ("crf", "ner")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies of finished runs."""
     folder = tmp_path_factory.mktemp("cards")
     for kind in KINDS:
@@ -39,18 +39,18 @@ def card_of(run_folder: Path) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_card_is_what_the_hub_reads_and_its_example_runs(
-    kind: str, place: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, workdir: Path, capsys: pytest.CaptureFixture[str]
 ):
-    card = ModelCard.load(place / kind / "best" / "README.md")
+    card = ModelCard.load(workdir / kind / "best" / "README.md")
     words = kind in ("tag", "crf", "ner")
     expected = "token-classification" if words else "text-classification"
     assert card.data.pipeline_tag == expected
     assert card.data.library_name == ("finetune" if kind in OWN else "transformers")
-    readme = (place / kind / "README.md").read_text("utf-8")
+    readme = (workdir / kind / "README.md").read_text("utf-8")
     assert ("pipeline(model=" in readme) == (kind not in OWN)
     assert card.data.base_model is None and card.data.datasets is None, "neither is on the hub"
-    metrics = json.loads((place / kind / "metrics.json").read_text())
-    text = card_of(place / kind)
+    metrics = json.loads((workdir / kind / "metrics.json").read_text())
+    text = card_of(workdir / kind)
     content = yaml.safe_load(text.split("---")[1])
     _, results = model_index_to_eval_results(content["model-index"])
     assert {result.dataset_split for result in results} >= {"validation", "test"}
@@ -61,20 +61,20 @@ def test_a_card_is_what_the_hub_reads_and_its_example_runs(
         assert result.metric_type in content["metrics"]
     assert content["metrics"]
     assert "/tmp" not in text and "wrong" not in text, "nothing is asserted about gold"
-    config = json.loads((place / kind / "config.json").read_text())
+    config = json.loads((workdir / kind / "config.json").read_text())
     assert config["fingerprint"] in text and "| `batch_size` | `8` |" in text
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     capsys.readouterr()
-    exec(code.replace(PLACEHOLDER, str(place / kind / "best")), {})
+    exec(code.replace(PLACEHOLDER, str(workdir / kind / "best")), {})
     assert capsys.readouterr().out.strip()
 
 
-def test_names_of_the_hub(place: Path):
+def test_names_of_the_hub(workdir: Path):
     """A known short name stands for its id; data of the hub are named with their configuration."""
     from finetune.reporting.model_card import card
     from finetune.reporting.runs import gather
 
-    system = gather(place / "nli", None)
+    system = gather(workdir / "nli", None)
     config = system.runs[0].config
     config.update(model="roberta-base", data="mnli", revision_used="abc")
     system.runs[0].environment["data"] = "hub"
@@ -102,9 +102,9 @@ def uploaded(hub: Hub, id: str) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_push_a_run(signed_in: Hub, place: Path, tmp_path: Path):
+def test_push_a_run(signed_in: Hub, workdir: Path, tmp_path: Path):
     hub = signed_in
-    shutil.copytree(place / "tag", tmp_path / "run")
+    shutil.copytree(workdir / "tag", tmp_path / "run")
     outcome = run("push", tmp_path / "run", "lab/names", "--yes").ok()
     assert outcome.out.splitlines()[-1] == f"pushed: {hub.url}/lab/names"
     best, files = tmp_path / "run" / "best", uploaded(hub, "lab/names")
@@ -114,26 +114,26 @@ def test_push_a_run(signed_in: Hub, place: Path, tmp_path: Path):
     assert b'model="lab/names"' in files["README.md"]
     assert PLACEHOLDER.encode() not in files["README.md"]
     for name in ("README.md", "finetune.json", "config.json", "tokenizer_config.json"):
-        assert not any(str(path).encode() in files[name] for path in (place, tmp_path, hub.root))
+        assert not any(str(path).encode() in files[name] for path in (workdir, tmp_path, hub.root))
 
 
-def test_push_later(signed_in: Hub, place: Path):
-    outcome = run("push", place / "ner", "ana/names", "--private", "--yes")
+def test_push_later(signed_in: Hub, workdir: Path):
+    outcome = run("push", workdir / "ner", "ana/names", "--private", "--yes")
     assert (outcome.code, outcome.out) == (0, f"pushed: {signed_in.url}/ana/names\n")
     assert signed_in.private == {"ana/names"}
     assert b'finetune.load("ana/names")' in uploaded(signed_in, "ana/names")["README.md"]
-    (place / "ner" / "best" / "README.md").unlink()
-    assert run("push", place / "ner" / "best", "ana/names", "--yes").code == 0
-    assert "## Limitations" in card_of(place / "ner")
-    edited = place / "ner" / "best" / "README.md"
+    (workdir / "ner" / "best" / "README.md").unlink()
+    assert run("push", workdir / "ner" / "best", "ana/names", "--yes").code == 0
+    assert "## Limitations" in card_of(workdir / "ner")
+    edited = workdir / "ner" / "best" / "README.md"
     edited.write_text(edited.read_text("utf-8") + "Ask us.\n", "utf-8")
-    assert run("report", place / "ner").code == 0
-    assert card_of(place / "ner").endswith("Ask us.\n"), "a card that was edited is kept"
-    assert run("push", place / "ner").code == 2
+    assert run("report", workdir / "ner").code == 0
+    assert card_of(workdir / "ner").endswith("Ask us.\n"), "a card that was edited is kept"
+    assert run("push", workdir / "ner").code == 2
 
 
 def test_a_degenerate_run_warns_and_is_pushed_only_with_yes(
-    signed_in: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    signed_in: Hub, workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("finetune.reporting.environment.degenerate", lambda *_: ["test: no spans"])
     folder = tmp_path / "run"
@@ -146,14 +146,14 @@ def test_a_degenerate_run_warns_and_is_pushed_only_with_yes(
     assert uploaded(signed_in, "lab/names")
 
 
-def test_published_settings_have_no_paths(place: Path):
+def test_published_settings_have_no_paths(workdir: Path):
     def published(settings: dict[str, str | None]) -> dict[str, str | None]:
         return json.loads(without_paths(json.dumps({"config": settings})))["config"]
 
     kept = {"model": "owner/name", "data": "nyu-mll/glue:mnli", "init_from": None, "out": "x"}
     assert published(kept) == kept
     paths = {
-        "data": f"train={place}/a.csv,test=/home/ana/gone/b.csv",
+        "data": f"train={workdir}/a.csv,test=/home/ana/gone/b.csv",
         "model": "../secret/bert",
         "init_from": "~/runs/x/best",
         "out": "runs/of/ana",
@@ -171,10 +171,10 @@ def test_published_settings_have_no_paths(place: Path):
 
 
 def test_a_push_without_the_right_is_refused(
-    signed_in: Hub, place: Path, monkeypatch: pytest.MonkeyPatch
+    signed_in: Hub, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def refusal(id: str) -> str:
-        outcome = run("push", place / "ner", id, "--yes")
+        outcome = run("push", workdir / "ner", id, "--yes")
         assert outcome.code == 2 and len(outcome.err.splitlines()) == 1, outcome.err
         return outcome.err
 
@@ -193,11 +193,11 @@ def test_a_push_without_the_right_is_refused(
 
 
 def test_a_push_that_fails_keeps_the_model(
-    signed_in: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    signed_in: Hub, workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     signed_in.fault("/commit/main", times=9, status=503)
-    folder = shutil.copytree(place / "tag", tmp_path / "a run")
+    folder = shutil.copytree(workdir / "tag", tmp_path / "a run")
     outcome = run("push", folder, "lab/names", "--private", "--yes")
     said = outcome.err.splitlines()[-1]
     assert outcome.code == 2 and "fails (status 503)" in said and "sign in" not in said
@@ -207,21 +207,21 @@ def test_a_push_that_fails_keeps_the_model(
     assert run(*again[1:]).code == 0 and uploaded(signed_in, "lab/names")
 
 
-def test_a_push_keeps_or_replaces_what_was_there(signed_in: Hub, place: Path):
+def test_a_push_keeps_or_replaces_what_was_there(signed_in: Hub, workdir: Path):
     folder = signed_in.model("lab/names")
     (folder / "1_Pooling").mkdir()
     for name in ("modules.json", "1_Pooling/config.json", ".gitattributes"):
         (folder / name).write_text("{}")
-    outcome = run("push", place / "ner", "lab/names", "--yes")
+    outcome = run("push", workdir / "ner", "lab/names", "--yes")
     assert outcome.code == 0 and "removed" not in outcome.err
     assert (folder / "modules.json").is_file() and (folder / "model.safetensors").is_file()
-    outcome = run("push", place / "ner", "lab/names", "--yes", "--replace")
+    outcome = run("push", workdir / "ner", "lab/names", "--yes", "--replace")
     assert outcome.code == 0 and "removed: 1_Pooling/config.json, modules.json" in outcome.err
-    best = {path.name for path in (place / "ner" / "best").iterdir()}
+    best = {path.name for path in (workdir / "ner" / "best").iterdir()}
     assert set(uploaded(signed_in, "lab/names")) == best | {".gitattributes"}
 
 
-def test_the_license_is_that_of_the_base_model(signed_in: Hub, place: Path, tmp_path: Path):
+def test_the_license_is_that_of_the_base_model(signed_in: Hub, workdir: Path, tmp_path: Path):
     base = Path(shutil.copytree(fx.checkpoint(), tmp_path / "base"))
     (base / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A base\n", "utf-8")
     flags = ("--data", fx.data("sentiment"), "--steps", "1", "--max-length", "40")

@@ -149,18 +149,18 @@ def test_a_crash_at_any_step_leaves_a_whole_folder(tmp_path: Path, monkeypatch) 
     outcomes, number = [], 0
     while not outcomes or outcomes[-1] != "done":
         number += 1
-        place = tmp_path / str(number)
-        fill(place / "last", "old")
+        workdir = tmp_path / str(number)
+        fill(workdir / "last", "old")
         with monkeypatch.context() as patched:
             _crash_after(patched, number)
             try:
-                write(place / "last", "new")
+                write(workdir / "last", "new")
                 outcomes.append("done")
             except Crash:
                 outcomes.append("crash")
-        recover(place / "last")
-        assert content(place / "last") in ("old", "new")
-        assert list(place.iterdir()) == [place / "last"]
+        recover(workdir / "last")
+        assert content(workdir / "last") in ("old", "new")
+        assert list(workdir.iterdir()) == [workdir / "last"]
     assert len(outcomes) >= 8
     assert content(tmp_path / str(number) / "last") == "new"
 

@@ -228,22 +228,22 @@ class Run:
 class Runs:
     """Trains each case once, when a test first asks for it."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
         self.done: dict[str, Run] = {}
         for family in ("bert", "roberta"):
-            save_tiny_checkpoint(place / family, family, dropout=0.0, num_hidden_layers=1)
+            save_tiny_checkpoint(workdir / family, family, dropout=0.0, num_hidden_layers=1)
 
     def config(self, name: str, **changes: Any) -> TrainConfig:
         case = CASES[name]
-        data = self.place / "data" / name
+        data = self.workdir / "data" / name
         for split in ("train", "validation"):
             write_jsonl(data / f"{split}.jsonl", case.rows)
         steps, lr = (40, 5e-3) if case.task == "ner" else (24, 1e-2)
         settings = {
-            "model": str(self.place / FAMILY.get(name, "bert")),
+            "model": str(self.workdir / FAMILY.get(name, "bert")),
             "data": str(data),
-            "out": str(self.place / "runs" / name),
+            "out": str(self.workdir / "runs" / name),
             "steps": steps,
             "eval_every": steps,
             "batch_size": 8,

@@ -49,7 +49,7 @@ def test_regression_model_agrees(runs: Runs) -> None:
 @pytest.mark.parametrize("name", ["bio", "pos"])
 def test_token_classification_agrees(runs: Runs, name: str, family: str, tmp_path: Path) -> None:
     """Word for word, by split words and through the pipeline on the running text."""
-    task, dataset = runs.task(name, model=str(runs.place / family))
+    task, dataset = runs.task(name, model=str(runs.workdir / family))
     head = task.model().eval()
     head.save_pretrained(tmp_path)
     save_task(task, tmp_path)

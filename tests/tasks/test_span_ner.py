@@ -49,7 +49,7 @@ def rows(sentences: list) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ner")
     for family in ("bert", "roberta"):
         save_tiny_checkpoint(folder / family, family, num_hidden_layers=2)
@@ -59,9 +59,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def task_of(place: Path, data: str = "nested", **settings: Any) -> tuple[Any, Dataset]:
-    settings = {"model": str(place / "bert"), "max_length": 40, "precision": "fp32", **settings}
-    return load_task(NerConfig(data=str(place / data), **settings), "ner")
+def task_of(workdir: Path, data: str = "nested", **settings: Any) -> tuple[Any, Dataset]:
+    settings = {"model": str(workdir / "bert"), "max_length": 40, "precision": "fp32", **settings}
+    return load_task(NerConfig(data=str(workdir / data), **settings), "ner")
 
 
 def gold_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
@@ -113,9 +113,9 @@ def out_of_reach(task: Any, examples: list[TokenExample]) -> int:
     ids=str,
 )
 def test_gold_is_answered_but_for_what_is_said_to_be_lost(
-    place: Path, data: str, settings: dict[str, Any]
+    workdir: Path, data: str, settings: dict[str, Any]
 ):
-    task, dataset = task_of(place, data, **settings)
+    task, dataset = task_of(workdir, data, **settings)
     examples = dataset.splits["test"]
     predicted = answers(task, examples)
     gold = sum(len(example.spans) for example in examples)
@@ -129,8 +129,8 @@ def test_gold_is_answered_but_for_what_is_said_to_be_lost(
 
 
 @pytest.mark.parametrize("decoding", ["flat", "nested", "overlapping"])
-def test_what_may_stand_together(place: Path, decoding: str):
-    task, dataset = task_of(place, "crossing", decoding=decoding)
+def test_what_may_stand_together(workdir: Path, decoding: str):
+    task, dataset = task_of(workdir, "crossing", decoding=decoding)
     for answer, example in zip(
         answers(task, dataset.splits["test"]), dataset.splits["test"], strict=True
     ):
@@ -143,18 +143,18 @@ def test_what_may_stand_together(place: Path, decoding: str):
             assert len(set(example.spans) - set(answer.spans)) == crossing
 
 
-def test_flat_data_is_decoded_flat_unless_told_otherwise(place: Path):
-    assert task_of(place)[0].state.constraint == "nested"
-    flat = place / "flat"
+def test_flat_data_is_decoded_flat_unless_told_otherwise(workdir: Path):
+    assert task_of(workdir)[0].state.constraint == "nested"
+    flat = workdir / "flat"
     for split in ("train", "validation"):
         write_jsonl(flat / f"{split}.jsonl", rows([(t, s[:1]) for t, s in NESTED]))
-    assert task_of(place, "flat")[0].state.constraint == "flat"
-    assert task_of(place, "flat", decoding="nested")[0].state.constraint == "nested"
+    assert task_of(workdir, "flat")[0].state.constraint == "flat"
+    assert task_of(workdir, "flat", decoding="nested")[0].state.constraint == "nested"
 
 
-def test_each_candidate_is_learnt_once(place: Path):
+def test_each_candidate_is_learnt_once(workdir: Path):
     """Over all windows of a long text, every span that some window holds has one target."""
-    task, _ = task_of(place, max_length=12, overlap=5, max_width=4)
+    task, _ = task_of(workdir, max_length=12, overlap=5, max_width=4)
     text = " ".join(text for text, _ in NESTED) + " " + "the dog saw it " * 5
     example = TokenExample(0, tuple(text.split()), (Span(3, 5, "LOC"),))
     (windows,) = task.encode([example])
@@ -175,10 +175,10 @@ def test_each_candidate_is_learnt_once(place: Path):
     }
 
 
-def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_path: Path):
+def test_learns_keeps_its_threshold_and_answers_in_characters(workdir: Path, tmp_path: Path):
     config = NerConfig(
-        model=str(place / "roberta"),
-        data=str(place / "nested"),
+        model=str(workdir / "roberta"),
+        data=str(workdir / "nested"),
         out=str(tmp_path / "run"),
         steps=200,
         eval_every=100,
@@ -210,8 +210,8 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
     assert again.metrics == result.metrics, "a finished run is not calibrated twice"
 
 
-def test_a_task_is_trained_again_as_the_first_time(place: Path, tmp_path: Path):
-    task, dataset = task_of(place, steps=20, lr=5e-3, eval_every=5, calibrate="types")
+def test_a_task_is_trained_again_as_the_first_time(workdir: Path, tmp_path: Path):
+    task, dataset = task_of(workdir, steps=20, lr=5e-3, eval_every=5, calibrate="types")
     runs = []
     for name, thresholds in (("new", {}), ("again", dict.fromkeys(task.state.labels, 0.95))):
         # As an earlier training fits them
@@ -223,46 +223,48 @@ def test_a_task_is_trained_again_as_the_first_time(place: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("metric", ["span_f1_strict:PER", "span_f1_inner"])
-def test_a_metric_may_be_missing_in_the_first_example(place: Path, tmp_path: Path, metric: str):
+def test_a_metric_may_be_missing_in_the_first_example(workdir: Path, tmp_path: Path, metric: str):
     sentences = [NESTED[3], *NESTED[:3]]  # the first has no span at all
     data = tmp_path / "data"
     for split in ("train", "validation"):
         write_jsonl(data / f"{split}.jsonl", rows(sentences))
-    task, dataset = task_of(place, str(data), metric=metric, steps=1)
+    task, dataset = task_of(workdir, str(data), metric=metric, steps=1)
     result = fit(task, dataset, replace(task.state.config, out=str(tmp_path / "run")))
     assert metric in result.metrics["validation"]
 
 
-def test_commands(place: Path, tmp_path: Path):
-    common = ["--model", place / "bert", "--precision", "fp32", "--max-length", 40]
-    trained = run("ner", "--data", place / "nested", *common, "--steps", 4, "--out", tmp_path / "r")
+def test_commands(workdir: Path, tmp_path: Path):
+    common = ["--model", workdir / "bert", "--precision", "fp32", "--max-length", 40]
+    trained = run(
+        "ner", "--data", workdir / "nested", *common, "--steps", 4, "--out", tmp_path / "r"
+    )
     assert trained.code == 0, trained.err
     assert "span_f1_strict" in trained.out
     predictions = tmp_path / "r" / "predictions.test.jsonl"
-    scored = run("score", predictions, place / "nested" / "test.jsonl")
+    scored = run("score", predictions, workdir / "nested" / "test.jsonl")
     assert scored.code == 0, scored.err
     assert "span_f1_strict" in scored.out
-    planned = run("ner", "--data", place / "nested", *common, "--dry-run", "--max-width", 4)
+    planned = run("ner", "--data", workdir / "nested", *common, "--dry-run", "--max-width", 4)
     assert "3 of 15 gold spans out of reach" in planned.out, planned.out
-    checked = run("check", "--data", place / "nested")
+    checked = run("check", "--data", workdir / "nested")
     assert "--max-width" in checked.out
 
 
-def test_tagged_data_will_do(place: Path, tmp_path: Path):
+def test_tagged_data_will_do(workdir: Path, tmp_path: Path):
     rows_of_tags = [
         {"tokens": ["Anna", "saw", "New", "York"], "tags": ["B-PER", "O", "B-LOC", "I-LOC"]}
     ] * 4
     for split in ("train", "validation"):
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows_of_tags)
-    places = ("--model", place / "bert", "--data", tmp_path / "data", "--out", tmp_path / "r")
+    places = ("--model", workdir / "bert", "--data", tmp_path / "data", "--out", tmp_path / "r")
     trained = run("ner", *places, "--steps", "2")
     assert trained.code == 0, trained.err
     assert "decoding flat" in trained.err + trained.out
     assert "always predicting" not in trained.out
 
 
-def test_data_without_spans_is_refused(place: Path, tmp_path: Path):
+def test_data_without_spans_is_refused(workdir: Path, tmp_path: Path):
     write_jsonl(tmp_path / "train.jsonl", [{"tokens": ["a", "b"], "tags": ["DET", "NOUN"]}])
-    outcome = run("ner", "--model", place / "bert", "--data", tmp_path)
+    outcome = run("ner", "--model", workdir / "bert", "--data", tmp_path)
     assert outcome.code == 2
     assert "has spans, or tags that spell spans" in outcome.err

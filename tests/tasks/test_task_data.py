@@ -29,9 +29,9 @@ from tests.tiny import save_tiny_checkpoint
 
 def test_class_weights_by_hand(runs: Runs) -> None:
     rows = texts([*"abbbbbbc"])  # one a, six b, one c
-    config = runs.config("single", class_weights="auto", data=str(runs.place / "weights"))
+    config = runs.config("single", class_weights="auto", data=str(runs.workdir / "weights"))
     for split in ("train", "validation"):
-        write_jsonl(runs.place / "weights" / f"{split}.jsonl", rows)
+        write_jsonl(runs.workdir / "weights" / f"{split}.jsonl", rows)
     task, dataset = load_task(config, "classify")
     assert task.state.class_weights == pytest.approx([8 / 3, 8 / 18, 8 / 3])
     given, _ = load_task(replace(config, class_weights="a=2,c=0.5"), "classify")

@@ -82,7 +82,7 @@ def odd_sentences() -> list[TokenExample]:
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("name", ["bio", "bioes all max constrained", "bioes crf windows"])
 def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
-    model = str(runs.place / family)
+    model = str(runs.workdir / family)
     task, _ = runs.task(name, max_length=24, overlap=8, model=model)
     head = task.model().eval()
     sentences = odd_sentences()
@@ -98,7 +98,7 @@ def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
 @pytest.mark.parametrize("name", ["bio", "bio all mean"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) -> None:
-    task, _ = runs.task(name, max_length=24, overlap=8, model=str(runs.place / family))
+    task, _ = runs.task(name, max_length=24, overlap=8, model=str(runs.workdir / family))
     kinds = ["O", "B-PER", "B-LOC", "B-ORG"]
     sentences = [
         replace(s, tags=tuple(kinds[i % 4] for i in range(len(s.words)))) for s in odd_sentences()

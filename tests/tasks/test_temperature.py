@@ -51,7 +51,7 @@ def tagged(number: int, seed: int) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("temperature")
     save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0, num_hidden_layers=2)
     for split, number, seed in (("train", 60, 1), ("validation", 80, 2), ("test", 80, 3)):
@@ -61,11 +61,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def configured(place: Path, name: str, out: Path, **changes: Any) -> tuple[TrainConfig, str]:
+def configured(workdir: Path, name: str, out: Path, **changes: Any) -> tuple[TrainConfig, str]:
     task = "tag" if name == "tag" else "classify"
     config = CONFIGS[task](
-        model=str(place / "bert"),
-        data=str(place / name),
+        model=str(workdir / "bert"),
+        data=str(workdir / name),
         out=str(out),
         steps=60,
         eval_every=60,
@@ -78,8 +78,8 @@ def configured(place: Path, name: str, out: Path, **changes: Any) -> tuple[Train
 
 
 @pytest.mark.parametrize("name", ["single", "multi", "tag"])
-def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
-    config, kind = configured(place, name, tmp_path / "run")
+def test_fitted_kept_and_applied(workdir: Path, tmp_path: Path, name: str):
+    config, kind = configured(workdir, name, tmp_path / "run")
     torch.manual_seed(3)
     task, dataset = load_task(config, kind)
     result = fit(task, dataset, config)
@@ -93,7 +93,7 @@ def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
     assert saved_task(result.folder).state.temperature == temperature
     rows = list(map(json.loads, (result.folder / "predictions.test.jsonl").open()))
     model = finetune.load(result.folder)
-    data = [json.loads(line) for line in (place / name / "test.jsonl").open()]
+    data = [json.loads(line) for line in (workdir / name / "test.jsonl").open()]
     inputs = [row.get("tokens", row.get("text")) for row in data]
     answers = model.predict(inputs)
     model.task = at(model.task, None)
@@ -105,7 +105,7 @@ def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
             if key in row:
                 assert list_of(record[key]) == pytest.approx(list_of(row[key]), abs=1e-4)
                 assert list_of(record[key]) != pytest.approx(list_of(other[key]), abs=1e-4)
-    again, _ = configured(place, name, tmp_path / "run", resume=True)
+    again, _ = configured(workdir, name, tmp_path / "run", resume=True)
     assert fit(*load_task(again, kind), again).metrics == result.metrics
 
 
@@ -124,9 +124,9 @@ def list_of(value: Any) -> list[float]:
     )
 
 
-def test_windows_are_averaged_before_the_temperature(place: Path, tmp_path: Path):
+def test_windows_are_averaged_before_the_temperature(workdir: Path, tmp_path: Path):
     """The best label of averaged windows stays the best, which tempering each would not grant."""
-    config, kind = configured(place, "single", tmp_path / "run")
+    config, kind = configured(workdir, "single", tmp_path / "run")
     task, _ = load_task(config, kind)
     example = TextExample(0, "x")
     windows = [[0.98, 0.01, 0.01], [0.2, 0.79, 0.01], [0.2, 0.79, 0.01]]
@@ -138,8 +138,8 @@ def test_windows_are_averaged_before_the_temperature(place: Path, tmp_path: Path
     assert list(after.scores.values()) == pytest.approx(list(powers / powers.sum()))
 
 
-def test_errors_with_and_without(place: Path, tmp_path: Path):
-    config, kind = configured(place, "single", tmp_path / "run")
+def test_errors_with_and_without(workdir: Path, tmp_path: Path):
+    config, kind = configured(workdir, "single", tmp_path / "run")
     task, _ = load_task(config, kind)
     gold = [TextExample(i, "x", label=label) for i, label in enumerate(["early", "late"])]
     probabilities = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
@@ -152,8 +152,10 @@ def test_errors_with_and_without(place: Path, tmp_path: Path):
     assert scores["ece"] == pytest.approx(abs(root[0] / root.sum() - 0.5))
 
 
-def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(place: Path, tmp_path: Path):
-    config, kind = configured(place, "single", tmp_path / "run")
+def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(
+    workdir: Path, tmp_path: Path
+):
+    config, kind = configured(workdir, "single", tmp_path / "run")
     task, _ = load_task(config, kind)
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet([0.3] * 3, 200)
@@ -167,9 +169,9 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(place: Pat
     assert again.state.temperature == pytest.approx(fitted.state.temperature, rel=1e-6)
 
 
-def test_predictions_of_validation_are_cross_fitted(place: Path, tmp_path: Path):
+def test_predictions_of_validation_are_cross_fitted(workdir: Path, tmp_path: Path):
     """The temperature of all examples fits them better than that of the other half."""
-    config, kind = configured(place, "single", tmp_path / "run")
+    config, kind = configured(workdir, "single", tmp_path / "run")
     task, _ = load_task(config, kind)
     rng = np.random.default_rng(0)
     labels = list(task.state.labels)

@@ -23,14 +23,14 @@ from tests.training.stopping import interrupted
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("multitask")
-    write_recipe(place)
-    return place
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = tmp_path_factory.mktemp("multitask")
+    write_recipe(workdir)
+    return workdir
 
 
 def write_recipe(
-    place: Path, name: str = "both.yaml", more: str = "", own: str = "", tagged: str = "windows"
+    workdir: Path, name: str = "both.yaml", more: str = "", own: str = "", tagged: str = "windows"
 ) -> Path:
     text = f"""task: multitask
 model: {fx.checkpoint()}
@@ -43,28 +43,28 @@ tasks:
   mood: {{task: classify, data: {fx.data("sentiment")}}}
   names: {{task: tag, data: {fx.data(tagged)}, batch_size: 6{own}}}
 """
-    path = place / name
+    path = workdir / name
     path.write_text(text, "utf-8")
     return path
 
 
-def train(place: Path, out: Path, **changes):
-    recipe = load_multitask(place / "both.yaml", **changes)
+def train(workdir: Path, out: Path, **changes):
+    recipe = load_multitask(workdir / "both.yaml", **changes)
     return train_multitask(recipe, out, command="finetune", reporter=Reporter(quiet=True))
 
 
 @pytest.fixture(scope="module")
-def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    runs = train(place, folder)
+    runs = train(workdir, folder)
     assert set(runs) == {"mood", "names"}
     assert "accuracy" in runs["mood"].metrics["test"]
     assert "span_f1_conll" in runs["names"].metrics["test"]
     return folder
 
 
-def test_steps_follow_the_sizes(place: Path) -> None:
-    assert load_multitask(place / "both.yaml", alpha=0.0).alpha == 0.0
+def test_steps_follow_the_sizes(workdir: Path) -> None:
+    assert load_multitask(workdir / "both.yaml", alpha=0.0).alpha == 0.0
     task, _ = fx.load(fx.config("classify"))
     config = ClassifyConfig(epochs=1, batch_size=1)
     data: Any = [SimpleNamespace(splits={"train": range(size)}) for size in (1000, 10)]
@@ -93,27 +93,27 @@ def test_the_folder_of_each_task_loads_alone(whole: Path) -> None:
         assert (whole / name / "README.md").is_file()
 
 
-def test_a_folder_with_a_run_is_refused(whole: Path, place: Path) -> None:
+def test_a_folder_with_a_run_is_refused(whole: Path, workdir: Path) -> None:
     with pytest.raises(UserError, match="holds a run already"):
-        train(place, whole)
+        train(workdir, whole)
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_starts_again(
-    place: Path, tmp_path: Path
+    workdir: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"--resume: there is no run in .*run to continue"):
-        train(place, tmp_path / "run", resume=True)
+        train(workdir, tmp_path / "run", resume=True)
     with interrupted(1):
-        train(place, tmp_path / "run")
+        train(workdir, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "last")
     log = tmp_path / "run" / "mood" / "log.jsonl"
     log.write_text('{"step": 9, "loss": 1.0}\n')  # three epochs of this task
     with interrupted(1):
-        train(place, tmp_path / "run", resume=True)
+        train(workdir, tmp_path / "run", resume=True)
     shutil.rmtree(tmp_path / "run" / "last")
     log.write_text('{"step": 90, "loss": 1.0}\n')
     with pytest.raises(UserError, match="last is missing, but the run had reached it"):
-        train(place, tmp_path / "run", resume="auto")
+        train(workdir, tmp_path / "run", resume="auto")
 
 
 @pytest.mark.parametrize(

@@ -33,20 +33,20 @@ def trained(folder: Path, out: Path, **changes: Any) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Old data with the labels a and b, a model of them, and new data with b and c."""
-    place = tmp_path_factory.mktemp("replay")
+    workdir = tmp_path_factory.mktemp("replay")
     for name, labels, size in (("old", "ab", 40), ("new", "bc", 20)):
         sizes = {"train": size, "validation": 10, "test": 10}
         found = {split: rows(labels, size, f"{name} {split}") for split, size in sizes.items()}
-        write_splits(place / name, **found)
-    trained(place / "old", place / "before").ok()
-    (place / "tagged").symlink_to(fx.trained("tag"))
-    return place
+        write_splits(workdir / name, **found)
+    trained(workdir / "old", workdir / "before").ok()
+    (workdir / "tagged").symlink_to(fx.trained("tag"))
+    return workdir
 
 
-def test_a_model_learns_a_new_label_and_keeps_the_old_ones(place: Path, tmp_path: Path) -> None:
-    new, before, after = place / "new", place / "before", tmp_path / "after"
+def test_a_model_learns_a_new_label_and_keeps_the_old_ones(workdir: Path, tmp_path: Path) -> None:
+    new, before, after = workdir / "new", workdir / "before", tmp_path / "after"
     found = trained(new, after, model=None, init_from=before, replay=f"{before}:0.5").ok()
     said = found.out + found.err
     assert "classes by name: a, b; new: c" in said
@@ -69,12 +69,12 @@ def test_a_model_learns_a_new_label_and_keeps_the_old_ones(place: Path, tmp_path
 
 
 def test_the_old_columns_are_known_and_a_kill_loses_no_line(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new data have the columns that training of the old run named."""
     for name in ("old", "new"):
         for split in ("train", "validation", "test"):
-            lines = (place / name / f"{split}.jsonl").read_text()
+            lines = (workdir / name / f"{split}.jsonl").read_text()
             lines = lines.replace('"text"', '"Ticket"').replace('"label"', '"Team"')
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / f"{split}.jsonl").write_text(lines)
@@ -111,8 +111,8 @@ def test_a_new_head_has_no_scores_before_training(tmp_path: Path) -> None:
     assert "span_f1_strict after training: validation 0." in said
 
 
-def test_where_rows_are_does_not_matter(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = fx.config("classify", data=place / "new", replay=place / "before")
+def test_where_rows_are_does_not_matter(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = fx.config("classify", data=workdir / "new", replay=workdir / "before")
     in_memory = fx.load(config)[1]
     keep_on_disk(monkeypatch)
     on_disk = fx.load(config)[1]
@@ -146,28 +146,28 @@ def test_every_old_label_is_drawn() -> None:
     ids=["no run", "no share", "other task", "kind", "name"],
 )
 def test_refusals(
-    changes: dict[str, Any], problem: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], problem: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(workdir)
     trained(Path("new"), Path("after"), **{"replay": "before", **changes}).refused(problem)
     assert not Path("after").exists()
 
 
-def test_data_that_have_changed_are_not_replayed(place: Path) -> None:
-    file, after = place / "old" / "train.jsonl", place / "after"
+def test_data_that_have_changed_are_not_replayed(workdir: Path) -> None:
+    file, after = workdir / "old" / "train.jsonl", workdir / "after"
     before = file.read_bytes()
     write_jsonl(file, rows("ab", 39, "old train"))
-    refused = trained(place / "new", after, replay=place / "before")
+    refused = trained(workdir / "new", after, replay=workdir / "before")
     file.write_bytes(before)
     refused.refused("changed since the training of")
     assert not after.exists()
 
 
-def test_data_in_memory_cannot_be_replayed(place: Path, tmp_path: Path) -> None:
+def test_data_in_memory_cannot_be_replayed(workdir: Path, tmp_path: Path) -> None:
     data = {name: rows("ab", 20, name) for name in ("train", "validation")}
     settings = fx.settings_of("classify", data=data, out=str(tmp_path / "before"), quiet=True)
     finetune.train("classify", **settings)
-    found = trained(place / "new", tmp_path / "after", replay=tmp_path / "before")
+    found = trained(workdir / "new", tmp_path / "after", replay=tmp_path / "before")
     assert "was trained on data in memory" in found.err
 
 

@@ -64,15 +64,15 @@ KILLED = ("classify", "run", "ner")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = fx.copy_checkpoints_and_data(tmp_path_factory.mktemp("resume"), *DATA)
-    (place / "own.py").write_text(OWN_LOSS, "utf-8")
-    write_recipe(place, more="save_every: 3\nmax_length: 48")
-    with contextlib.chdir(place):
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = fx.copy_checkpoints_and_data(tmp_path_factory.mktemp("resume"), *DATA)
+    (workdir / "own.py").write_text(OWN_LOSS, "utf-8")
+    write_recipe(workdir, more="save_every: 3\nmax_length: 48")
+    with contextlib.chdir(workdir):
         for task, more, out in (("tag", ("--crf",), "teacher"), ("ner", (), "words")):
             words = [task, "--data", "windows", "--model", "bert", *COMMON.split(), *more]
             run(*words, "--out", out).ok()
-    return place
+    return workdir
 
 
 def carry_out(command: str, out: str, *more: str) -> Outcome:
@@ -138,17 +138,17 @@ def check_bit_equal(command: str, at: int, resume: tuple[str, ...]) -> None:
     ],
 )
 def test_a_run_continues_bit_equal(
-    command: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(workdir)
     monkeypatch.setattr("finetune.models.sparse_embedding.MOST_OCCURRING", 1.0)
     check_bit_equal(command, 3, ("--resume",))
 
 
 @pytest.mark.parametrize("command", SEVERAL_RUNS)
 def test_several_runs_continue_bit_equal(
-    command: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(workdir)
     resume = ("--resume",) if command.startswith("distill") else ()
     check_bit_equal(command, 8, resume)

@@ -71,7 +71,7 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a recipe, a run, and something of the user."""
     folder = tmp_path_factory.mktemp("refusals")
     write_recipe(folder)
@@ -86,11 +86,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("command", "message"),
     [(f"{name} {more}", said) for name, rows in REFUSED.items() for more, said in rows.items()],
 )
-def test_refusals(command: str, message: str, place: Path) -> None:
-    before = sorted(place.rglob("*"))
+def test_refusals(command: str, message: str, workdir: Path) -> None:
+    before = sorted(workdir.rglob("*"))
     known = {"BERT": fx.checkpoint(), "DATA": fx.data("sentiment"), "PAIRS": fx.data("pairs")}
     for name, path in known.items():
         command = command.replace(name, str(path))
     outcome = run(*command.split()).refused(message)
     assert len([line for line in outcome.err.splitlines() if line.startswith("error: ")]) == 1
-    assert sorted(place.rglob("*")) == before
+    assert sorted(workdir.rglob("*")) == before
