@@ -204,13 +204,13 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("task", [False, True])
 def test_every_bad_row_is_listed(name: str, task: bool, tmp_path: Path):
-    content, number, workdir = BAD[name]
+    content, number, location = BAD[name]
     (path := tmp_path / name).write_text(content, "utf-8")
     words = "spans" in name or "conll" in name
     outcome = run("check", path, *(["--task", "ner" if words else "classify"] if task else []))
     assert outcome.code == 1 and not outcome.err, outcome.err
     assert f"error    rows        {number} rows cannot be read\n" in outcome.out
-    assert workdir in outcome.out
+    assert location in outcome.out
     assert (number < 100) or "at … and 100 more" in outcome.out
     listed = json.loads(run("check", path, "--json").out)
     assert listed[-1]["check"] == "rows" and len(listed[-1]["locations"]) == min(number, 101)
