@@ -109,9 +109,9 @@ def grouped(
     if examples is not None:
         _, example = np.unique(examples, return_inverse=True)
         sizes = np.bincount(example, weights=lengths).astype(np.int64)
-        members = np.split(np.argsort(example, kind="stable"), np.bincount(example).cumsum()[:-1])
+        sequences = np.split(np.argsort(example, kind="stable"), np.bincount(example).cumsum()[:-1])
         return [
-            np.concatenate([members[member] for member in group])
+            np.concatenate([sequences[number] for number in group])
             for group in grouped(sizes, max_tokens)
         ]
     order = np.argsort(lengths, kind="stable")

@@ -98,7 +98,7 @@ def _set_labels(config: Any, labels: LabelSet) -> None:
 
 
 def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
-    """Reorder a classifier's rows if its labels are the same in another order."""
+    # a model of (contradiction, neutral, entailment) would else predict something else silently
     names = model.config.id2label
     old = [old_labels[index].lower() for index in range(len(old_labels))]
     new = [names[index].lower() for index in range(len(names))]
