@@ -77,25 +77,25 @@ def read_annotations(
         return _of_sentences(list(read_file(file, options).records), [])
     columns = columns or {}
     if {"words", "tags", "spans"} & columns.keys():
-        known = check_columns(columns, token_records.ROLES)
+        roles = check_columns(columns, token_records.ROLES)
     else:
-        known = check_columns(columns, (*texts.ROLES, *token_records.ROLES))
-    options = ReadOptions(known, texts.HEADER_NAMES, convert_row=rows_of_tool)
+        roles = check_columns(columns, (*texts.ROLES, *token_records.ROLES))
+    options = ReadOptions(roles, texts.HEADER_NAMES, convert_row=rows_of_tool)
     table = open_text_table(file, options)
     records = table.peek(None)
     if not records:
         raise DataError(f"{file.name}: there is no row in it.")
     names = {name.lower() for name in table.header}
-    is_labeled = "text" in names | known.keys() and names & {"label", "accept", "spans"}
+    is_labeled = "text" in names | roles.keys() and names & {"label", "accept", "spans"}
     task = "" if is_labeled else next((_OF_QUESTIONS[n] for n in names & {*_OF_QUESTIONS}), "")
     if task or ("answer" in names and _is_prediction(records[0].values) and not is_labeled):
         raise DataError(
             f"{file.name}: these are questions of {task or 'qa'}, a task that is not supported "
             "here: give labels of texts, tags of words, or spans."
         )
-    if known.keys() & {"words", "tags", "spans"} or _hold_words(records):
-        return _of_words(table, records, known)
-    return _of_texts(table, records, known)
+    if roles.keys() & {"words", "tags", "spans"} or _hold_words(records):
+        return _of_words(table, records, roles)
+    return _of_texts(table, records, roles)
 
 
 def rows_of_tool(value: Any, where: str) -> Iterator[Record]:

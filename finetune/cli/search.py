@@ -58,7 +58,7 @@ class SearchCommand(FormatOption, Command):
 
         reporter = Reporter()
         with resumable(reporter, command_line):
-            found = api.search(
+            finished = api.search(
                 self.training.config,
                 space=list(chain(*self.space)),
                 trials=self.trials,
@@ -66,16 +66,21 @@ class SearchCommand(FormatOption, Command):
                 command=command_line(),
                 reporter=reporter,
             )
-        print_tables(self.format, ("", *search_table(found.search)))
-        number, error = quantity(len(found.search.trials), "trial"), self.format != "table"
-        title = f"best of {number}: trial {found.search.trials[0].number}, in {found.run.folder}"
-        show_run(found.run, title, "the best run", error=error)
-        again = shlex.join(["finetune", "run", str(found.recipe), "--seeds", "3"])
+        print_tables(self.format, ("", *search_table(finished.search)))
+        number, error = quantity(len(finished.search.trials), "trial"), self.format != "table"
+        title = (
+            f"best of {number}: trial {finished.search.trials[0].number}, in {finished.run.folder}"
+        )
+        show_run(finished.run, title, "the best run", error=error)
+        again = shlex.join(["finetune", "run", str(finished.recipe), "--seeds", "3"])
         self.note(
             f"The score on validation is the best of {number}, and so too high. Train the best "
             f"settings with other seeds: {again}"
         )
-        show(f"Everything is in {found.page.parent}: {found.page.name} is the page.", error=True)
+        show(
+            f"Everything is in {finished.page.parent}: {finished.page.name} is the page.",
+            error=True,
+        )
 
 
 def search_command(task: str) -> type[SearchCommand]:

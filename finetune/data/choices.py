@@ -63,8 +63,8 @@ class Choices(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-def _names(several: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """The number of each choice column, if labels are such numbers (WinoGrande, Social IQa)."""
+def _column_numbers(several: Sequence[str], label: str | None) -> tuple[str, ...]:
+    # WinoGrande and Social IQa number their columns
     if tuple(name.lower() for name in several) == LETTERED:
         return ("1", "2", "3")
     if label is None or label.lower() == "label":
@@ -97,7 +97,7 @@ class ChoiceReader(RowReader):
         label = None if gold == "unread" else table.find("label", named, _LABEL_COLUMNS)
         texts = choices or "+".join(several) or None
         table.read = {"context": context, "question": question, "choices": texts, "label": label}
-        names = _names(several, label)
+        names = _column_numbers(several, label)
         return lambda index, record: _example(index, record, table.read, several, names)
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:

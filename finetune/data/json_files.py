@@ -232,5 +232,5 @@ def squad_rows(
                 if value_of(question, "question", here) is None:
                     continue
                 id = question.get("id")
-                known = f"{file}:question {id}" if id is not None else here
-                yield Record({"title": title, "context": context, **question}, known)
+                location = f"{file}:question {id}" if id is not None else here
+                yield Record({"title": title, "context": context, **question}, location)

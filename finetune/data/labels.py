@@ -208,9 +208,9 @@ def _check_spelling(columns: Sequence[_Column], labels: Sequence[Any], numbers: 
         )
     if not numbers:
         return
-    known = [x for x in labels if _number(x) is not None and not _is_minus_one(x)]
-    if all(float(label).is_integer() for label in known):
-        spellings = {*map(str, known)}
+    numeric_labels = [x for x in labels if _number(x) is not None and not _is_minus_one(x)]
+    if all(float(label).is_integer() for label in numeric_labels):
+        spellings = {*map(str, numeric_labels)}
         point = _first(columns, lambda label: str(label) in spellings and "." in str(label))
         plain = _first(columns, lambda label: str(label) in spellings and "." not in str(label))
         if point and plain:

@@ -134,7 +134,7 @@ def resolve(spec: Any) -> Source:
     if path.is_file():
         return Source(uncompressed_name(path).split(".")[0] or path.name, {"train": (path,)})
     if "=" in spec:
-        return _named_parts(spec)
+        return _parse_named_splits(spec)
     chosen = hub_dataset(spec)
     if (
         spec.startswith(("/", ".", "~", "\\"))
@@ -435,8 +435,7 @@ def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, 
     return tuple(paths)
 
 
-def _named_parts(spec: str) -> Source:
-    """Parse ``train=FILE,test=FILE`` or ``DATA,train=SPLIT,test=SPLIT``; ``A+B`` are several."""
+def _parse_named_splits(spec: str) -> Source:
     first, *items = re.split(r",(?=\s*\w+=)", spec)
     if not items or re.match(r"\s*\w+=", first):
         named = _split_items([first, *items], "FILE")

@@ -70,8 +70,8 @@ class Table:
 
     def named(self, role: str, columns: Mapping[str, str]) -> str | None:
         """The column that the user names for a role, else the usual one if it is there."""
-        name, known = self.usual_columns.get(role), {name.lower() for name in self.header}
-        if name and name.lower() not in known and not known.issuperset(name.lower().split("+")):
+        name, header = self.usual_columns.get(role), {name.lower() for name in self.header}
+        if name and name.lower() not in header and not header.issuperset(name.lower().split("+")):
             name = None
         return columns.get(role, name)
 
@@ -233,8 +233,8 @@ def find_column(table: Table, role: str, name: str) -> str:
     if name.isdecimal() and int(name) < len(table.header) and not table.typed:
         return table.header[int(name)]
     hint = did_you_mean(name, table.header)
-    known = _columns_found(table)
-    raise DataError(f"{table.name}: no column {name!r} (--columns {role}={name}); {known}.{hint}")
+    columns = _columns_found(table)
+    raise DataError(f"{table.name}: no column {name!r} (--columns {role}={name}); {columns}.{hint}")
 
 
 class MissingColumn(DataError):

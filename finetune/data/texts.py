@@ -215,7 +215,7 @@ def example_maker(columns: Columns, table: Table) -> Make:
     """The function that makes an example of a row, its label as in the file."""
     text_column, pair_column, label_column, negative_column = map(columns.get, ROLES)
     names = table.names.get(label_column or "")
-    known: dict[str, tuple[RawLabel, Votes | None]] = {}
+    parsed: dict[str, tuple[RawLabel, Votes | None]] = {}
 
     def make(index: int, record: Record) -> TextExample:
         where = record.where
@@ -223,12 +223,12 @@ def example_maker(columns: Columns, table: Table) -> Make:
         pair = None if pair_column is None else text_cell(record, pair_column)
         value = None if label_column is None else record.values.get(label_column)
         label, votes = None, None
-        if isinstance(value, str) and value in known:
-            label, votes = known[value]
+        if isinstance(value, str) and value in parsed:
+            label, votes = parsed[value]
         elif value is not None:
             label, votes = read_label(value, names, where)
-            if isinstance(value, str) and len(known) < MOST_KNOWN:
-                known[value] = label, votes
+            if isinstance(value, str) and len(parsed) < MOST_KNOWN:
+                parsed[value] = label, votes
         negative = None if negative_column is None else text_cell(record, negative_column)
         return TextExample(index, text, pair, label, where, record.key, negative, votes=votes)
 

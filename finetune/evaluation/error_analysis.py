@@ -120,8 +120,8 @@ def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
 
 def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
     """Find the errors with the highest confidence; none if confidences are unknown."""
-    known = [error for error in errors if error.confidence is not None]
-    return sorted(known, key=_negative_confidence)[:number]
+    rated = [error for error in errors if error.confidence is not None]
+    return sorted(rated, key=_negative_confidence)[:number]
 
 
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
@@ -209,9 +209,9 @@ def analyze_predictions(
 
 def _scores_of_unseen(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     # the plain tags of words that are not in the training data
-    known = [row for row in rows if "words" in row]
-    unseen = [row for row in known if row["in training"] == "unseen"]
-    if not known:
+    with_words = [row for row in rows if "words" in row]
+    unseen = [row for row in with_words if row["in training"] == "unseen"]
+    if not with_words:
         return {}
     return {
         "unseen_words": float(sum(row["words"] for row in unseen)),
@@ -261,16 +261,16 @@ def mistakes(run: Tables) -> list[ErrorCase]:
     wrong = np.flatnonzero(items.correct < 1)
     if items.has_sizes:
         wrong = wrong[np.argsort(-items.columns["deviation"][wrong], kind="stable")]
-    categories, known = items.category, ~np.isnan(items.score)
-    if not type.in_words and not known.all():
-        known[:] = False  # a confidence is told where all are comparable
+    categories, has_score = items.category, ~np.isnan(items.score)
+    if not type.in_words and not has_score.all():
+        has_score[:] = False  # a confidence is told where all are comparable
 
     cases = []
     for item in wrong.tolist():
         gold, predicted = type.sides(run, item)
         place = predicted or gold
         words = (place["start"], place["end"]) if type.in_words else None
-        confidence = float(items.score[item]) if known[item] else None
+        confidence = float(items.score[item]) if has_score[item] else None
         example = run.examples[items.example[item]]
         cases.append(ErrorCase(example, categories[item], gold, predicted, confidence, words))
     return cases

@@ -216,8 +216,8 @@ class Tables:
     def all_probabilities(self) -> list[Mapping[str, float]]:
         """The probability of every label for each text; empty where one is not known."""
         rows = self.type.probabilities(self.predictions)
-        known = [row for row in rows if row is not None]
-        return known if len(known) == len(rows) else []
+        present_rows = [row for row in rows if row is not None]
+        return present_rows if len(present_rows) == len(rows) else []
 
     @property
     def answers(self) -> Sequence[Any]:

@@ -133,18 +133,18 @@ def count_metric(
     scale = [number for run in runs for number in run.scale]
     runs = [replace(run, names=names, scale=scale) for run in runs]  # columns of counts agree
     type = runs[0].type
-    known = {name: m for name, m in type.metrics.items() if all(map(m.applies, runs))}
-    known |= metrics.metrics_of_names(runs[0])
+    applicable = {name: m for name, m in type.metrics.items() if all(map(m.applies, runs))}
+    applicable |= metrics.metrics_of_names(runs[0])
     of_subgroups: dict[str, Metric] = {}
-    for run in runs if metric not in known else ():
+    for run in runs if metric not in applicable else ():
         of_subgroups |= subgroup_metrics(run, vocabulary)
-    if chosen := (known | of_subgroups).get(metric):
+    if chosen := (applicable | of_subgroups).get(metric):
         if chosen.counts is rank_moments:
             return [Counts(np.array([r.gold, r.predicted]).T, chosen.value, True) for r in runs]
         rows = [chosen.counts(run) for run in runs]
         if not of_subgroups or any(counts.any() for counts in rows):  # the subgroup occurs
             return [Counts(counts.astype(np.float64), chosen.value) for counts in rows]
-    legal = [*known, *of_subgroups]
+    legal = [*applicable, *of_subgroups]
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
     if vocabulary is None and type.in_words and ("in_training" in metric or "unseen" in metric):
         near = " The training data are not known: name them with --train FILE."

@@ -371,7 +371,6 @@ def remove_pooler(model: Any) -> None:
 
 
 def _probed_family(model: Any, pad_id: int) -> Family:
-    """Run a model without a row on two sequences, and on one alone."""
     takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
     family = Family(positions=None, segments=takes_segments)
     ids = torch.arange(16, device=model.device).view(2, 8) % model.config.vocab_size

@@ -485,7 +485,7 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         place = f"{folder / file}: " if file and (folder / file).is_file() else ""
-        detail = _damage(folder) or f"{place}{type(error).__name__}: {error}"
+        detail = _why_damaged(folder) or f"{place}{type(error).__name__}: {error}"
         if "trust_remote_code" in detail:
             raise UserError(
                 f"model {name!r} brings its own Python code. Commands that only read a model "
@@ -497,8 +497,7 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
         raise UserError(f"{kind} {name!r} cannot be loaded: {detail:.300}") from error
 
 
-def _damage(folder: Path) -> str:
-    """Why a model cannot be loaded, if its files tell."""
+def _why_damaged(folder: Path) -> str:
     import transformers
     from safetensors import SafetensorError, safe_open
 

@@ -149,7 +149,7 @@ class Masking:
         elif self.unit == "subwords":
             chosen = generator.permutation(len(begins))[:count]
         elif self.unit == "words":
-            chosen = _fitting(ends - begins, count, generator)
+            chosen = _draw_words(ends - begins, count, generator)
         if self.unit == "spans":
             position, unit = _spans(begins, ends, count, generator)
         else:
@@ -207,8 +207,7 @@ def _words(free: Array, starts: Array) -> tuple[Array, Array]:
     return begins[is_whole], ends[is_whole]
 
 
-def _fitting(lengths: Array, count: int, generator: np.random.Generator) -> Array:
-    """Random words of ``count`` subwords in expectation, but at least one word."""
+def _draw_words(lengths: Array, count: int, generator: np.random.Generator) -> Array:
     order = generator.permutation(len(lengths))
     chosen, room, skipped = [], count, []
     for word, length in zip(order.tolist(), lengths[order].tolist(), strict=True):

@@ -94,7 +94,7 @@ class TextSequences:
                 )
             in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
             num_cut += size > room and not (self.long_text == "window" and in_windows)
-            built = [self.tokenizer.build(*part) for part in self._fitting(first, second, room)]
+            built = [self.tokenizer.build(*part) for part in self._windows_of(first, second, room)]
             result.append([TokenSequence(example.id, *b, window=k) for k, b in enumerate(built)])
         return result, num_cut
 
@@ -151,10 +151,9 @@ class TextSequences:
         longest = max(map(len, example.texts()))
         return f"{size} tokens or more" if longest > FAR * self.max_length else f"{size} tokens"
 
-    def _fitting(
+    def _windows_of(
         self, first: list[int], second: list[int] | None, room: int
     ) -> list[tuple[list[int], list[int] | None]]:
-        """Cut a text or pair to ``room`` subwords, or divide the longer text into windows."""
         if len(first) + len(second or ()) <= room:
             return [(first, second)]
         if self.long_text != "window":

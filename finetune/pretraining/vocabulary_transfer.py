@@ -175,11 +175,11 @@ class EmbeddingMap(NamedTuple):
         """
         rows = old.double().numpy()
         new_rows: Array = self.weights @ rows
-        unknown, known = self.num_weights == 0, rows[ordinary]
-        new_rows[unknown] = known.mean(axis=0)
+        unknown, ordinary_rows = self.num_weights == 0, rows[ordinary]
+        new_rows[unknown] = ordinary_rows.mean(axis=0)
         if old.ndim == 2:
             drawn = np.random.default_rng(seed).standard_normal(new_rows[unknown].shape)
-            new_rows[unknown] += self.noise * known.std(axis=0) * drawn
+            new_rows[unknown] += self.noise * ordinary_rows.std(axis=0) * drawn
         return torch.from_numpy(new_rows).to(old.dtype)
 
 
@@ -286,8 +286,8 @@ def focus_weights(vectors: Array, copies: Any) -> Any:
         vectors: Static vectors of the new vocabulary [V, width]; zeros where unknown.
         copies: 1 for each new and old subword that are the same [V, V_old].
     """
-    overlaps, known = np.diff(copies.indptr) > 0, vectors.any(axis=1)
-    rows, anchors = np.flatnonzero(known & ~overlaps), np.flatnonzero(known & overlaps)
+    overlaps, has_vector = np.diff(copies.indptr) > 0, vectors.any(axis=1)
+    rows, anchors = np.flatnonzero(has_vector & ~overlaps), np.flatnonzero(has_vector & overlaps)
     weights = sparse.csr_array((len(vectors), len(vectors)))
     for start in range(0, len(rows) if len(anchors) else 0, _ROWS):
         chunk = rows[start : start + _ROWS]

@@ -138,7 +138,6 @@ class ChoiceTask(Task):
         return [{"right": [number == example.label]} for number in range(len(windows))]
 
     def _subwords(self, examples: Sequence[ChoiceQuestion]) -> dict[tuple[str, bool], list[int]]:
-        """Tokenize each text once; most questions have a text that all choices share."""
         pairs = [texts for example in examples for texts in texts_of_choices(example)]
         subwords: dict[tuple[str, bool], list[int]] = {}
         for second in (False, True):

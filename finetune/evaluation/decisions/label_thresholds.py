@@ -129,16 +129,16 @@ class LabelProbabilities:
     def metric(self, name: str) -> Metric:
         """Find a metric of these predictions; a UserError lists their metrics."""
         tables = self.tables(self.applies)
-        known = {
+        probabilities = {
             name: metric for name, metric in self.type.metrics.items() if metric.applies(tables)
         }
-        known |= metrics_of_names(tables)
-        if name not in known:
+        probabilities |= metrics_of_names(tables)
+        if name not in probabilities:
             raise UserError(
-                f"--metric {name}: choose {abbreviated(list(known), 16)}."
-                f"{did_you_mean(name, known)}"
+                f"--metric {name}: choose {abbreviated(list(probabilities), 16)}."
+                f"{did_you_mean(name, probabilities)}"
             )
-        return known[name]
+        return probabilities[name]
 
     def value(self, metric: Metric, thresholds: np.ndarray) -> float:
         """Compute the score under thresholds [C], or under those of each example [N, C]."""

@@ -101,8 +101,8 @@ def table_of_sets(tables: Tables, rule: SetRule, *, refit: bool = False) -> Tabl
     if refit:
         per_class = "" not in rule.quantiles
         for half, other_half in permutations(halves(tables.examples)):
-            known = {index: gold[index] for index in other_half if index in gold}
-            fitted = _fitted(tables, known, rule, per_class)
+            gold_of_half = {index: gold[index] for index in other_half if index in gold}
+            fitted = _fitted(tables, gold_of_half, rule, per_class)
             rules |= dict.fromkeys(gold.keys() & half, fitted)
     groups: dict[str, list[tuple[bool, int]]] = {ALL: []}
     groups |= {name: [] for name in sorted(map(str, gold.values()))}

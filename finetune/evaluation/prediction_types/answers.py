@@ -109,7 +109,7 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
     score, best = known_or_nan(row.get("score")), row.get("best")
     answer = read(row, row["answer"], score) if row["answer"] else None
     if best is not None:
-        best = tuple(read(each, str(each.get("text", "")), each.get("score")) for each in best)
+        best = tuple(read(x, str(x.get("text", "")), x.get("score")) for x in best)
     decided = {"withheld": row.get("withheld", "")} if row["answer"] is None else {}
     no_answer = row.get("no_answer_score")
     shown: Any = best

@@ -92,13 +92,13 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
         )
     scores, only = row.get("scores"), known_or_nan(row.get("score"))
     text = "" if shown is None else row.get("choice_text") or choice_text(example, choice)
-    known = [known_or_nan(value) for value in scores] if isinstance(scores, list) else []
-    is_complete = choice < len(known) and not math.isnan(known[choice])
+    probabilities = [known_or_nan(value) for value in scores] if isinstance(scores, list) else []
+    is_complete = choice < len(probabilities) and not math.isnan(probabilities[choice])
     return ChoicePrediction(
         example.id,
         shown,
         text,
-        tuple(known) if is_complete else (),
+        tuple(probabilities) if is_complete else (),
         only_score=math.nan if is_complete else only,
         decided=decided,
     )

@@ -44,8 +44,8 @@ from finetune.types import Relation, RelationPrediction, TokenExample
 
 
 def _with_items(tables: Tables) -> Tables:
-    known = [dict(zip(p.relations, p.scores, strict=True)) for p in tables.predictions]
-    items = set_items(tables.gold, tables.predicted, known)
+    scores_by_relation = [dict(zip(p.relations, p.scores, strict=True)) for p in tables.predictions]
+    items = set_items(tables.gold, tables.predicted, scores_by_relation)
     columns = {"category": _categories(items, tables.gold, tables.predicted)}
     return replace(tables, items=replace(items, columns=columns))
 

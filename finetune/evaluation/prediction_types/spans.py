@@ -339,8 +339,8 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 
 
 def _with_items(tables: Tables) -> Tables:
-    known = [dict(zip(p.spans, p.scores, strict=True)) for p in tables.predictions]
-    items = matched_items(map(set, tables.gold), map(set, tables.predicted), known)
+    scores_by_span = [dict(zip(p.spans, p.scores, strict=True)) for p in tables.predictions]
+    items = matched_items(map(set, tables.gold), map(set, tables.predicted), scores_by_span)
     columns = dict(items.columns)
     for name, side, sets in (
         ("gold_depth", items.gold, tables.gold),

@@ -168,8 +168,8 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
         check_words(where, words, example)
     listed, scores = row.get("scores"), tuple[float, ...]()
     if isinstance(listed, list) and len(listed) == len(row["tags"]):
-        known = [score for value in listed if (score := probability(value)) is not None]
-        scores = tuple(known) if len(known) == len(listed) else ()
+        probabilities = [score for value in listed if (score := probability(value)) is not None]
+        scores = tuple(probabilities) if len(probabilities) == len(listed) else ()
     tags = tuple(tag or NO_TAG for tag in row["tags"])
     return TokenPrediction(example.id, example.words, tags, scores, decided=withheld_in(row))
 
