@@ -91,7 +91,7 @@ class TaskData(Protocol):
         ...
 
     def derive(self, config: Any, data: Dataset) -> dict[str, Any]:
-        """Derive the record's fields from the training data."""
+        """Derive the fields of the task's state from the training data."""
         ...
 
 
@@ -102,7 +102,7 @@ def read_and_divide(
     saved: tuple[str, ...] = (),
     replayed: Callable[[str], Dataset] | None = None,
 ) -> Prepared:
-    """Read, convert, check and divide the data, and derive the fields of the task's record.
+    """Read, convert, check and divide the data, and derive the fields of the task's state.
 
     Args:
         task: The task.
@@ -196,7 +196,7 @@ def prepared_data(
     saved: tuple[str, ...] = (),
     replayed: Callable[[str], Dataset] | None = None,
 ) -> Prepared:
-    """Prepare the data and derive the fields of the record; take large data from the cache.
+    """Prepare the data and derive the fields of the task's state; take large data from the cache.
 
     They depend on settings that change data, and on the labels of a run to resume.
     """

@@ -115,7 +115,8 @@ def fields_with(
 ) -> dict[str, Any]:
     """Combine a choice with the ``decisions`` of earlier calls; None removes all of them.
 
-    The result are the fields of the state of a model's task that change.
+    Returns:
+        The fields of the task's state that change.
     """
     chosen = {} if choice is None else choice.fields
     is_replaced = choice is None or bool(_REPLACED & chosen.keys())
