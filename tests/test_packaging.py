@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import finetune
 from finetune.config.recipes import packaged_path
@@ -51,6 +52,15 @@ def test_a_checkout_on_the_path_needs_no_installation(monkeypatch: pytest.Monkey
 def test_the_citation_has_the_version() -> None:
     citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
     assert f"version: {finetune.__version__}" in citation.splitlines()
+
+
+def test_the_oldest_stack_satisfies_the_requirements() -> None:
+    text = (Path(__file__).parents[1] / "constraints-min.txt").read_text("utf-8")
+    oldest = dict(re.findall(r"(?m)^([\w-]+)==(\S+)", text))
+    required = {need.name: need.specifier for need in map(Requirement, PROJECT["dependencies"])}
+    stack = {"torch", "transformers", "huggingface_hub", "accelerate", "datasets", "evaluate"}
+    assert stack <= oldest.keys(), "a package that is not pinned may be too new for the others"
+    assert all(required[name].contains(oldest[name]) for name in required.keys() & oldest.keys())
 
 
 def test_workflows_install_what_there_is() -> None:
