@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from finetune.annotation.rows import OTHER_COLUMNS, AnnotatedRow, Omissions, counted
 from finetune.data.dataset import DataError
 from finetune.data.files import IGNORED_NAMES, read_characters, read_lines
-from finetune.data.token_records import TokenRecord, covers, read_relations, with_spans
+from finetune.data.token_rows import TokenRow, covers, read_relations, with_spans
 from finetune.data.word_splitting import split_words
 from finetune.types import Relation, quantity
 
@@ -53,7 +53,7 @@ def is_document(path: Path) -> bool:
     return path.suffix == ".ann" and path.with_suffix(".txt").is_file()
 
 
-def read_documents(path: Path, encoding: str) -> tuple[list[TokenRecord], list[str]]:
+def read_documents(path: Path, encoding: str) -> tuple[list[TokenRow], list[str]]:
     """Read the documents of a folder by name, or the document of an .ann file, and notes.
 
     If a document has relations, all have, and words are also split where spans begin or end. A
@@ -68,7 +68,7 @@ def read_documents(path: Path, encoding: str) -> tuple[list[TokenRecord], list[s
         for stem, file in files.items()
     }
     related = any(lines is not None and lines.relations for lines in standoff.values())
-    records = [_document(stem, encoding, lines, related) for stem, lines in standoff.items()]
+    documents = [_document(stem, encoding, lines, related) for stem, lines in standoff.items()]
     notes: list[str] = []
     if bare := [str(stem) for stem, lines in standoff.items() if lines is None]:
         notes += counted(bare, "without .ann file", "without gold")
@@ -77,10 +77,10 @@ def read_documents(path: Path, encoding: str) -> tuple[list[TokenRecord], list[s
             f"{quantity(skipped, 'line')} of .ann files not read: events, attributes and notes "
             "annotate no text"
         )
-    return records, notes
+    return documents, notes
 
 
-def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool) -> TokenRecord:
+def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool) -> TokenRow:
     text_path, ann_path = (stem.parent / f"{stem.name}{suffix}" for suffix in (".txt", ".ann"))
     if not text_path.is_file():
         raise DataError(f"{ann_path}: the file {text_path.name} is missing in its folder.")
@@ -96,14 +96,12 @@ def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool)
     )
     text = next(fitting, text)
     words, offsets = split_words(text)
-    record = TokenRecord(
-        tuple(words), str(text_path), key=stem.name, text=text, offsets=tuple(offsets)
-    )
+    row = TokenRow(tuple(words), str(text_path), key=stem.name, text=text, offsets=tuple(offsets))
     if lines is None:
-        return record
-    record = with_spans(record, spans, lines.places, split=related)
+        return row
+    row = with_spans(row, spans, lines.places, split=related)
     if not related:
-        return record
+        return row
     indices = {id: number for number, id in enumerate(lines.spans)}
     relations: set[Relation] = set()
     for where, (label, *ids) in lines.relations:
@@ -111,8 +109,8 @@ def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool)
             raise DataError(f"{where}: there is no {unknown} in this file: correct the relation.")
         subject, object = (indices[id] for id in ids)
         relation = {"subject": subject, "object": object, "label": label}
-        relations.update(read_relations([relation], where, spans, record))
-    return record._replace(relations=tuple(sorted(relations)))
+        relations.update(read_relations([relation], where, spans, row))
+    return row._replace(relations=tuple(sorted(relations)))
 
 
 def _read_standoff(path: Path, encoding: str) -> _Standoff:

@@ -115,23 +115,23 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
         with replace_file(output, follow=True) as file:
             file.writelines(_conll(rows, omitted))
     else:
-        records: Any
+        output_rows: Any
         if to == "spacy":
-            records = spacy.write_pairs(rows, omitted)
+            output_rows = spacy.write_pairs(rows, omitted)
         elif to == "label-studio":
-            records = label_studio.write_tasks(rows)
+            output_rows = label_studio.write_tasks(rows)
         elif to == "doccano":
-            records = map(doccano.write_row, rows)
+            output_rows = map(doccano.write_row, rows)
         elif to == "prodigy" and of_words:
-            records = (prodigy.write_spans(row, omitted) for row in rows)
+            output_rows = (prodigy.write_spans(row, omitted) for row in rows)
         elif to == "prodigy":
-            records = prodigy.write_choices(rows)
+            output_rows = prodigy.write_choices(rows)
         elif of_words:
-            records = map(_plain_words, rows)
+            output_rows = map(_plain_words, rows)
         else:
             has_votes = any(row.example.votes for row in rows)
-            records = (_plain_text(row, has_votes) for row in rows)
-        write_records(output, records)
+            output_rows = (_plain_text(row, has_votes) for row in rows)
+        write_records(output, output_rows)
     notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
     left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
     return notes, len(rows) - left_out

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Row
 from finetune.types import quantity
 
 
-def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
+def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:
     """Yield a row for each sentence of a document of DyGIE++.
 
     Raises:
@@ -47,7 +47,7 @@ def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
                 pairs = [_numbers(item, 4, place) for item in row["relations"][number]]
                 values["relations"] = _relations(pairs, [words for words, _ in spans], place)
         first += len(words)
-        yield Record(values, place)
+        yield Row(values, place)
 
 
 def _numbers(item: Any, count: int, where: str) -> tuple[tuple[int, ...], str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, merged
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Row
 from finetune.types import TextExample
 
 
@@ -23,13 +23,13 @@ def is_task(row: Mapping[str, Any]) -> bool:
     return isinstance(row.get("annotations"), list) and isinstance(row.get("data"), Mapping)
 
 
-def task_rows(row: Mapping[str, Any], where: str) -> Iterator[Record]:
+def task_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:
     """Yield a row for each annotation of a task, and one without gold for a task without any."""
     base = {"id": row.get("id"), **row["data"]}
     for annotation in row["annotations"]:
-        yield Record(base | _annotation(annotation, where), where)
+        yield Row(base | _annotation(annotation, where), where)
     if not row["annotations"]:
-        yield Record(base, where)
+        yield Row(base, where)
 
 
 def _annotation(annotation: Any, where: str) -> dict[str, Any]:

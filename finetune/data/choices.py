@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Row
 from finetune.data.json_files import parse_json
 from finetune.data.labels import MISSING, without_gold
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
@@ -98,7 +98,7 @@ class ChoiceReader(RowReader):
         texts = choices or "+".join(several) or None
         table.read = {"context": context, "question": question, "choices": texts, "label": label}
         names = _column_numbers(several, label)
-        return lambda index, record: _example(index, record, table.read, several, names)
+        return lambda index, row: _example(index, row, table.read, several, names)
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Note questions without a label."""
@@ -120,25 +120,25 @@ def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
     return ()
 
 
-def _has_choices(first: Sequence[Record], question: str | None) -> bool:
+def _has_choices(first: Sequence[Row], question: str | None) -> bool:
     value = first[0].values.get(question) if question is not None else None
     return isinstance(value, Mapping) and "choices" in value
 
 
 def _example(
-    index: int, record: Record, columns: Columns, several: Sequence[str], names: Sequence[str]
+    index: int, row: Row, columns: Columns, several: Sequence[str], names: Sequence[str]
 ) -> ChoiceQuestion:
-    where, label_column = record.where, columns["label"]
-    context = "" if columns["context"] is None else _context(record, columns["context"])
-    question, stated = _question(record, columns)
+    where, label_column = row.where, columns["label"]
+    context = "" if columns["context"] is None else _context(row, columns["context"])
+    question, stated = _question(row, columns)
     if several:
-        cells = [record.values.get(name) for name in several]
+        cells = [row.values.get(name) for name in several]
         while cells and (is_missing(cells[-1]) or cells[-1] == ""):
             cells.pop()  # a question of fewer choices
         texts = _texts(cells, where)
         choices = Choices(texts, tuple(names[: len(texts)]))
     elif (column := columns["choices"]) is not None:
-        choices = _choices(record.values.get(column), column, where)
+        choices = _choices(row.values.get(column), column, where)
     else:
         choices = _choices(stated, f"{columns['question']}.choices", where)
     texts = choices.texts
@@ -148,27 +148,27 @@ def _example(
     label = None
     if label_column is not None:
         is_index = label_column.lower() == "label"
-        label = label_index(record.values.get(label_column), choices, where, is_index)
-    return ChoiceQuestion(index, context, question, label, where, record.key, choices=texts)
+        label = label_index(row.values.get(label_column), choices, where, is_index)
+    return ChoiceQuestion(index, context, question, label, where, row.key, choices=texts)
 
 
-def _context(record: Record, column: str) -> str:
-    value = record.values.get(column)
+def _context(row: Row, column: str) -> str:
+    value = row.values.get(column)
     if isinstance(value, list) and all(isinstance(turn, str) for turn in value):
         return "\n".join(value)
-    return "" if is_missing(value) else text_cell(record, column)
+    return "" if is_missing(value) else text_cell(row, column)
 
 
-def _question(record: Record, columns: Columns) -> tuple[str | None, Any]:
+def _question(row: Row, columns: Columns) -> tuple[str | None, Any]:
     if (column := columns["question"]) is None:
         return None, None
-    value, stated = record.values.get(column), None
+    value, stated = row.values.get(column), None
     if isinstance(value, Mapping):
         stated, value = value.get("choices"), value.get("stem")
-        record = record._replace(values={column: value})
+        row = row._replace(values={column: value})
     if is_missing(value):
         return None, stated
-    text = text_cell(record, column)
+    text = text_cell(row, column)
     if (columns["context"] or "").lower() == "premise":
         text = COPA_QUESTIONS.get(text, text)
     return (text if text.strip() else None), stated

@@ -16,7 +16,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, Line, ReadOptions, keep_error
 from finetune.data.tables import Table
 from finetune.data.tag_schemes import SPAN_TAG
-from finetune.data.token_records import TokenRecord
+from finetune.data.token_rows import TokenRow
 from finetune.types import did_you_mean, quantity
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -197,7 +197,7 @@ def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool = T
     return first and len(cells) not in (1, layout.num_columns)
 
 
-def _sentences(file: DataFile, layout: Layout, options: ReadOptions) -> Iterator[TokenRecord]:
+def _sentences(file: DataFile, layout: Layout, options: ReadOptions) -> Iterator[TokenRow]:
     rows: list[list[str]] = []
     begin, key, document = 0, None, _Document()
     for line in itertools.chain(file.lines, [Line(0, "")]):
@@ -210,7 +210,7 @@ def _sentences(file: DataFile, layout: Layout, options: ReadOptions) -> Iterator
             columns = list(zip(*rows, strict=False))  # as many as the shortest row has
             layers = tuple(columns[i] for i in layout.tags if i < len(columns))
             words = columns[layout.word]
-            yield TokenRecord(words, file.where(begin), layers, document=document.name, key=key)
+            yield TokenRow(words, file.where(begin), layers, document=document.name, key=key)
             rows, key = [], None
         if new is not None:
             document = document.following(new)

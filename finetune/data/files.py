@@ -44,7 +44,7 @@ class Line(NamedTuple):
     end: str = ""
 
 
-class Record(NamedTuple):
+class Row(NamedTuple):
     """The values of one row by column name, and the ``file:line`` where the row begins."""
 
     values: Mapping[str, Any]
@@ -74,9 +74,7 @@ class ReadOptions(NamedTuple):
     predicting: bool = False  # no gold is needed
     usual_columns: Mapping[str, str] = {}  # to read if the file has them and the user names none
     errors: list[str] | None = None  # gets the errors of single rows; None raises the first
-    convert_row: Callable[[Any, str], Iterator[Record]] | None = (
-        None  # JSON of a tool, and its place
-    )
+    convert_row: Callable[[Any, str], Iterator[Row]] | None = None  # JSON of a tool, and its place
 
 
 class DataFile:

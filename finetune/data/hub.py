@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import ReadOptions, Record
+from finetune.data.files import ReadOptions, Row
 from finetune.data.tables import Table, class_names, parquet_table
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
@@ -283,15 +283,15 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     for split, rows in loaded.items():
         names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name, {})}
         title = f"{name}[{split}]"
-        tables[str(split)] = Table(title, rows.column_names, _records(rows, title), names=names)
+        tables[str(split)] = Table(title, rows.column_names, _rows(rows, title), names=names)
     return tables
 
 
-def _records(rows: Any, name: str) -> Iterator[Record]:
+def _rows(rows: Any, name: str) -> Iterator[Row]:
     for start in range(0, len(rows), _UNIT):
         batch = rows[start : start + _UNIT]
         for number, row in enumerate(zip(*batch.values(), strict=True), start + 1):
-            yield Record(dict(zip(batch, row, strict=True)), f"{name}:{number}")
+            yield Row(dict(zip(batch, row, strict=True)), f"{name}:{number}")
 
 
 def _first_line(error: Exception) -> str:

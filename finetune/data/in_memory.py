@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Row
 from finetune.data.hub import dataset_tables
 from finetune.data.tables import Table, refuse_repeated
 
@@ -57,7 +57,7 @@ def input_table(data: Any) -> Table | None:
 def _table(rows: Any, name: str) -> Table:
     if is_from("datasets", "Dataset", rows):
         return dataset_tables({"rows": rows}, name)["rows"]
-    return Table(name, [], _records(_dicts(rows, name), name))
+    return Table(name, [], _rows(_dicts(rows, name), name))
 
 
 def _is_columns(data: Mapping[Any, Any]) -> bool:
@@ -89,8 +89,8 @@ def _dicts(rows: Any, name: str) -> Sequence[Any]:
             {column: "Int64" for column in rows.columns if _has_gaps_in_integers(rows[column])}
         )
         known = rows.astype(object).where(rows.notna(), None)
-        records: list[Any] = known.to_dict("records")
-        return records
+        dicts: list[Any] = known.to_dict("records")
+        return dicts
     if is_from("polars", "DataFrame", rows):
         return list(rows.to_dicts())
     if is_from("pyarrow", "Table", rows):
@@ -124,7 +124,7 @@ def _cells(values: Any) -> list[Any]:
     return list(values)
 
 
-def _records(rows: Sequence[Any], name: str) -> Iterator[Any]:
+def _rows(rows: Sequence[Any], name: str) -> Iterator[Any]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
@@ -132,7 +132,7 @@ def _records(rows: Sequence[Any], name: str) -> Iterator[Any]:
                 "{'text': 'Fine film', 'label': 'positive'}."
             )
         values = {str(column): _plain(value) for column, value in row.items()}
-        yield Record(values, f"{name}, row {number}")
+        yield Row(values, f"{name}, row {number}")
 
 
 def _plain(value: Any) -> Any:

@@ -23,7 +23,7 @@ from finetune.data.files import (
     DataFile,
     Line,
     ReadOptions,
-    Record,
+    Row,
     check_characters,
     keep_error,
 )
@@ -123,7 +123,7 @@ def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     return Table(file.name, [], _line_rows(file, options))
 
 
-def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Record]:
+def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Row]:
     for number, text, _ in file.lines:
         if not text.strip():
             continue
@@ -135,7 +135,7 @@ def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Record]:
             keep_error(error, options.errors)
             continue
         if type(value) is dict and options.convert_row is None and not is_squad(value):
-            yield Record(value, where)
+            yield Row(value, where)
         else:
             yield from _rows(value, where, options)
 
@@ -157,7 +157,7 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
     return Table(file.name, [], chain.from_iterable(rows))
 
 
-def _rows(value: Any, where: str, options: ReadOptions) -> Iterator[Record]:
+def _rows(value: Any, where: str, options: ReadOptions) -> Iterator[Row]:
     if is_squad(value):
         yield from squad_rows(value, where, options.errors)
         return
@@ -165,7 +165,7 @@ def _rows(value: Any, where: str, options: ReadOptions) -> Iterator[Record]:
         if options.convert_row is not None:
             yield from options.convert_row(value, where)
         elif isinstance(value, dict):
-            yield Record(value, where)
+            yield Row(value, where)
         else:
             raise not_an_object(value, where)
     except DataError as error:
@@ -199,7 +199,7 @@ def is_squad(value: Any) -> bool:
 
 def squad_rows(
     value: Mapping[str, Any], where: str, errors: list[str] | None = None
-) -> Iterator[Record]:
+) -> Iterator[Row]:
     """Yield the questions of a file of SQuAD, or of one article, with their context.
 
     ``where`` is the place of the value. A question is found by its id: ``FILE:question ID``.
@@ -233,4 +233,4 @@ def squad_rows(
                     continue
                 id = question.get("id")
                 location = f"{file}:question {id}" if id is not None else here
-                yield Record({"title": title, "context": context, **question}, location)
+                yield Row({"title": title, "context": context, **question}, location)

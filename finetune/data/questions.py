@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Row
 from finetune.data.json_files import json_cell
 from finetune.data.labels import without_gold
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
@@ -97,11 +97,11 @@ class QuestionReader(RowReader):
             raise DataError(f"{table.name}: the column {question!r} is both question and context.")
         table.read = {"question": question, "context": context, "answers": answers}
 
-        def make(index: int, record: Record) -> Question:
-            texts, gold_answers = (text_cell(record, question), text_cell(record, context)), None
+        def make(index: int, row: Row) -> Question:
+            texts, gold_answers = (text_cell(row, question), text_cell(row, context)), None
             if gold != "unread" and answers is not None:
-                gold_answers = _answers(record, answers, texts[1], table.corrected)
-            return Question(index, *texts, where=record.where, key=record.key, answers=gold_answers)
+                gold_answers = _answers(row, answers, texts[1], table.corrected)
+            return Question(index, *texts, where=row.where, key=row.key, answers=gold_answers)
 
         return make
 
@@ -120,33 +120,31 @@ QUESTIONS = QuestionReader()
 """The reader of questions."""
 
 
-def _answers(
-    record: Record, column: str, context: str, moved: list[str]
-) -> tuple[Answer, ...] | None:
-    impossible = record.values.get(IMPOSSIBLE_COLUMN)
+def _answers(row: Row, column: str, context: str, moved: list[str]) -> tuple[Answer, ...] | None:
+    impossible = row.values.get(IMPOSSIBLE_COLUMN)
     impossible = str(impossible).strip().lower() in ("true", "1", "1.0")
-    value = json_cell(record.values.get(column))
+    value = json_cell(row.values.get(column))
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return () if impossible else None
-    pairs = [(text, start) for text, start in _pairs(record, column, value) if text.strip()]
+    pairs = [(text, start) for text, start in _pairs(row, column, value) if text.strip()]
     if impossible and pairs:
         raise DataError(
-            f"{record.where}: {IMPOSSIBLE_COLUMN} is true, and there is the answer "
+            f"{row.where}: {IMPOSSIBLE_COLUMN} is true, and there is the answer "
             f"{pairs[0][0]!r:.40}: remove one of them."
         )
     answers = []
     for text, start in pairs:
         answer = locate(text, start, context)
         if start is not None and answer.start not in (None, start):
-            moved.append(record.where)
+            moved.append(row.where)
         answers.append(answer)
     return tuple(answers)
 
 
-def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int | None]]:
+def _pairs(row: Row, column: str, value: Any) -> Iterator[tuple[str, int | None]]:
     texts: Sequence[Any]
     if isinstance(value, str | int | float):
-        start = record.values.get(START_COLUMN)
+        start = row.values.get(START_COLUMN)
         missing = is_missing(start) or start == ""
         texts, starts = [value], [None if missing else start]
     elif isinstance(value, Mapping):
@@ -160,7 +158,7 @@ def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int |
     starts = starts or [None] * len(texts)
     if len(texts) != len(starts):
         raise DataError(
-            f"{record.where}: {column} has {quantity(len(texts), 'text')} and "
+            f"{row.where}: {column} has {quantity(len(texts), 'text')} and "
             f"{quantity(len(starts), START_COLUMN)}: give each answer its first character."
         )
     for text, start in zip(texts, starts, strict=True):
@@ -168,10 +166,10 @@ def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int |
             text = str(text)
         if not isinstance(text, str):
             raise DataError(
-                f"{record.where}: {column} must hold texts, such as "
+                f"{row.where}: {column} must hold texts, such as "
                 f'{{"text": ["Oslo"], "{START_COLUMN}": [12]}}, not {value!r:.60}.'
             )
-        yield text, _character(record, start)
+        yield text, _character(row, start)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -180,12 +178,12 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _character(record: Record, start: Any) -> int | None:
+def _character(row: Row, start: Any) -> int | None:
     if start is None:
         return None
     if (offset := whole_number(start)) is None:
         raise DataError(
-            f"{record.where}: {START_COLUMN} must be the number of a character of the context, "
+            f"{row.where}: {START_COLUMN} must be the number of a character of the context, "
             f"from 0, not {start!r:.40}."
         )
     return offset

@@ -19,7 +19,7 @@ from typing import IO, Any, ClassVar, Literal
 from finetune.data import examples as holder
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, keep_error
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, keep_error
 from finetune.data.formats import open_text_table
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import MissingColumn, Table, check_columns, column_notes
@@ -160,22 +160,22 @@ class RowReader(ABC):
         if not (first := table.peek(1)):
             return
         make = self.choose(table, first, columns, "read" if gold else "unread")
-        for index, row in enumerate(table.records):
+        for index, row in enumerate(table.rows):
             if rows is not None and not table.sentences:
                 rows[index] = row.values
             yield self.predicted(index, make(index, row))
 
     def example(self, index: int, row: Mapping[str, Any], where: str) -> Any:
         """Make the example of one row in memory, without its gold."""
-        table, record = Table(where, list(row), iter(())), Record(row, where)
+        table, with_location = Table(where, list(row), iter(())), Row(row, where)
         try:
-            make = self.choose(table, [record], {}, "unread")
+            make = self.choose(table, [with_location], {}, "unread")
         except MissingColumn as error:
             keys = ", ".join(map(repr, row)) or "none"
             raise DataError(
                 f"{where}: no key holds {error.content} (keys here: {keys}): add {error.usual!r}."
             ) from error
-        return make(index, record)
+        return make(index, with_location)
 
 
 def _are_answers(table: Table, rows: Sequence[Any]) -> bool:
@@ -203,7 +203,7 @@ def made_examples(
 
     def examples() -> Iterator[Any]:
         index = 0
-        for number, row in enumerate(table.records):
+        for number, row in enumerate(table.rows):
             if has_later and number >= num_first and not header.issuperset(row.values):
                 later.update(dict.fromkeys(name for name in row.values if name not in header))
             try:

@@ -24,7 +24,7 @@ from finetune.data.files import (
     IGNORED_NAMES,
     UTF_8,
     DataFile,
-    Record,
+    Row,
     uncompressed_name,
 )
 from finetune.data.formats import SUFFIXES, format_of, open_data
@@ -299,25 +299,25 @@ def joined_splits(
     return tables, notes
 
 
-def _content(record: Record) -> str:
+def _content(row: Row) -> str:
     values = {
         name: value
-        for name, value in record.values.items()
+        for name, value in row.values.items()
         if name.lower() not in ("idx", "index") and not name.lower().endswith("id")
     }
-    return json.dumps(values or dict(record.values), default=str)
+    return json.dumps(values or dict(row.values), default=str)
 
 
 def _stop_after(train: Table | None, number: int | None) -> None:
     if train is None or number is None:
         return
 
-    def first_rows(records: Iterator[Any]) -> Iterator[Any]:
-        yield from itertools.islice(records, number)
-        if next(records, None) is not None:
+    def first_rows(rows: Iterator[Any]) -> Iterator[Any]:
+        yield from itertools.islice(rows, number)
+        if next(rows, None) is not None:
             train.notes.append(f"train: rows after the first {number:,} are not read (--limit)")
 
-    train.records = first_rows(train.records)
+    train.rows = first_rows(train.rows)
 
 
 def _chosen_parts(

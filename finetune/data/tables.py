@@ -19,7 +19,7 @@ from finetune.data.files import (
     DataFile,
     Line,
     ReadOptions,
-    Record,
+    Row,
     keep_error,
 )
 from finetune.registry import install_command
@@ -46,8 +46,8 @@ class Table:
 
     name: str
     header: list[str]
-    records: Iterator[Any]
-    """Rows of named columns (``Record``), or ``TokenRecord`` if they are ``sentences``."""
+    rows: Iterator[Any]
+    """Rows of named columns (``Row``), or ``TokenRow`` if they are ``sentences``."""
     typed: bool = True  # False if all values are text (CSV, TSV)
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns
     headless: list[str] | None = None  # first row of a file without column names: 0, 1, …
@@ -94,8 +94,8 @@ class Table:
 
         The columns of these rows are the ``header`` if it is empty.
         """
-        ahead = list(islice(self.records, number))
-        self.records = chain(iter(ahead), self.records)
+        ahead = list(islice(self.rows, number))
+        self.rows = chain(iter(ahead), self.rows)
         if not self.header and not self.sentences:
             self.header = list(dict.fromkeys(key for row in ahead for key in row.values))
         return ahead
@@ -111,8 +111,8 @@ def joined(parts: Sequence[Table]) -> Table:
         _check_fit(first, part)
     if len(parts) == 1:
         return first
-    first.records = chain(
-        *(_rows_of_part(part, part.records, number) for number, part in enumerate(parts, 1))
+    first.rows = chain(
+        *(_rows_of_part(part, part.rows, number) for number, part in enumerate(parts, 1))
     )
     header = chain.from_iterable(part.header for part in parts)
     # rows of JSON have no header: then it is made of the columns of all rows
@@ -131,16 +131,16 @@ def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) ->
     first = open_path(paths[0])
     if len(paths) == 1:
         return first
-    records = first.records
+    rows = first.rows
 
-    def rows() -> Iterator[Any]:
-        yield from records
+    def read_rows() -> Iterator[Any]:
+        yield from rows
         for number, path in enumerate(paths[1:], 2):
             table = open_path(path)
             _check_fit(first, table)
-            yield from _rows_of_part(table, table.records, number)
+            yield from _rows_of_part(table, table.rows, number)
 
-    first.records = rows()
+    first.rows = read_rows()
     return first
 
 
@@ -174,14 +174,14 @@ def _check_fit(first: Table, second: Table) -> None:
             )
 
 
-def _rows_of_part(table: Table, records: Iterator[Any], number: int) -> Iterator[Any]:
+def _rows_of_part(table: Table, rows: Iterator[Any], number: int) -> Iterator[Any]:
     if number == 1 or not table.sentences:
-        yield from records
+        yield from rows
         return
-    for record in records:
-        if record.document is not None:
-            record = record._replace(document=f"{record.document} in file {number}")
-        yield record
+    for row in rows:
+        if row.document is not None:
+            row = row._replace(document=f"{row.document} in file {number}")
+        yield row
 
 
 def column_notes(tables: Mapping[str, Table]) -> list[str]:
@@ -283,31 +283,31 @@ def whole_number(value: Any) -> int | None:
     return int(float(text)) if is_number else None
 
 
-def text_cell(record: Record, column: str) -> str:
+def text_cell(row: Row, column: str) -> str:
     """Read the text of a column, blank for an empty cell; raise DataError if the row has none."""
-    value = record.values.get(column)
+    value = row.values.get(column)
     if isinstance(value, str):
         return value
     if isinstance(value, int | float) and value == value:
         return str(value)
-    if is_missing(value) and column in record.values:
+    if is_missing(value) and column in row.values:
         return ""  # as in CSV files
     problem = "is missing in this row"
     if not is_missing(value):
         problem = f"holds {type(value).__name__}, not a text"
     raise DataError(
-        f"{record.where}: column {column!r} {problem} (columns here: {', '.join(record.values)}): "
+        f"{row.where}: column {column!r} {problem} (columns here: {', '.join(row.values)}): "
         "write a text, or remove the row."
     )
 
 
 def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
     """Read each line, blank lines too, as the column ``text``."""
-    records = (Record({"text": text}, file.where(number)) for number, text, _ in file.lines)
-    return Table(file.name, ["text"], records, typed=False)
+    rows = (Row({"text": text}, file.where(number)) for number, text, _ in file.lines)
+    return Table(file.name, ["text"], rows, typed=False)
 
 
-_Row = tuple[int, list[str]]
+_Cells = tuple[int, list[str]]
 """The cells of a row, and the number of the line where it begins."""
 
 
@@ -318,21 +318,21 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     number. Columns without a header are called ``0``, ``1``, …
     """
     delimiter = separator(file)
-    rows = (
+    lines_of_cells = (
         _tab_separated(file.lines)
         if delimiter == "\t"
         else _quoted_rows(file, delimiter, options.errors)
     )
-    first = next(rows, None)
+    first = next(lines_of_cells, None)
     if first is None:
         return Table(file.name, [], iter(()), typed=False)
     header, headless = [cell.strip() for cell in first[1]], None
     if not _is_header(header, options):
-        rows = chain([first], rows)
+        lines_of_cells = chain([first], lines_of_cells)
         header, headless = [str(index) for index in range(len(header))], header
     check_header(header, options, file.where(first[0]))
-    records = _records(file, header, headless is None, options.errors, rows)
-    return Table(file.name, header, records, typed=False, headless=headless)
+    rows = _rows(file, header, headless is None, options.errors, lines_of_cells)
+    return Table(file.name, header, rows, typed=False, headless=headless)
 
 
 def check_header(header: Sequence[str], options: ReadOptions, where: str) -> None:
@@ -377,11 +377,11 @@ def separator(file: DataFile) -> str:
     return ";" if semicolons > commas else ","
 
 
-def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:
+def _tab_separated(lines: Iterable[Line]) -> Iterator[_Cells]:
     return ((number, text.split("\t")) for number, text, _ in lines if text.strip(" "))
 
 
-def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Row]:
+def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Cells]:
     lines = (f"{text}{end}\n" for _, text, end in file.lines)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begin, row = 1, list[str]()
@@ -404,29 +404,29 @@ def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> It
         begin = reader.line_num + 1
 
 
-def _records(
+def _rows(
     file: DataFile,
     header: Sequence[str],
     named: bool,
     errors: list[str] | None,
-    rows: Iterable[_Row],
-) -> Iterator[Record]:
-    for number, row in rows:
+    cells: Iterable[_Cells],
+) -> Iterator[Row]:
+    for number, fields in cells:
         problem = ""
-        if row == header and len(header) > 1 and named:
+        if fields == header and len(header) > 1 and named:
             problem = "the header again, as of files that were joined: remove this line"
-        elif len(row) != len(header):
+        elif len(fields) != len(header):
             advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
             if file.format == "csv":
                 advice = 'put fields that hold the separator in double quotes ("…")'
             problem = (
-                f"{quantity(len(row), 'field')} where {len(header)} are expected "
+                f"{quantity(len(fields), 'field')} where {len(header)} are expected "
                 f"({abbreviated(header)}): {advice}"
             )
         if problem:
             keep_error(DataError(f"{file.where(number)}: {problem}."), errors)
         else:
-            yield Record(dict(zip(header, row, strict=True)), file.where(number))
+            yield Row(dict(zip(header, fields, strict=True)), file.where(number))
 
 
 def read_excel(file: DataFile, options: ReadOptions) -> Table:
@@ -451,13 +451,13 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
         header.pop()
     check_header(header, options, f"{where} 1")
     # cells right of the header are not asked for: a far one would fill each row up to it
-    rows = _sheet_rows(sheet, where, min_row=2, max_col=max(1, len(header)))
-    records = (
-        Record(dict(zip(header, row, strict=True)), f"{where} {number}")
-        for number, row in enumerate(rows, 2)
+    cells = _sheet_rows(sheet, where, min_row=2, max_col=max(1, len(header)))
+    rows = (
+        Row(dict(zip(header, row, strict=True)), f"{where} {number}")
+        for number, row in enumerate(cells, 2)
         if any(cell not in (None, "") for cell in row)
     )
-    table = Table(file.name, header, records)
+    table = Table(file.name, header, rows)
     if later_sheets:
         unread = abbreviated(repr(later_sheet.title) for later_sheet in later_sheets)
         table.notes = [f"only the first sheet, {sheet.title!r}, is read, not {unread}"]
@@ -497,7 +497,7 @@ def parquet_table(paths: Sequence[Any], name: str, place: str, options: ReadOpti
         names |= class_names(described.get("info", {}).get("features", {}))
         headers += schema.names
 
-    def rows() -> Iterator[Record]:
+    def parquet_rows() -> Iterator[Row]:
         number = 0
         for path in paths:
             first = number
@@ -506,13 +506,13 @@ def parquet_table(paths: Sequence[Any], name: str, place: str, options: ReadOpti
                     for batch in opened.iter_batches(holder.CHUNK):
                         for row in batch.to_pylist():
                             number += 1
-                            yield Record(row, f"{place}{number}")
+                            yield Row(row, f"{place}{number}")
             except (pyarrow.ArrowException, OSError, ValueError) as error:
                 raise DataError(
                     f"{path}: damaged after row {number - first} ({error}): copy it again."
                 ) from error
 
-    return Table(name, list(dict.fromkeys(headers)), rows(), names=names)
+    return Table(name, list(dict.fromkeys(headers)), parquet_rows(), names=names)
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:

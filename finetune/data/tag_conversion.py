@@ -23,7 +23,7 @@ from finetune.data.tag_schemes import (
     spans_to_tags,
     tags_to_spans,
 )
-from finetune.data.token_records import Offsets, TokenRecord
+from finetune.data.token_rows import Offsets, TokenRow
 from finetune.types import Span, TokenExample, abbreviated, quantity
 
 _Layers = tuple[tuple[str, ...], ...]
@@ -36,7 +36,7 @@ _SPELLINGS = [
 
 
 def to_bio(
-    splits: Mapping[str, Sequence[TokenRecord]],
+    splits: Mapping[str, Sequence[TokenRow]],
 ) -> tuple[dict[str, Examples], list[str]]:
     """Make examples, with tags of all splits in BIO and the spans that they encode, and notes.
 
@@ -102,8 +102,8 @@ def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 class _Split:
-    """The records of a split, how often each tag occurs (``counts``), and how tags are read: by new
-    ``names``, in a ``scheme`` (None: not as spans)."""
+    """The sentences of a split, how often each tag occurs (``counts``), and how tags are read: by
+    new ``names``, in a ``scheme`` (None: not as spans)."""
 
     def __init__(self, rows: Examples) -> None:
         self.rows = rows
@@ -168,7 +168,7 @@ def _renamed(layers: _Layers, names: Mapping[str, str]) -> _Layers:
 
 
 class Conversion(NamedTuple):
-    """The conversion of the records of a split to examples."""
+    """The conversion of the sentences of a split to examples."""
 
     names: Mapping[str, str] = {}
     """New names of tags."""
@@ -177,33 +177,33 @@ class Conversion(NamedTuple):
     nested: bool = False
     """Whether spans may overlap, so that there are no tags for them."""
 
-    def example(self, index: int, record: TokenRecord) -> TokenExample:
-        """Convert a record to an example, with its spans and one layer of tags in BIO."""
-        layers = _renamed(record.layers, self.names)
-        spans = self.spans_of(layers, record.spans)
+    def example(self, index: int, sentence: TokenRow) -> TokenExample:
+        """Convert a sentence to an example, with its spans and one layer of tags in BIO."""
+        layers = _renamed(sentence.layers, self.names)
+        spans = self.spans_of(layers, sentence.spans)
         tags = layers[0] if layers else None
         if self.scheme is not None and len(layers) > 1:
             tags = None
         elif tags is not None and self.scheme not in (None, "BIO"):
             tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
         if tags is None and spans is not None and not self.nested:
-            tags = tuple(spans_to_tags(spans, len(record.words), "BIO"))
+            tags = tuple(spans_to_tags(spans, len(sentence.words), "BIO"))
         return TokenExample(
             index,
-            record.words,
+            sentence.words,
             spans,
             tags,
-            record.document,
-            record.text,
-            record.offsets,
-            record.where,
-            unreachable=record.unreachable,
-            key=record.key,
-            relations=record.relations,
+            sentence.document,
+            sentence.text,
+            sentence.offsets,
+            sentence.where,
+            unreachable=sentence.unreachable,
+            key=sentence.key,
+            relations=sentence.relations,
         )
 
     def spans_of(self, layers: _Layers, spans: tuple[Span, ...] | None) -> tuple[Span, ...] | None:
-        """The spans of a record, given or encoded by renamed tags."""
+        """The spans of a sentence, given or encoded by renamed tags."""
         if spans is not None or self.scheme is None or not layers:
             return spans
         tag_spans = chain.from_iterable(tags_to_spans(layer, self.scheme) for layer in layers)
@@ -213,7 +213,7 @@ class Conversion(NamedTuple):
 def are_nested(
     word_spans: Sequence[Span] | None, unreachable: Sequence[Span], offsets: Offsets | None
 ) -> bool:
-    """True if any two spans of a record overlap."""
+    """True if any two spans of a sentence overlap."""
     spans: Sequence[Span] = word_spans or ()
     if unreachable:
         spans = [*words_to_chars(offsets or (), spans), *unreachable]

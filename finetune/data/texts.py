@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from finetune.data.dataset import Dataset, WordsNotTexts
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, Record
+from finetune.data.files import UTF_8, DataFile, Row
 from finetune.data.labels import (
     RawLabel,
     Votes,
@@ -217,11 +217,11 @@ def example_maker(columns: Columns, table: Table) -> Make:
     names = table.names.get(label_column or "")
     parsed: dict[str, tuple[RawLabel, Votes | None]] = {}
 
-    def make(index: int, record: Record) -> TextExample:
-        where = record.where
-        text = text_cell(record, text_column or "")
-        pair = None if pair_column is None else text_cell(record, pair_column)
-        value = None if label_column is None else record.values.get(label_column)
+    def make(index: int, row: Row) -> TextExample:
+        where = row.where
+        text = text_cell(row, text_column or "")
+        pair = None if pair_column is None else text_cell(row, pair_column)
+        value = None if label_column is None else row.values.get(label_column)
         label, votes = None, None
         if isinstance(value, str) and value in parsed:
             label, votes = parsed[value]
@@ -229,7 +229,7 @@ def example_maker(columns: Columns, table: Table) -> Make:
             label, votes = read_label(value, names, where)
             if isinstance(value, str) and len(parsed) < MOST_KNOWN:
                 parsed[value] = label, votes
-        negative = None if negative_column is None else text_cell(record, negative_column)
-        return TextExample(index, text, pair, label, where, record.key, negative, votes=votes)
+        negative = None if negative_column is None else text_cell(row, negative_column)
+        return TextExample(index, text, pair, label, where, row.key, negative, votes=votes)
 
     return make

@@ -12,7 +12,7 @@ from finetune.data.checks import Locations
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Row
 from finetune.data.formats import open_data, read_file
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
@@ -24,12 +24,12 @@ from finetune.data.tag_schemes import (
     scheme_of,
     spans_to_tags,
 )
-from finetune.data.token_records import (
+from finetune.data.token_rows import (
     HEADER_NAMES,
     ROLES,
     WORD_COLUMNS,
-    TokenRecord,
-    token_record,
+    TokenRow,
+    token_row,
     word_columns,
 )
 from finetune.data.word_splitting import split_words
@@ -75,7 +75,7 @@ class TokenReader(RowReader):
         """Choose the columns of words and gold by their names, and by the values of first rows."""
         kept = gold == "unread"  # rows without words, to align with predictions
         if table.sentences:
-            return lambda _, record: record if record.words or kept else ""
+            return lambda _, sentence: sentence if sentence.words or kept else ""
         chosen = word_columns(table, named, first)
         table.read = chosen if self.relations else {**chosen, "relations": None}
         if chosen["words"] and "text" in table.header:  # the characters of Prodigy's tokens
@@ -83,14 +83,14 @@ class TokenReader(RowReader):
         if gold == "required" and chosen["tags"] is None and chosen["spans"] is None:
             raise missing_column(table, "tags", "tags or spans", "tags")
 
-        def make(_: int, row: Record) -> TokenRecord | str:
-            record = token_record(row, chosen, table.names, self.relations)
-            return record if record.words or kept else ""
+        def make(_: int, row: Row) -> TokenRow | str:
+            sentence = token_row(row, chosen, table.names, self.relations)
+            return sentence if sentence.words or kept else ""
 
         return make
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Convert records to examples with tags in BIO and spans, and make notes.
+        """Convert sentences to examples with tags in BIO and spans, and make notes.
 
         Raises DataError if no row of train has gold.
         """
@@ -112,11 +112,11 @@ class TokenReader(RowReader):
         span_notes = _span_notes([*splits.values()])
         return examples, [*notes, *span_notes, *column_notes(tables), *more]
 
-    def predicted(self, index: int, record: TokenRecord) -> TokenExample:
-        """Convert a record to an example, with tags in the scheme of the file."""
-        record = record._replace(layers=()) if len(record.layers) > 1 else record
-        nested = are_nested(record.spans, record.unreachable, record.offsets)
-        return Conversion(nested=nested).example(index, record)
+    def predicted(self, index: int, sentence: TokenRow) -> TokenExample:
+        """Convert a sentence to an example, with tags in the scheme of the file."""
+        sentence = sentence._replace(layers=()) if len(sentence.layers) > 1 else sentence
+        nested = are_nested(sentence.spans, sentence.unreachable, sentence.offsets)
+        return Conversion(nested=nested).example(index, sentence)
 
 
 def read_tokens(

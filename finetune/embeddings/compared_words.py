@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Row
 from finetune.data.tables import Table, whole_number
 from finetune.types import TextExample, quantity
 
@@ -23,7 +23,7 @@ Characters = tuple[int, int]
 
 def word_locator(
     table: Table, columns: Mapping[str, str]
-) -> Callable[[Record, TextExample], TextExample]:
+) -> Callable[[Row, TextExample], TextExample]:
     """Make the function that adds the compared words of a row to its pair, if columns name them.
 
     Raises:
@@ -34,11 +34,11 @@ def word_locator(
     if not names:
         return lambda _, pair: pair
 
-    def locate(record: Record, pair: TextExample) -> TextExample:
-        numbers = [_whole_number(record, name) for name in names]
+    def locate(row: Row, pair: TextExample) -> TextExample:
+        numbers = [_whole_number(row, name) for name in names]
         find: Any = _characters_of_word if size == 1 else _characters
-        first = find(pair.text, record.where, *numbers[:size])
-        second = find(pair.pair or "", record.where, *numbers[size:])
+        first = find(pair.text, row.where, *numbers[:size])
+        second = find(pair.pair or "", row.where, *numbers[size:])
         return replace(pair, targets=(first, second))
 
     return locate
@@ -58,12 +58,12 @@ def _target_columns(table: Table, columns: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _whole_number(record: Record, column: str) -> int:
-    number = whole_number(record.values.get(column))
+def _whole_number(row: Row, column: str) -> int:
+    number = whole_number(row.values.get(column))
     if number is None or number < 0:
         raise DataError(
-            f"{record.where}: {column} must be a whole number from 0, not "
-            f"{record.values.get(column)!r:.40}."
+            f"{row.where}: {column} must be a whole number from 0, not "
+            f"{row.values.get(column)!r:.40}."
         )
     return number
 

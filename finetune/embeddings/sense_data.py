@@ -19,11 +19,11 @@ import numpy as np
 from finetune.config.values import conforms
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, read_lines
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, read_lines
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table
-from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS
+from finetune.data.token_rows import DOCUMENT_COLUMNS, WORD_COLUMNS
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.wordnet import DATA_FILES, base_forms, sense_key
 from finetune.evaluation.items import (
@@ -125,30 +125,30 @@ def _open(file: DataFile) -> Table:
 
 
 def _examples(table: Table) -> Iterator[TokenExample]:
-    for index, record in enumerate(table.records):
-        columns = (record.values.get(name) for name in WORD_COLUMNS)
+    for index, row in enumerate(table.rows):
+        columns = (row.values.get(name) for name in WORD_COLUMNS)
         tokens: Any = next((value for value in columns if value is not None), None)
-        targets = record.values.get("targets")
+        targets = row.values.get("targets")
         if not conforms(tokens, list[str]):
             raise DataError(
-                f"{record.where}: tokens must be a list of words, not {tokens!r:.60}; columns "
-                f"here: {', '.join(record.values)}."
+                f"{row.where}: tokens must be a list of words, not {tokens!r:.60}; columns "
+                f"here: {', '.join(row.values)}."
             )
         if not isinstance(targets, list | tuple):
             raise DataError(
-                f"{record.where}: targets must be a list, not {targets!r:.60}: [{_TARGET}]."
+                f"{row.where}: targets must be a list, not {targets!r:.60}: [{_TARGET}]."
             )
-        name = index if record.key is None else record.key
-        documents = (record.values.get(name) for name in DOCUMENT_COLUMNS)
+        name = index if row.key is None else row.key
+        documents = (row.values.get(name) for name in DOCUMENT_COLUMNS)
         document = next((str(name) for name in documents if name not in (None, "")), None)
         yield TokenExample(
             index,
             tuple(tokens),
             document=document,
-            where=record.where,
-            key=record.key,
+            where=row.where,
+            key=row.key,
             targets=tuple(
-                _target(item, len(tokens), f"{name}.{number}", document, record.where)
+                _target(item, len(tokens), f"{name}.{number}", document, row.where)
                 for number, item in enumerate(targets)
             ),
         )
@@ -208,7 +208,7 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
     return Table(file.name, ["id", "document", "tokens", "targets"], _sentences(file, gold))
 
 
-def _sentences(file: DataFile, gold: Mapping[str, list[str]]) -> Iterator[Record]:
+def _sentences(file: DataFile, gold: Mapping[str, list[str]]) -> Iterator[Row]:
     parser: Any = XMLPullParser(["start", "end"])
     document: str | None = None
     number = 1
@@ -224,7 +224,7 @@ def _sentences(file: DataFile, gold: Mapping[str, list[str]]) -> Iterator[Record
                     document = element.get("id")
                 elif event == "end" and element.tag == "sentence":
                     row = {"id": element.get("id"), "document": document}
-                    yield Record(row | _words(element, gold), file.where(number))
+                    yield Row(row | _words(element, gold), file.where(number))
                     element.clear()
     except ParseError as error:
         raise DataError(

@@ -81,14 +81,14 @@ def read_similarity(
     if (table := opened.splits.get(chosen)) is None:
         names = ", ".join(opened.splits)
         raise DataError(f"--data {spec}: choose one split of {names} with --split.")
-    records = table.peek(None)
-    if not records:
+    rows = table.peek(None)
+    if not rows:
         raise DataError(f"{table.name}: there is no pair in it.")
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
     make = texts.example_maker(texts.text_columns(table, of_texts, True), table)
     locate = word_locator(table, columns)
-    rows = [locate(record, make(index, record)) for index, record in enumerate(records)]
-    pairs, label_notes = _with_gold(rows)
+    located = [locate(row, make(index, row)) for index, row in enumerate(rows)]
+    pairs, label_notes = _with_gold(located)
     name = canonical_split(chosen) or chosen
     split_name = name if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
     return SimilarityData(split_name, pairs, (*opened.notes, *table.notes, *label_notes))

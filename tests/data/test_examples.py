@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from finetune.data.examples import FACTS, Examples, collected
-from finetune.data.token_records import TokenRecord
+from finetune.data.token_rows import TokenRow
 from finetune.types import (
     Answer,
     ChoiceQuestion,
@@ -104,14 +104,14 @@ def test_memory_and_disk_hold_the_same(kind: str, view: str) -> None:
         TokenExample(0, ("a",), targets=(SenseTarget(0, 1, "a", "NOUN", ("s1", "s2"), "k"),)),
         TokenExample(0, ("a\x1fb", "", "\x1f"), tags=("",)),
         TokenExample(0, ("",), tags=()),
-        TokenRecord(("a",), "f:1", (("B-X",), ("O",)), discontinuous=("f:1",), key=1),
+        TokenRow(("a",), "f:1", (("B-X",), ("O",)), discontinuous=("f:1",), key=1),
     ],
     ids=str,
 )
 def test_a_value_of_a_field_comes_back(example: Any) -> None:
     others = [replace(example, label="other")] if isinstance(example, TextExample) else []
     rows: list[Any] = [example, *others] * 8
-    if not isinstance(example, TokenRecord):
+    if not isinstance(example, TokenRow):
         rows = [replace(row, id=i) for i, row in enumerate(rows)]
     on_disk = collected(iter(rows))
     assert on_disk.is_large and list(map(repr, on_disk)) == list(map(repr, rows))

@@ -123,7 +123,7 @@ def test_the_main_process_can_send_what_it_downloaded(revision: str, hub: Hub) -
     found = hub_data.downloaded(chosen)
     sent, own = (each.tables() for each in (pickle.loads(pickle.dumps(found)), found))
     assert sent.keys() == own.keys() == {"train"}
-    assert [r.values for r in sent["train"].records] == [r.values for r in own["train"].records]
+    assert [r.values for r in sent["train"].rows] == [r.values for r in own["train"].rows]
 
 
 def test_the_configuration_is_chosen(hub: Hub) -> None:

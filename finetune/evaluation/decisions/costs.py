@@ -35,19 +35,19 @@ def read_costs(path: str) -> Costs:
     if Path(path).suffix.lower() == ".json":
         content = parse_json("\n".join(line.text for line in file.lines), path, f": {_LEGAL}.")
         pairs = content.items() if isinstance(content, dict) else ()
-        rows = [(path, gold, row) for gold, row in pairs]
+        rows = [(path, gold, values) for gold, values in pairs]
     else:
         if file.format in ("txt", "unknown"):
             file.format = "tsv"
         table = read_file(file, ReadOptions(header_names=frozenset({"gold"})))
-        for record in table.records:
-            values = dict(record.values)
-            rows.append((record.where, values.pop("gold", None), values))
+        for row in table.rows:
+            values = dict(row.values)
+            rows.append((row.where, values.pop("gold", None), values))
     costs: dict[str, dict[str, float]] = {}
-    for where, gold, row in rows:
-        if not isinstance(gold, str) or not isinstance(row, Mapping) or gold in costs:
+    for where, gold, values in rows:
+        if not isinstance(gold, str) or not isinstance(values, Mapping) or gold in costs:
             raise DataError(f"--costs {where}: {gold!r:.60} is not one row of costs: {_LEGAL}.")
-        costs[gold] = {gold: 0.0} | {name: _cost(where, gold, v) for name, v in row.items()}
+        costs[gold] = {gold: 0.0} | {name: _cost(where, gold, v) for name, v in values.items()}
     if not costs:
         raise DataError(f"--costs {path}: there are no costs in it: {_LEGAL}.")
     return costs

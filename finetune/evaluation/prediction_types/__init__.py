@@ -53,7 +53,7 @@ class _Types(Mapping[str, PredictionType]):
 
 
 TYPES: Mapping[str, PredictionType] = _Types()
-"""The prediction types by name, as in the records of models."""
+"""The prediction types by name, as in `finetune.json`."""
 
 DEFAULT_METRICS: Mapping[str, str] = {
     **{type.name: type.default for type in _OF_CORE},

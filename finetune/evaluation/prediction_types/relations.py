@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from finetune.data.spans import chars_to_words, words_to_chars
-from finetune.data.token_records import TokenRecord, read_relations
+from finetune.data.token_rows import TokenRow, read_relations
 from finetune.data.tokens import read_gold
 from finetune.evaluation.items import (
     Items,
@@ -64,11 +64,11 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> Relatio
     texts = isinstance(words, list) and all(isinstance(word, str) for word in words)
     if not texts or "".join(words) != "".join(example.words):
         check_words(where, words, example)
-    record, spans = TokenRecord(tuple(words), where), row.get("spans") or ()
-    read_relations(row["relations"], where, spans, record)  # all of them, for its messages
+    sentence, spans = TokenRow(tuple(words), where), row.get("spans") or ()
+    read_relations(row["relations"], where, spans, sentence)  # all of them, for its messages
     known = dict[Relation, float]()
     for values in row["relations"]:
-        (relation,) = read_relations([values], where, spans, record)
+        (relation,) = read_relations([values], where, spans, sentence)
         if words != [*example.words]:
             relation = _in_words_of_gold(relation, words, where, example)
         known[relation] = known_or_nan(values.get("score"))

@@ -20,7 +20,7 @@ import numpy as np
 from finetune.data import DataError
 from finetune.data.spans import words_to_chars
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
-from finetune.data.token_records import TokenRecord, read_relations, read_spans
+from finetune.data.token_rows import TokenRow, read_relations, read_spans
 from finetune.data.tokens import read_gold
 from finetune.evaluation.items import (
     Grouping,
@@ -83,8 +83,8 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
             )
     offsets, relations = row.get("offsets"), gold.get("relations")
     if relations is not None:
-        record = TokenRecord(tuple(words), where)
-        relations = read_relations(relations, where, spans or (), record)
+        sentence = TokenRow(tuple(words), where)
+        relations = read_relations(relations, where, spans or (), sentence)
     return TokenExample(
         index,
         tuple(words),

@@ -7,7 +7,7 @@ from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Row
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import Columns, Table, is_missing, missing_column
 from finetune.data.word_splitting import split_words
@@ -30,7 +30,7 @@ _RELATION = '{"subject": 0, "object": 1, "label": "lives_in"}'
 _CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"))
 
 
-class TokenRecord(NamedTuple):
+class TokenRow(NamedTuple):
     """The words of one row, sentence or document with the gold that the file has."""
 
     words: tuple[str, ...]
@@ -46,7 +46,7 @@ class TokenRecord(NamedTuple):
     relations: tuple[Relation, ...] | None = None
 
 
-def word_columns(table: Table, named: Mapping[str, str], rows: Sequence[Record]) -> Columns:
+def word_columns(table: Table, named: Mapping[str, str], rows: Sequence[Row]) -> Columns:
     """Choose the columns that the user names, else those with usual names and fitting values.
 
     Either ``words`` or ``text`` is set.
@@ -77,7 +77,7 @@ def word_columns(table: Table, named: Mapping[str, str], rows: Sequence[Record])
 def _first_fitting(
     table: Table,
     usual: Sequence[str],
-    rows: Sequence[Record],
+    rows: Sequence[Row],
     types: tuple[type, ...],
 ) -> str | None:
     for name in (table.by_name[name] for name in usual if name in table.by_name):
@@ -88,9 +88,9 @@ def _first_fitting(
     return None
 
 
-def token_record(
-    row: Record, columns: Columns, names: Mapping[str, Sequence[str]], relations: bool = False
-) -> TokenRecord:
+def token_row(
+    row: Row, columns: Columns, names: Mapping[str, Sequence[str]], relations: bool = False
+) -> TokenRow:
     """Read the words and the gold of a row; split a row of text alone into words.
 
     With ``relations``, also at the ends of its spans.
@@ -99,48 +99,51 @@ def token_record(
     cells = {role: row.values.get(name) for role, name in columns.items() if name is not None}
     if words and row.values.get(words) is None and isinstance(row.values.get("text"), str):
         words, text = None, "text"
-    record = _from_words(row, words) if words else _from_text(row, text)
+    sentence = _from_words(row, words) if words else _from_text(row, text)
     if cells.get("document") not in (None, ""):  # an empty cell
-        record = record._replace(document=str(cells["document"]))
+        sentence = sentence._replace(document=str(cells["document"]))
     if row.key is not None:
-        record = record._replace(key=row.key)
+        sentence = sentence._replace(key=row.key)
     if tag_column and cells["tags"] is not None:
-        tags = _tags(row, tag_column, len(record.words), names.get(tag_column))
-        record = record._replace(layers=(tags,))
+        tags = _tags(row, tag_column, len(sentence.words), names.get(tag_column))
+        sentence = sentence._replace(layers=(tags,))
     if (value := cells.get("spans")) is None:
-        return record
-    record = with_spans(record, value, split=relations and columns["words"] is None)
+        return sentence
+    sentence = with_spans(sentence, value, split=relations and columns["words"] is None)
     if not relations or cells.get("relations") is None:
-        return record
-    return record._replace(relations=read_relations(cells["relations"], row.where, value, record))
+        return sentence
+    return sentence._replace(
+        relations=read_relations(cells["relations"], row.where, value, sentence)
+    )
 
 
 def with_spans(
-    record: TokenRecord, value: Any, places: Sequence[str] = (), split: bool = False
-) -> TokenRecord:
-    """Add the JSON spans of a row to its record; ``places`` are their own, if they have any.
+    sentence: TokenRow, value: Any, places: Sequence[str] = (), split: bool = False
+) -> TokenRow:
+    """Add the JSON spans of a row to its words; ``places`` are their own, if they have any.
 
     With ``split``, its words are also split where spans begin or end.
     """
-    parsed = read_spans(value, record.where, len(record.words), record.text, record.offsets, places)
+    words, text, offsets = sentence.words, sentence.text, sentence.offsets
+    parsed = read_spans(value, sentence.where, len(words), text, offsets, places)
     if split and parsed.unreachable:
-        offsets, text = record.offsets or (), record.text or ""
+        offsets, text = offsets or (), text or ""
         ends = [*words_to_chars(offsets, parsed.spans), *parsed.unreachable]
         pieces = split_offsets(offsets, ends)
         words = tuple(text[start:end] for start, end in pieces)
-        return with_spans(record._replace(words=words, offsets=pieces), value, places)
+        return with_spans(sentence._replace(words=words, offsets=pieces), value, places)
     spans, unreachable, discontinuous = parsed
-    return record._replace(spans=spans, unreachable=unreachable, discontinuous=discontinuous)
+    return sentence._replace(spans=spans, unreachable=unreachable, discontinuous=discontinuous)
 
 
-def _from_words(row: Record, column: str) -> TokenRecord:
+def _from_words(row: Row, column: str) -> TokenRow:
     value = row.values.get(column)
     if not isinstance(value, list | tuple):
         raise DataError(
             f"{row.where}: column {column!r} must be a list of words, not {value!r:.60}."
         )
     if {*map(type, value)} == {str}:
-        return TokenRecord(tuple(value), row.where)
+        return TokenRow(tuple(value), row.where)
     if all(isinstance(item, dict) for item in value) and isinstance(row.values.get("text"), str):
         text = str(row.values["text"])
         offsets = tuple(_token_offsets(token, text, row.where) for token in value)
@@ -152,11 +155,11 @@ def _from_words(row: Record, column: str) -> TokenRecord:
             if start < end:
                 problem = f"the token at character {start} overlaps its predecessor"
                 raise DataError(f"{row.where}: {problem}: sort tokens by their characters.")
-        return TokenRecord(words, row.where, text=text, offsets=offsets)
+        return TokenRow(words, row.where, text=text, offsets=offsets)
     for item in value:
         if not isinstance(item, str | int | float):
             raise DataError(f"{row.where}: {item!r:.60} in {column!r} is not a word.")
-    return TokenRecord(tuple(str(item) for item in value), row.where)
+    return TokenRow(tuple(str(item) for item in value), row.where)
 
 
 def _token_offsets(token: Mapping[str, Any], text: str, where: str) -> tuple[int, int]:
@@ -167,17 +170,17 @@ def _token_offsets(token: Mapping[str, Any], text: str, where: str) -> tuple[int
     return start, end
 
 
-def _from_text(row: Record, column: str) -> TokenRecord:
+def _from_text(row: Row, column: str) -> TokenRow:
     text = row.values.get(column)
     if is_missing(text) and column in row.values:
         text = ""
     if not isinstance(text, str):
         raise DataError(f"{row.where}: column {column!r} must be a text, not {text!r:.60}.")
     words, offsets = split_words(text)
-    return TokenRecord(tuple(words), row.where, text=text, offsets=tuple(offsets))
+    return TokenRow(tuple(words), row.where, text=text, offsets=tuple(offsets))
 
 
-def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None) -> tuple[str, ...]:
+def _tags(row: Row, column: str, num_words: int, names: Sequence[str] | None) -> tuple[str, ...]:
     value: Any = row.values.get(column)
     problem = ""
     if not isinstance(value, list | tuple):
@@ -258,7 +261,7 @@ def read_spans(
     return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), tuple(discontinuous))
 
 
-def read_relations(value: Any, where: str, spans: Any, record: TokenRecord) -> tuple[Relation, ...]:
+def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tuple[Relation, ...]:
     """Read a list of JSON relations between the JSON ``spans`` of a row, sorted.
 
     A relation is an object with the indices of its spans, ``subject`` and ``object`` (or ``head``
@@ -287,7 +290,9 @@ def read_relations(value: Any, where: str, spans: Any, record: TokenRecord) -> t
                     f"{where}: relation {label!r:.40} names span {end}, but the row has {has}: "
                     "indices count from 0."
                 )
-            one = read_spans([spans[end]], where, len(record.words), record.text, record.offsets)
+            one = read_spans(
+                [spans[end]], where, len(sentence.words), sentence.text, sentence.offsets
+            )
             if len(one.spans) != 1:
                 problem = "begins or ends inside a word: give the row as `tokens`, split there"
                 if not one.unreachable:
