@@ -345,7 +345,7 @@ def search(
     data: Any = None,
     model: str | None = None,
     *,
-    space: Sequence[str] | Mapping[str, Any] = (),
+    space: Mapping[str, Any] | None = None,
     trials: int = 20,
     minutes: float | None = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,

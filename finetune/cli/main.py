@@ -175,9 +175,10 @@ def _command(
     name: str, arguments: Sequence[str], recipe: str | None
 ) -> tuple[type[Any], Command | None]:
     if name == "search" and arguments and arguments[0] in CONFIGS:
-        from finetune.cli.search import search_command
+        from finetune.cli.search import SearchCommand
+        from finetune.cli.train import task_command
 
-        return search_command(arguments[0]), None
+        return task_command(arguments[0], SearchCommand), None
     if recipe is None:
         return command_class(name), None
     from finetune.cli.run import MultitaskOptions, recipe_command

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, ClassVar
 
 from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
-from finetune.cli.train import (
-    TaskCommand,
-    require_unset,
-    resumable,
-    show_run,
-    task_command,
-)
+from finetune.cli.train import resumable, show_run
 from finetune.config.options import Help, argument
+from finetune.config.tasks import TrainConfig
 from finetune.types import UserError, quantity
 
 
@@ -42,14 +37,13 @@ class SearchCommand(FormatOption, Command):
     """Minutes after which no new trial starts."""
 
     trains = True
-    training: ClassVar[TaskCommand | None] = None
-    """The command of the task; a field where TASK is one (``search_command``)."""
+    config: ClassVar[TrainConfig | None] = None
+    """Settings of the run; a field where TASK is a task (``task_command``)."""
 
     def run(self) -> None:
         """Run the missing trials, print all trials, and write the page and the recipe."""
-        if self.training is None:
+        if self.config is None:
             raise UserError(f"search: {self.task!r} is no task: write finetune search classify …")
-        require_unset("search", self.training)
         quiet_libraries()
         from finetune import api
         from finetune.reporting.environment import command_line
@@ -59,37 +53,16 @@ class SearchCommand(FormatOption, Command):
         reporter = Reporter()
         with resumable(reporter, command_line):
             finished = api.search(
-                self.training.config,
-                space=list(chain(*self.space)),
+                self.config,
+                space=dict(item.partition("=")[::2] for item in chain(*self.space)),
                 trials=self.trials,
                 minutes=self.minutes,
                 command=command_line(),
                 reporter=reporter,
             )
         print_tables(self.format, ("", *search_table(finished.search)))
-        number, error = quantity(len(finished.search.trials), "trial"), self.format != "table"
-        title = (
-            f"best of {number}: trial {finished.search.trials[0].number}, in {finished.run.folder}"
-        )
-        show_run(finished.run, title, "the best run", error=error)
+        title = f"best of {quantity(len(finished.search.trials), 'trial')}: {finished.run.folder}"
+        show_run(finished.run, title, "the best run", error=self.format != "table")
         again = shlex.join(["finetune", "run", str(finished.recipe), "--seeds", "3"])
-        self.note(
-            f"The score on validation is the best of {number}, and so too high. Train the best "
-            f"settings with other seeds: {again}"
-        )
-        show(
-            f"Everything is in {finished.page.parent}: {finished.page.name} is the page.",
-            error=True,
-        )
-
-
-def search_command(task: str) -> type[SearchCommand]:
-    """Build the command that searches for the settings of a task."""
-    return make_dataclass(
-        "Search",
-        [("training", task_command(task))],
-        bases=(SearchCommand,),
-        namespace={"__doc__": SearchCommand.__doc__},
-        frozen=True,
-        kw_only=True,
-    )
+        self.note(f"Train the best settings with other seeds: {again}")
+        show(f"Everything is in {finished.page.parent}: {finished.page.name}.", error=True)

@@ -178,19 +178,6 @@ def task_command(task: str, base: type[Any] = TaskCommand) -> type[Any]:
     )
 
 
-def require_unset(name: str, command: TaskCommand) -> None:
-    """Raise UserError for options that apply to single runs only."""
-    for option, is_set in (
-        ("--dry-run", command.dry_run),
-        ("--seeds", command.seeds is not None),
-        ("--resume", command.config.resume),
-        ("--folds", command.folds is not None),
-        ("--sizes", command.sizes is not None),
-    ):
-        if is_set:
-            raise UserError(f"{name}: {option} does not apply: leave it out.")
-
-
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     """Train a model; print its scores, how they compare with the recipe's, and its folder."""
     from finetune.reporting.environment import resume_command

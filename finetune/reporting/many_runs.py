@@ -31,20 +31,16 @@ RECIPE_FILE = "best.yaml"
 
 def search_table(search: Search) -> tuple[list[str], list[list[Any]]]:
     """Make the columns and rows of a table of the ended trials, the best first."""
-    from finetune.training.search import seconds_of  # which needs optuna
-
     rows = [
-        [trial.number, trial.state.name.lower(), trial.value, round(seconds_of(trial))]
+        [trial.number, trial.state.name.lower(), trial.value]
         + [str(trial.params.get(name, "")) for name in search.space]
         for trial in search.trials
     ]
-    return ["trial", "state", search.metric, "seconds", *search.space], rows
+    return ["trial", "state", search.metric, *search.space], rows
 
 
 def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | None = None) -> Path:
     """Write the trials of a search, and the scores of the best; return the path of the page."""
-    from finetune.training.search import seconds_of, settings_text
-
     trials, best = search.trials, search.best
     errors = {trial.number: trial.user_attrs.get("error") for trial in trials}
     lines = ["No trial has a score yet."]
@@ -55,7 +51,6 @@ def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | No
                 scores.append(f"{format_score(values[search.metric], search.metric)} on {split}")
         lines = [
             f"Trial {best.number} of {len(trials)}: {search.metric} {', '.join(scores)}.",
-            settings_text(best.params),
             "The score on validation is the highest of several, so it is too high. Only a split "
             "that the search did not read, such as test, measures the model.",
         ]
@@ -78,7 +73,6 @@ def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | No
                 "state": trial.state.name.lower(),
                 "settings": trial.params,
                 "score": trial.value,
-                "seconds": seconds_of(trial),
                 "error": errors[trial.number],
             }
             for trial in trials

@@ -29,7 +29,7 @@ from tests import small_data
 from tests.command import run
 from tests.training.stopping import Killed
 
-SPACE = ["lr=1e-5:1e-2:log", "batch_size=8,16,32", "warmup=0:0.3"]
+SPACE = {"lr": "1e-5:1e-2:log", "batch_size": "8,16,32", "warmup": "0:0.3"}
 
 
 class Planned(Search):
@@ -71,12 +71,9 @@ def test_pruning_and_the_files_that_trials_keep(tmp_path: Path):
     pruned = [5]  # the first after four finished ones that is below their median, 0.8
     assert [trial.number for trial in trials if trial.state is TrialState.PRUNED] == pruned
     for trial in trials:
-        files = {"config.json", "log.jsonl"}
-        if trial.value == 0.95:  # the best
-            files |= {"best", "last", "report.html"}
         folder = tmp_path / f"trial-{trial.number:03d}"
-        assert {path.name for path in folder.iterdir()} == files
-    assert planned(tmp_path, 9, minutes=1e-9) == trials, "the time of earlier calls counts"
+        assert folder.exists() == (trial.value == 0.95), "the best alone keeps its folder"
+    assert planned(tmp_path, 9, minutes=1e-9) == trials
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -116,9 +113,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
     assert (best / "best").is_dir() and (best / "report.html").is_file()
     assert not (best / "last").exists()
     assert (best / "predictions.test.jsonl").is_file()
-    others = [path for path in Path("found").glob("trial-*") if path != best]
-    left = {each.name for path in others for each in path.iterdir()}
-    assert left <= {"config.json", "log.jsonl", "metrics.json"}
+    assert list(Path("found").glob("trial-*")) == [best]
     failed = [each for each in found["trials"] if each["state"] == "fail"]
     assert failed and all("finite" in trial["error"] for trial in failed)
     page = Path("found/search.html").read_text("utf-8")
@@ -128,7 +123,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
     assert outcome.out.count("reproduced (") == 2, outcome.out
     again = read_object(Path("again/metrics.json"))
     assert again["test"] == found["metrics"]["test"]
-    score = found["trials"][found["best"]]["score"]
+    score = found["trials"][0]["score"]
     assert again["validation"]["accuracy"] == score
 
     run(*command, "--trials", "5", "--lr", "1e-3").refused(
@@ -149,7 +144,7 @@ def test_which_errors_end_a_trial_alone():
 
 
 def test_spaces_are_typed():
-    space = parse_space("tag", ["tuning=full,lora", "lora=4,8", "crf=true,false"])
+    space = parse_space("tag", {"tuning": "full,lora", "lora": "4,8", "crf": "true,false"})
     assert space["lora"] == CategoricalDistribution(["4", "8"])
     assert space["crf"] == CategoricalDistribution([True, False])
     space = parse_space("tag", {"lr": "1e-5:1e-3:log", "epochs": [2, 2.5], "batch_size": "4:8"})
@@ -158,10 +153,10 @@ def test_spaces_are_typed():
     assert space["epochs"] == CategoricalDistribution([2.0, 2.5])
 
 
-@pytest.mark.parametrize("item", ["lr=-1,1e-3", "lr=-1:1", "batch_size=0,8", "label_smoothing=1,0"])
-def test_a_value_that_no_trial_can_have_is_refused_before_the_first(item: str):
-    with pytest.raises(UserError, match=r"--space \w+: --[a-z-]+ must be .*, not "):
-        parse_space("tag", [item])
+@pytest.mark.parametrize("text", ["", "a", "1:2:3", "2:1", "-1:1:log"])
+def test_a_space_that_is_not_one_is_refused(text: str):
+    with pytest.raises(UserError, match=f"--space lr={text}: .* Write NAME=A,B,C"):
+        parse_space("tag", {"lr": text})
 
 
 def test_several_processes_are_refused_before_anything_is_written(
