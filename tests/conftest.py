@@ -27,21 +27,26 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # nor threads that read a few small weights
 
-import hypothesis
 import pytest
-import torch
-from transformers.utils.logging import set_verbosity_error
 
-from tests import fixtures
-
-torch.set_num_threads(1)
-hypothesis.settings.register_profile("suite", max_examples=25, deadline=None, database=None)
-hypothesis.settings.load_profile("suite")
 # A shell that starts the tests with "&" ignores SIGINT, and Python then installs no handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.fsync = lambda _: None  # no machine loses its power here: the disk may write when it likes
-set_verbosity_error()  # each change of it clears the caches of all loggers
 gc.disable()  # until the tests are collected: what is imported and collected stays to the end
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import what tests need, but not in the process that only hands them to its workers."""
+    if config.getoption("dist", "no") != "no":
+        return
+    import hypothesis
+    import torch
+    from transformers.utils.logging import set_verbosity_error
+
+    torch.set_num_threads(1)
+    hypothesis.settings.register_profile("suite", max_examples=25, deadline=None, database=None)
+    hypothesis.settings.load_profile("suite")
+    set_verbosity_error()  # each change of it clears the caches of all loggers
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -61,6 +66,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device that is not there."""
+    import torch
+
     if torch.cuda.is_available():
         return
     for item in items:
@@ -77,18 +84,23 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
+    import torch
+
     torch.default_generator.manual_seed(0)  # the other devices' seeds would wait in a list
 
 
 @pytest.fixture(scope="session")
-def _fixtures_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _fixtures_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from tests import fixtures
+
     fixtures.open_folder(tmp_path_factory.mktemp("fixtures"))
+    return fixtures
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _shared_folders_stay_as_they_are(_fixtures_folder: None) -> Iterator[None]:
+def _shared_folders_stay_as_they_are(_fixtures_folder: Any) -> Iterator[None]:
     yield
-    assert not fixtures.changed_files(), "write into a copy: shutil.copytree"
+    assert not _fixtures_folder.changed_files(), "write into a copy: shutil.copytree"
 
 
 @pytest.fixture
@@ -201,6 +213,7 @@ def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.fixture
 def norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """EuroBERT's norms, which round to float32, computed in the type of their input."""
+    import torch
     from transformers.models.eurobert.modeling_eurobert import EuroBertRMSNorm
 
     def forward(self: EuroBertRMSNorm, hidden: torch.Tensor) -> torch.Tensor:

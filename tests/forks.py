@@ -1,11 +1,10 @@
-"""Processes that are forked from one that has imported what they need.
+"""Processes that are forked from the one that runs the tests, which has imported what they need.
 
 Importing torch and transformers costs each new interpreter more than a small training.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import multiprocessing
 import os
@@ -14,20 +13,15 @@ import sys
 import tempfile
 import types
 from collections.abc import Sequence
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from unittest import mock
 
-import transformers.models.bert.modeling_bert
-import transformers.models.modernbert.modeling_modernbert  # noqa: F401
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
 
-import finetune.api
-import finetune.cli.predict
-import finetune.cli.train
-import finetune.inference.predictor
-import finetune.tasks.text_classification
-import finetune.tasks.token_classification  # noqa: F401
 from tests.command import environment_of_two
+
+CONTEXT = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
+"""The threads of autograd that wait for a GPU do not survive a fork."""
 
 
 class Fork:
@@ -37,9 +31,8 @@ class Fork:
         self._folder = tempfile.TemporaryDirectory()
         self._paths = [Path(self._folder.name, name) for name in ("out", "err")]
         assert words[0] == sys.executable, words
-        _start_server()
         arguments = (list(words[1:]), environment, str(workdir), *map(str, self._paths))
-        self._process = ForkServerProcess(target=_run, args=arguments)
+        self._process = CONTEXT.Process(target=_run, args=arguments)
         self._process.start()
 
     @property
@@ -66,7 +59,7 @@ def in_fork(words: Sequence[str], workdir: Path) -> Fork:
     """Start a command of Python in a folder.
 
     What is read as modules are imported (OMP_NUM_THREADS, the cache of the hub) is that of the
-    first call; a test that changes it, kills or limits a process needs a fresh one.
+    tests; a test that changes it, kills or limits a process needs a fresh one.
     """
     return Fork(words, dict(os.environ), workdir)
 
@@ -76,20 +69,16 @@ def in_two_forks(words: Sequence[str]) -> list[Fork]:
     return [Fork(words, environment, Path.cwd()) for environment in environment_of_two()]
 
 
-@functools.cache
-def _start_server() -> None:
-    context = multiprocessing.get_context("forkserver")
-    assert isinstance(context, ForkServerContext)
-    context.set_forkserver_preload([__name__])
-    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        multiprocessing.forkserver.ensure_running()
-
-
 def _run(words: list[str], environment: dict[str, str], folder: str, out: str, err: str) -> None:
     """Do what ``python WORDS`` does."""
     gc.freeze()
-    for descriptor, path in ((1, out), (2, err)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    torch.set_num_threads(1)
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._shared_state.clear()  # the tests are one process, this may be one of two
+    for name, path in (("stdout", out), ("stderr", err)):
+        stream = open(path, "w", encoding="utf-8", buffering=1)
+        os.dup2(stream.fileno(), 1 if name == "stdout" else 2)
+        setattr(sys, name, stream)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
