@@ -94,8 +94,12 @@ class Examples(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> Examples: ...
     def __getitem__(self, index: int | slice) -> Any:
-        selected = self._examples[index]
-        return Examples(selected) if isinstance(index, slice) else selected
+        if isinstance(index, slice):
+            return self.take(range(*index.indices(len(self))))
+        return self._example(range(len(self))[index])
+
+    def _example(self, index: int) -> Any:
+        return self._examples[index]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(self) != len(other):
@@ -181,7 +185,7 @@ class Examples(Sequence[Any]):
 
     def map(self, change: Callable[[int, Any], Any]) -> Examples:
         """Apply ``change`` to each index and its example; it must keep the ``id``."""
-        return Examples(itertools.starmap(change, enumerate(self._examples)))
+        return collected(itertools.starmap(change, enumerate(self)), "converting")
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
@@ -221,7 +225,7 @@ class Examples(Sequence[Any]):
         return {"kind": kind, "is_large": self.is_large}
 
     def _packed(self) -> Iterator[pa.RecordBatch]:
-        return map(_packed, _batches(self._examples))
+        return map(_packed, _batches(self))
 
     @staticmethod
     def load(folder: Path, name: str, saved: Mapping[str, Any]) -> Examples:
@@ -264,27 +268,13 @@ class _Mapped(Examples):
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Any]:
-        for part in self._parts(names_of(self.kind)):
-            yield from map(self.kind, *self._values(part))
+        return itertools.starmap(self.kind, self.columns(*names_of(self.kind)))
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> Examples: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        import numpy as np
-
-        if isinstance(index, slice):
-            return self.take(np.arange(*index.indices(len(self))))
-        index = range(len(self))[index]
+    def _example(self, index: int) -> Any:
         start = index // CHUNK * CHUNK
         if self._last[0] != start:
             self._last = start, list(self[start : start + CHUNK])
         return self._last[1][index - start]
-
-    def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        for part in self._parts(names):
-            yield from zip(*self._values(part), strict=True)
 
     def column(self, name: str) -> Iterator[Any]:
         return itertools.chain.from_iterable(self._values(p)[0] for p in self._parts([name]))
@@ -309,9 +299,6 @@ class _Mapped(Examples):
         if len(column) != len(self):
             raise ValueError(f"{len(column):,} values of {name} for {self!r}")
         return _Mapped(self.all, self.rows, {**self.replaced, name: column})
-
-    def map(self, change: Callable[[int, Any], Any]) -> Examples:
-        return collected(itertools.starmap(change, enumerate(self)), "converting")
 
     def digest(self) -> str:
         digest = xxhash.xxh3_128(self.all.digest)

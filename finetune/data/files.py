@@ -145,7 +145,15 @@ def read_lines(
                 begun, length = [], len(remainder)
             begun.append(remainder)
         if any(begun):
-            yield from _decoded(name, number, b"".join(begun))
+            for line in _decoded(name, number, b"".join(begun)):
+                if line.number == 1 and "\r" in line.text and isinstance(source, Path):
+                    plain = Path(uncompressed_name(source))
+                    raise DataError(
+                        f"{name}: the lines end in carriage returns alone, as on old systems, so "
+                        f"the file is one line: convert it: tr '\\r' '\\n' < {plain} > "
+                        f"{plain.stem}-lines{plain.suffix}"
+                    )
+                yield line
 
 
 def _decoded(name: str, number: int, content: bytes) -> Iterable[Line]:
@@ -274,47 +282,13 @@ def _reporting_damage(where: Callable[[], str]) -> Iterator[None]:
 
 
 def _bad_byte(name: str, line: int, error: UnicodeDecodeError, encoding: str = UTF_8) -> DataError:
-    raw = error.object
-    where = f"{name}:{line}: byte 0x{raw[error.start]:02x} is not"
+    where = f"{name}:{line}: byte 0x{error.object[error.start]:02x} is not"
     if encoding != UTF_8:
         return DataError(f"{where} {encoding}: name the encoding that the file was saved in.")
     # cp1252 is latin1 with the euro sign and quotes in place of control characters
-    likely = _wide_encoding(raw) if b"\0" in raw else "cp1252"
-    return DataError(f"{where} UTF-8: {_add_encoding(name, likely)}")
-
-
-def _wide_encoding(raw: bytes) -> str:
-    name = "utf-32" if b"\0\0" in raw[:8] else "utf-16"
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
-        return name
-    is_little = raw[0] != 0 if name == "utf-32" else raw.index(b"\0") % 2 == 1
-    return f"{name}-le" if is_little else f"{name}-be"
-
-
-def _add_encoding(name: str, likely: str) -> str:
-    path = Path(uncompressed_name(Path(name)))
-    return (
-        f"add --encoding {likely} (or the encoding that the file was saved in), or "
+    is_wide = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    likely, path = "utf-16" if is_wide else "cp1252", Path(uncompressed_name(Path(name)))
+    return DataError(
+        f"{where} UTF-8: add --encoding {likely} (or the encoding that the file was saved in), or "
         f"convert it: iconv -f {likely} -t utf-8 {path} > {path.stem}-utf8{path.suffix}"
     )
-
-
-def check_characters(name: str, line: Line, is_last: bool) -> None:
-    """Raise DataError if the first line shows UTF-16 or UTF-32 without a mark, or other line ends.
-
-    A carriage return inside of the only line of a file is a line end, as on old systems.
-    """
-    text, raw = line.text, line.text.encode(errors="surrogatepass")
-    zeros = {index % 2 for index, byte in enumerate(raw) if byte == 0} if "\0" in text else set()
-    if raw.count(0) > 1 and (len(zeros) == 1 or b"\0\0\0" in raw):
-        encoding = _wide_encoding(raw)
-        raise DataError(
-            f"{name}: bytes of 0 among its letters, so this is {encoding[:6].upper()} without a "
-            f"byte order mark: {_add_encoding(name, encoding)}"
-        )
-    if is_last and "\r" in text:
-        path = Path(uncompressed_name(Path(name)))
-        raise DataError(
-            f"{name}: the lines end in carriage returns alone, so the file is one line: convert "
-            f"it: tr '\\r' '\\n' < {path} > {path.stem}-lines{path.suffix}"
-        )

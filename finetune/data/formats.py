@@ -23,7 +23,6 @@ from finetune.data.files import (
     UTF_8,
     DataFile,
     ReadOptions,
-    check_characters,
     read_lines,
     uncompressed_name,
 )
@@ -71,9 +70,6 @@ def format_of(path: Path) -> str | None:
 
 def read_file(file: DataFile, options: ReadOptions | None = None) -> Table:
     """Read a file with the reader of its format, without reading all of it."""
-    if not file.live and file.format != "jsonl":  # whose files are opened in turn
-        for line in file.peek(1):
-            check_characters(file.name, line, is_last="\r" in line.text and len(file.peek(2)) == 1)
     return _FORMATS[file.format].read(file, options or ReadOptions())
 
 

@@ -19,14 +19,7 @@ from typing import Any
 
 from finetune.config.values import conforms, description
 from finetune.data.dataset import CONVERT_ADVICE, DataError
-from finetune.data.files import (
-    DataFile,
-    Line,
-    ReadOptions,
-    Row,
-    check_characters,
-    keep_error,
-)
+from finetune.data.files import DataFile, ReadOptions, Row, keep_error
 from finetune.data.tables import Table
 from finetune.types import UserError
 
@@ -131,7 +124,6 @@ def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Row]:
         try:
             value = parse_json(text, where, _JSON_ADVICE)
         except DataError as error:
-            check_characters(file.name, Line(number, text), is_last=True)
             keep_error(error, options.errors)
             continue
         if type(value) is dict and options.convert_row is None and not is_squad(value):

@@ -4,8 +4,7 @@
    tables, too: a stream of rows with their ``file:line``, of named columns or of words.
 2. A ``RowReader``, one for each shape of example, chooses the columns of a table once, from its
    first rows.
-3. It makes an example of each row (``made_examples``). Bad rows raise an error with their place, or
-   are listed.
+3. It makes an example of each row. Bad rows raise an error with their place, or are listed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from finetune.runtime.memory import without_garbage_collection
 from finetune.types import abbreviated
 
 Make = Callable[[int, Any], Any]
-"""Makes an example, given its ``id`` and a row, or tells in a word why the row is left out."""
+"""Makes an example, given its ``id`` and a row; None leaves the row out."""
 
 
 NamedColumns = Mapping[str, str]
@@ -116,14 +115,38 @@ class RowReader(ABC):
         if not first:
             return Examples()
         make = self.choose(table, first, columns, gold)
-        if "_task_hash" in table.header or _are_answers(table, first):
+        if "_task_hash" in table.header:
             raise DataError(
                 f"{table.name}: an export of Prodigy: finetune convert {table.name} "
                 "--out data.jsonl"
             )
-        num_first = len(first)
+        num_first, header, later = len(first), {*table.header}, dict[str, None]()
+        has_later = num_first > holder.MOST_IN_MEMORY and not table.sentences
         del first  # the table has them until they are read
-        return made_examples(table, make, errors, num_first)
+
+        def examples() -> Iterator[Any]:
+            index = 0
+            for number, row in enumerate(table.rows):
+                if has_later and number >= num_first and not header.issuperset(row.values):
+                    later.update(dict.fromkeys(name for name in row.values if name not in header))
+                try:
+                    example = make(index, row)
+                except DataError as error:
+                    keep_error(error, errors)
+                    continue
+                if example is None:
+                    table.left_out += 1
+                else:
+                    yield example
+                    index += 1
+
+        table_examples = collected(examples())
+        if later:
+            names = abbreviated(later)
+            table.notes.append(
+                f"columns that no row has before row {num_first:,} are not read: {names}"
+            )
+        return table_examples
 
     def stream(
         self,
@@ -176,51 +199,3 @@ class RowReader(ABC):
                 f"{where}: no key holds {error.content} (keys here: {keys}): add {error.usual!r}."
             ) from error
         return make(index, with_location)
-
-
-def _are_answers(table: Table, rows: Sequence[Any]) -> bool:
-    if table.sentences or "answer" not in table.header or "answer" in table.read.values():
-        return False
-    answers = [row.values["answer"] for row in rows if row.values.get("answer") is not None]
-    texts = all(isinstance(answer, str) for answer in answers)
-    return texts and {"accept"} < {*answers} <= {"accept", "reject", "ignore"}
-
-
-def made_examples(
-    table: Table, make: Make, errors: list[str] | None = None, num_first: int = 0
-) -> Examples:
-    """Make the examples of the rows of a table, which counts those that are left out.
-
-    Args:
-        table: The table, whose notes get the columns that none of its first rows has.
-        make: Makes an example.
-        errors: Gets the errors of bad rows, which are left out; without it, the first one is
-            raised.
-        num_first: The number of first rows, which the columns were chosen from.
-    """
-    header, later = {*table.header}, dict[str, None]()
-    has_later = num_first > holder.MOST_IN_MEMORY and not table.sentences
-
-    def examples() -> Iterator[Any]:
-        index = 0
-        for number, row in enumerate(table.rows):
-            if has_later and number >= num_first and not header.issuperset(row.values):
-                later.update(dict.fromkeys(name for name in row.values if name not in header))
-            try:
-                example = make(index, row)
-            except DataError as error:
-                keep_error(error, errors)
-                continue
-            if isinstance(example, str):
-                table.left_out[example] += 1
-                continue
-            yield example
-            index += 1
-
-    table_examples = collected(examples())
-    if later:
-        names = abbreviated(later)
-        table.notes.append(
-            f"columns that no row has before row {num_first:,} are not read: {names}"
-        )
-    return table_examples

@@ -13,10 +13,9 @@ from typing import NamedTuple
 from finetune.config.recipes import packaged_path
 from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.examples import Examples
+from finetune.data.examples import Examples, collected
 from finetune.data.files import UTF_8, Line, read_lines, uncompressed_name
 from finetune.data.formats import format_of
-from finetune.data.rows import made_examples
 from finetune.data.sources import (
     SPLIT_ORDER,
     PartOf,
@@ -25,7 +24,6 @@ from finetune.data.sources import (
     is_test,
     resolve,
 )
-from finetune.data.tables import Table
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
@@ -181,8 +179,10 @@ def read_running_text(
             parts.setdefault(split, []).append(zip(repeat(key), documents))
     ordered: dict[str, Examples] = {}
     for split in [split for split in SPLIT_ORDER if split in parts]:
-        table = Table(split, [], chain(*parts[split]), sentences=True)
-        rows = made_examples(table, _example)
+        rows = collected(
+            TextExample(number, text, where=where, key=key)
+            for number, (key, (text, where)) in enumerate(chain(*parts[split]))
+        )
         if not rows:
             continue
         ordered[split] = rows
@@ -191,11 +191,6 @@ def read_running_text(
     title = ",".join(sources) if len(sources) > 1 else next(iter(sources))
     format = "hub" if pinned else "running text"
     return Dataset(title, ordered, notes=notes, format=format, pinned=",".join(pinned) or None)
-
-
-def _example(number: int, document: tuple[str | None, _Document]) -> TextExample:
-    key, (text, where) = document
-    return TextExample(number, text, where=where, key=key)
 
 
 def _of_files(

@@ -267,36 +267,25 @@ def joined_splits(
     Raises DataError for tables whose first rows (``MOST_IN_MEMORY``) are mostly the same: training
     on both would count these rows twice, and only the user knows which table to choose.
     """
-    tables: dict[str, Table] = {}
     notes = []
     for split, parts in splits.items():
-        tables[split] = parts[0][1]
         if len(parts) == 1:
             continue
-        most, over = holder.MOST_IN_MEMORY, ""
-        rows, listed = dict[str, list[str]](), list[str]()
-        for name, table in parts:
-            contents = list(map(_content, table.peek(most + 1)))
-            rows[name] = contents[:most]
-            more = "over " if len(contents) > most else ""
-            listed.append(f"{name} ({more}{len(rows[name]):,})")
-            over = over or more
-        for name, contents in rows.items():
-            other_rows = set(
-                itertools.chain.from_iterable(rows[other] for other in rows if other != name)
-            )
-            repeated = sum(content in other_rows for content in contents)
-            if repeated > MAX_REPEATED * len(contents):
+        contents = {
+            name: list(map(_content, table.peek(holder.MOST_IN_MEMORY))) for name, table in parts
+        }
+        for name, rows in contents.items():
+            other_rows = {row for other in contents if other != name for row in contents[other]}
+            repeated = sum(row in other_rows for row in rows)
+            if repeated > MAX_REPEATED * len(rows):
                 raise DataError(
-                    f"{data}: the splits {abbreviated(list(rows))} all mean {split}, and "
-                    f"{repeated:,} of {quantity(len(contents), 'row')} of {name} are also in the "
+                    f"{data}: the splits {abbreviated(list(contents))} all mean {split}, and "
+                    f"{repeated:,} of {quantity(len(rows), 'row')} of {name} are also in the "
                     f"others: choose with --data {data},{split}={name} ({split}=A+B for several; "
                     "in Python, leave some out)."
                 )
-        tables[split] = joined([table for _, table in parts])
-        number = quantity(sum(map(len, rows.values())), "row")
-        notes.append(f"{split}: {over}{number}, joined from {', '.join(listed)}")
-    return tables, notes
+        notes.append(f"{split}: joined from {', '.join(contents)}")
+    return {split: joined([table for _, table in parts]) for split, parts in splits.items()}, notes
 
 
 def _content(row: Row) -> str:

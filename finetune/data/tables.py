@@ -60,8 +60,8 @@ class Table:
     """The columns that are read, by role, once a reader has chosen them."""
     corrected: list[str] = field(default_factory=list)
     """The places of values that the reader has corrected, as it makes examples."""
-    left_out: Counter[str] = field(default_factory=Counter)
-    """How many rows are no examples, by reason."""
+    left_out: int = 0
+    """How many rows are no examples."""
 
     @property
     def by_name(self) -> dict[str, str]:

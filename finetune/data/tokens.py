@@ -75,7 +75,7 @@ class TokenReader(RowReader):
         """Choose the columns of words and gold by their names, and by the values of first rows."""
         kept = gold == "unread"  # rows without words, to align with predictions
         if table.sentences:
-            return lambda _, sentence: sentence if sentence.words or kept else ""
+            return lambda _, sentence: sentence if sentence.words or kept else None
         chosen = word_columns(table, named, first)
         table.read = chosen if self.relations else {**chosen, "relations": None}
         if chosen["words"] and "text" in table.header:  # the characters of Prodigy's tokens
@@ -83,9 +83,9 @@ class TokenReader(RowReader):
         if gold == "required" and chosen["tags"] is None and chosen["spans"] is None:
             raise missing_column(table, "tags", "tags or spans", "tags")
 
-        def make(_: int, row: Row) -> TokenRow | str:
+        def make(_: int, row: Row) -> TokenRow | None:
             sentence = token_row(row, chosen, table.names, self.relations)
-            return sentence if sentence.words or kept else ""
+            return sentence if sentence.words or kept else None
 
         return make
 
@@ -103,7 +103,7 @@ class TokenReader(RowReader):
                     f"{tables[split].name}: there are words but no tags: write word<TAB>tag, or a "
                     "list of tags in JSON Lines."
                 )
-            if empty := tables[split].left_out[""]:
+            if empty := tables[split].left_out:
                 notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
             if without_gold:
                 counted = f"{without_gold:,} of {quantity(len(rows), 'row')}"

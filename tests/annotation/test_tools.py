@@ -225,15 +225,6 @@ FOREIGN = {
 }
 
 
-def test_rejected_rows_are_no_gold(tmp_path):
-    rows = [{"text": a, "label": "x", "answer": a} for a in ("accept", "reject", "ignore")]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match="an export of Prodigy: finetune convert"):
-        read_text(str(tmp_path))
-    named = read_text(str(tmp_path), columns={"label": "answer"}).splits["train"]
-    assert [example.label for example in named] == ["accept", "reject", "ignore"]
-
-
 @pytest.mark.parametrize("read_data", [read_text, read_tokens])
 @pytest.mark.parametrize("shape", FOREIGN)
 def test_the_door_for_data_names_convert(shape, read_data, tmp_path):

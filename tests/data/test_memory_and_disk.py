@@ -15,9 +15,7 @@ import pytest
 from finetune.data import check_data, hold_out, read_text, read_tokens
 from finetune.data.choices import CHOICES
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.formats import open_data, read_file
 from finetune.data.questions import QUESTIONS
-from finetune.data.rows import made_examples
 from finetune.data.running_text import read_running_text
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from tests.small_data import keep_on_disk
@@ -239,10 +237,3 @@ def test_columns_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     keep_on_disk(monkeypatch)
     notes = read_text(lines([*TEXTS, {**TEXTS[0], "stars": 3, "more": 1}])(tmp_path)).notes
     assert "columns that no row has before row 6 are not read: stars, more" in notes
-
-
-def test_no_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_on_disk(monkeypatch)
-    opened = read_file(open_data(lines(TEXTS)(tmp_path)))
-    assert made_examples(opened, lambda i, row: "reject") == []
-    assert opened.left_out == {"reject": len(TEXTS)}
