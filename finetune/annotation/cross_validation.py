@@ -13,7 +13,7 @@ from finetune.config.tasks import IN_MEMORY, settings
 from finetune.data import Dataset
 from finetune.data.dataset import fingerprint
 from finetune.data.json_files import read_object
-from finetune.data.preparation import read_once
+from finetune.data.preparation import read_data
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import predict
@@ -94,7 +94,7 @@ def _fold_data(task: Task, run: Path, saved: Mapping[str, Any]) -> Iterator[Data
         raise UserError(f"{run}: was trained on data in memory: train on a file.")
     used = RunFolder.open(run).config.get("data_used") or config.data
     config = replace(config, resume=False, data=used)
-    raw = read_once(task_class(task.name), config)
+    raw = read_data(task_class(task.name), config)
     examples = train_split(raw, config, "--label-errors")
     if fingerprint({"train": examples}) != saved["data"]:
         raise UserError(

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from statistics import mean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from finetune.data.dataset import WARNING, WITHOUT_LEAKS, Dataset
 from finetune.data.examples import BLANK, DAMAGED, Examples, indices_of
 from finetune.data.labels import variants, voted_names
 from finetune.data.spans import (
-    COVERED_PER_MILLE,
     crossing_pairs,
     inner_spans,
     multi_label_spans,
@@ -75,30 +74,22 @@ class Finding:
         return f"{self.message} (first in {self.locations[0]})" if self.locations else self.message
 
 
-class Locations:
+class Locations(NamedTuple):
     """The first ones of some locations, and their number."""
 
-    def __init__(self, locations: Iterable[str] = (), number: int = 0) -> None:
-        """Keep the first locations; ``number`` is at least their number."""
-        self.first, self._number = list[str](), 0
-        for location in locations:
-            self.add(location)
-        self._number = max(number, self._number)
+    first: Sequence[str]
+    number: int
+
+    @classmethod
+    def of(cls, locations: Sequence[str]) -> Locations:
+        """Keep the first locations."""
+        return cls(locations[:MAX_LOCATIONS], len(locations))
 
     @classmethod
     def where(cls, rows: Examples, which: Iterable[bool]) -> Locations:
         """Locate the examples for which ``which`` is true."""
         indices = indices_of(which)
         return cls(rows.places(indices[:MAX_LOCATIONS]), len(indices))
-
-    def add(self, location: str) -> None:
-        """Add a location, and keep it if it is among the first ones."""
-        if self._number < MAX_LOCATIONS:
-            self.first.append(location)
-        self._number += 1
-
-    def __len__(self) -> int:
-        return self._number
 
 
 def _first_of(locations: Sequence[str], number: int, most: int) -> tuple[str, ...]:
@@ -107,8 +98,8 @@ def _first_of(locations: Sequence[str], number: int, most: int) -> tuple[str, ..
 
 
 def _located(level: Level, check: str, message: str, locations: Locations) -> Iterator[Finding]:
-    if locations:
-        shown = _first_of(locations.first, len(locations), MAX_LOCATIONS)
+    if locations.number:
+        shown = _first_of(locations.first, locations.number, MAX_LOCATIONS)
         yield Finding(level, check, message, shown)
 
 
@@ -242,14 +233,14 @@ def _document_problems(split: str, rows: Examples) -> Iterator[Finding]:
     message = f"{split}: {_of(unnamed, rows, 'sentence')} no document name"
     message += ": --context has nothing to add to them"
     yield from _located("info", "documents", message, unnamed)
-    begun, again = set[str](), Locations()
+    begun, again = set[str](), list[str]()
     for document, where, _ in _consecutive_documents(rows):
         if document in begun:
-            again.add(where)
+            again.append(where)
         begun.add(document)
     message = f"{split}: documents continue {quantity(len(again), 'time')} after another one began"
     message += ": --context ends there (keep the sentences of a document together)"
-    yield from _located("info", "documents", message, again)
+    yield from _located("info", "documents", message, Locations.of(again))
 
 
 def _consecutive_documents(rows: Examples) -> Iterator[tuple[str, str, int]]:
@@ -266,8 +257,8 @@ Golds = Mapping[str, tuple[Counter[str], int]]
 def _labels(splits: _Splits, golds: Golds) -> Iterator[Finding]:
     for split, rows in splits.items():
         counts, number = golds[split]
-        which = (gold is None for gold in rows.golds()) if number else ()
-        without = Locations.where(rows, which) if number else Locations()
+        which: Any = (gold is None for gold in rows.golds()) if number else ()
+        without = Locations.where(rows, which)
         if split == "train" and number == len(rows):
             message = "train: no example has a label (--columns label=NAME?)"
             yield from _located("error", "labels", message, without)
@@ -309,7 +300,7 @@ def _pairs(splits: _Splits) -> Iterator[Finding]:
     for split, rows in splits.items() if len(single) == 1 else ():
         unlike = Locations.where(rows, ((p is None) not in single for p in rows.column("pair")))
         kinds = "single texts" if True in single else "pairs of texts"
-        message = f"{split}: {len(unlike):,} of {quantity(len(rows), 'example')} unlike train, "
+        message = f"{split}: {unlike.number:,} of {quantity(len(rows), 'example')} unlike train, "
         message += f"which has {kinds}: name the columns with --columns text=NAME pair=NAME"
         yield from _located("error", "pairs", message, unlike)
 
@@ -391,56 +382,58 @@ def _unseen(splits: _Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Fin
 def _content(split: str, rows: Examples) -> Iterator[Finding]:
     flags = rows.fact("flags")
     empty, damaged = (Locations.where(rows, flags & flag > 0) for flag in (BLANK, DAMAGED))
-    message = f"{split}: {quantity(len(empty), 'example')} with an empty text"
+    message = f"{split}: {quantity(empty.number, 'example')} with an empty text"
     yield from _located("warning", "empty", message, empty)
-    message = f"{split}: {quantity(len(damaged), 'example')} with U+FFFD, the mark of a lost "
+    message = f"{split}: {quantity(damaged.number, 'example')} with U+FFFD, the mark of a lost "
     yield from _located("warning", "characters", f"{message}character", damaged)
 
 
 def _transitions(
     split: str, rows: Examples, scheme: str, transitions: Transitions
 ) -> Iterator[Finding]:
-    illegal = Locations()
+    illegal = list[str]()
     columns = rows.columns("where", "words", "tags")
     for where, words, tags in columns if num_illegal(transitions, scheme) else ():
         for i in illegal_transitions(tags or (), scheme):
             if i < len(tags):
                 before = tags[i - 1] if i else "the start"
-                illegal.add(f"{where}, word {i} ({words[i]!r}: {tags[i]} after {before})")
+                illegal.append(f"{where}, word {i} ({words[i]!r}: {tags[i]} after {before})")
     message = f"{split}: tag scheme {scheme}"
     if not illegal:
         yield Finding("info", "scheme", f"{message}, all transitions legal")
     message += f", {quantity(len(illegal), 'illegal tag')} (read as the start of a span)"
-    yield from _located("warning", "scheme", message, illegal)
+    yield from _located("warning", "scheme", message, Locations.of(illegal))
 
 
 def _words_over(split: str, rows: Examples, max_length: int) -> Iterator[Finding]:
     over = Locations.where(rows, rows.fact("words") > max_length)
     level: Level = "info" if rows.are_words else "warning"
     effect = "read in windows" if rows.are_words else "so surely more tokens"
-    message = f"{split}: {quantity(len(over), 'example')} of more than {max_length} words, {effect}"
+    message = (
+        f"{split}: {quantity(over.number, 'example')} of more than {max_length} words, {effect}"
+    )
     yield from _located(level, "lengths", message, over)
 
 
 def _subwords(
     split: str, rows: Examples, count_subwords: Any, max_length: int, num_special: int
 ) -> Iterator[Finding]:
-    words, totals, vanished = rows.are_words, list[int](), Locations()
+    words, totals, vanished = rows.are_words, list[int](), list[str]()
     for row, counts in zip(rows, _subword_counts(rows, count_subwords), strict=True):
         number = len(row.choices) if isinstance(row, ChoiceQuestion) else 1
         totals.append(sum(counts) if number == 1 else sum(counts[:-number]) + max(counts[-number:]))
         for i, count in enumerate(counts if words else ()):
             if count == 0:
-                vanished.add(f"{row.where}, word {i} ({row.words[i]!r})")
+                vanished.append(f"{row.where}, word {i} ({row.words[i]!r})")
     longest = max(range(len(rows)), key=totals.__getitem__)
     message = f"{split}: {_summary('subwords', totals)}"
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
     message = f"{split}: {quantity(len(vanished), 'word')} without subwords (read as a placeholder)"
-    yield from _located("warning", "subwords", message, vanished)
+    yield from _located("warning", "subwords", message, Locations.of(vanished))
     over = Locations.where(rows, (total + num_special > max_length for total in totals))
     level: Level = "info" if words else "warning"
     effect = "read in windows" if words else "will be cut, unless read in windows"
-    message = f"{split}: {quantity(len(over), 'example')} of more than {max_length} tokens: "
+    message = f"{split}: {quantity(over.number, 'example')} of more than {max_length} tokens: "
     yield from _located(level, "lengths", f"{message}{effect}", over)
 
 
@@ -475,7 +468,7 @@ def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
     for begin, count in zip(begins[:MOST_EXAMINED], counts[:MOST_EXAMINED], strict=True):
         examined[order[begin : begin + count]] = True
     conflicts = _conflicts(rows.keep(examined), hashes[examined].tolist())
-    message = f"{split}: {quantity(len(conflicts), 'repeated text')} with different labels"
+    message = f"{split}: {quantity(conflicts.number, 'repeated text')} with different labels"
     if len(begins) > MOST_EXAMINED:
         message += f", among {MOST_EXAMINED:,} of {len(begins):,}, drawn at random"
     yield from _located("warning", "duplicates", message, conflicts)
@@ -492,7 +485,7 @@ def _conflicts(repeated: Examples, hashes: Sequence[int]) -> Locations:
             firsts[key] = row.where or "?", _gold(row)
         elif gold != _gold(row):
             conflicts[key] = f"{where} and {row.where}"
-    return Locations(conflicts[key] for key in firsts if key in conflicts)
+    return Locations.of([conflicts[key] for key in firsts if key in conflicts])
 
 
 def _gold(example: Example) -> Any:
@@ -525,76 +518,47 @@ def _leaks(splits: _Splits) -> Iterator[Finding]:
             level: Level = "warning" if name == "train" else "info"
             if name == "train":
                 message += f"; {split}{WITHOUT_LEAKS} of a run is the score of the others"
-            yield from _located(level, "leak", message, Locations(pairs, len(shared)))
+            yield from _located(level, "leak", message, Locations(list(pairs), len(shared)))
         earlier[split] = np.unique(hashes, return_index=True)
 
 
-class _SpanCounts:
-    """Counts of the gold spans of a split; all 0 for texts."""
-
-    def __init__(self, rows: Examples) -> None:
-        self.widths = Counter[int]()
-        self.num_inner = 0
-        self.num_lost = 0  # labels of the same words beside the first
-        self.several, self.crossing = Locations(), Locations()
+def _spans(splits: _Splits) -> Iterator[Finding]:
+    for split, rows in splits.items():
+        widths, num_inner = Counter[int](), 0
+        several, crossing = list[str](), list[str]()
         for where, spans in rows.columns("where", "spans") if rows.are_words else ():
-            self.widths.update(span.end - span.start for span in spans or ())
-            if not spans or len(spans) < 2 or not overlapping(spans):
+            widths.update(span.end - span.start for span in spans or ())
+            if not spans or not overlapping(spans):
                 continue
-            self.num_inner += len(inner_spans(spans))
+            num_inner += len(inner_spans(spans))
             for same in multi_label_spans(spans):
-                self.num_lost += len(same) - 1
                 labels = ", ".join(span.label for span in same)
-                self.several.add(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
+                several.append(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
             for a, b in crossing_pairs(spans):
                 place = f"words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end}"
-                self.crossing.add(f"{where}, {place} ({b.label})")
-
-
-def _spans(splits: _Splits) -> Iterator[Finding]:
-    counts = {split: _SpanCounts(rows) for split, rows in splits.items()}
-    train = counts["train"] if "train" in counts and counts["train"].widths else None
-    limit = 0
-    if train:
-        widths = train.widths
-        limit, widest = proposed_width(widths), max(widths)
-        fraction = sum(n for width, n in widths.items() if width <= limit) / widths.total()
-        # rounded down: 100 % is all
-        covered = "all" if limit == widest else f"{math.floor(fraction * 10_000) / 100:.2f}%"
-        message = f"train: spans are up to {quantity(widest, 'word')} wide; --max-width {limit} "
-        yield Finding("info", "widths", f"{message}covers {covered} of them")
-    for split, rows in splits.items():
-        spans = counts[split]
-        total = spans.widths.total()
-
-        def share(number: int, total: int = total) -> str:
-            return f"{number:,} of {quantity(total, 'span')} ({100 * number / total:.1f}%)"
-
-        wider = sum(n for width, n in spans.widths.items() if width > limit)
-        if split != "train" and train and wider:
-            message = f"{split}: {share(wider)} wider than {quantity(limit, 'word')}, out of reach"
-            yield Finding("info", "widths", f"{message} of that limit")
-        if inner := spans.num_inner:
-            unseen = train and not train.num_inner
-            message = f"{split}: {share(inner)} inside a wider one"
-            message += ", but none in train is: no model learns this" if unseen else ""
-            yield Finding("warning" if unseen else "info", "nesting", message)
+                crossing.append(f"{where}, {place} ({b.label})")
+        total = widths.total()
+        if split == "train" and total:
+            limit, widest = proposed_width(widths), max(widths)
+            fraction = sum(n for width, n in widths.items() if width <= limit) / total
+            # rounded down: 100 % is all
+            covered = "all" if limit == widest else f"{math.floor(fraction * 10_000) / 100:.2f}%"
+            message = f"train: spans are up to {quantity(widest, 'word')} wide; --max-width {limit}"
+            yield Finding("info", "widths", f"{message} covers {covered} of them")
+        if num_inner:
+            share = f"{num_inner:,} of {quantity(total, 'span')} ({100 * num_inner / total:.1f}%)"
+            yield Finding("info", "nesting", f"{split}: {share} inside a wider one")
         # the spans of relations are given, not predicted
         if rows.are_words and all(value is None for value in rows.column("relations")):
-            message = f"{split}: {quantity(len(spans.several), 'span')} with several labels: "
-            level = _level(split, spans.num_lost, total)
-            yield from _located(level, "labels", f"{message}--multi-label keeps all", spans.several)
-            message = f"{split}: {quantity(len(spans.crossing), 'pair')} of crossing spans: "
+            level: Level = "warning" if split == "train" else "info"
+            message = f"{split}: {quantity(len(several), 'span')} with several labels: "
+            message += "--multi-label keeps all"
+            yield from _located(level, "labels", message, Locations.of(several))
+            message = f"{split}: {quantity(len(crossing), 'pair')} of crossing spans: "
             message += "--decoding overlapping keeps both"
-            level = _level(split, len(spans.crossing), total)
-            yield from _located(level, "nesting", message, spans.crossing)
-
-
-def _level(split: str, unreachable: int, total: int) -> Level:
-    many = unreachable * 1000 > total * (1000 - COVERED_PER_MILLE)
-    return "warning" if split == "train" and many else "info"
+            yield from _located(level, "nesting", message, Locations.of(crossing))
 
 
 def _of(some: Locations, rows: Examples, noun: str) -> str:
     total = quantity(len(rows), noun)
-    return quantity(len(some), f"of {total} has", f"of {total} have")
+    return quantity(some.number, f"of {total} has", f"of {total} have")

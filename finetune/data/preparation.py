@@ -1,8 +1,8 @@
 """From settings to the data of a run: read, convert, check, divide.
 
 ``read_and_divide`` is the way of all data of labeled tasks. What a task says of its data is a
-``TaskData``. ``prepared_data`` and ``read_once`` take large data from the cache, so that a second
-start reads no row again: an entry has the examples of all splits and what was derived from them.
+``TaskData``. ``prepared_data`` takes large data from the cache, so that a second start reads no row
+again: an entry has the examples of all splits and what was derived from them.
 It is named by a hash of the bytes of the input files, of the settings that it depends on, and of
 the version of the program. Data that fit in memory have none.
 """
@@ -198,7 +198,7 @@ def prepared_data(
 ) -> Prepared:
     """Prepare the data and derive the fields of the task's state; take large data from the cache.
 
-    They depend on settings that change data, and on the labels of a run to resume.
+    They depend on settings that change data.
     """
     make = partial(read_and_divide, task, config, data, saved, replayed)
     if isinstance(data, Dataset) or config.replayed is not None:
@@ -206,33 +206,14 @@ def prepared_data(
     most = most_rows(config)
     if most == holder.MOST_IN_MEMORY:
         return make()  # takes seconds, and the whole input would be hashed for the cache
-    inputs = _inputs(config, data)
+    train = PartOf(config.data if data is None else data, most_rows=most)
+    sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
+    inputs = inputs_of(config, sources, list(map(content_of, sources)))
     if inputs is None:
         return make()
-    if not saved:
-        return inputs.prepared(make)
-    cached = inputs.known()  # most checkpoints have the labels in the order of the data
-    if cached is not None and tuple(cached.derived["labels"]) == saved:
-        return cached
-    return inputs.prepared(make, labels=saved)
-
-
-def read_once(task: TaskData, config: TrainConfig) -> Dataset:
-    """Read the data of several runs (``read_data``); take large data from the cache."""
-
-    def make() -> Prepared:
-        data = read_data(task, config)
-        return Prepared(data, {}, data.is_large)
-
-    inputs = _inputs(config, None)
-    prepared = inputs.prepared(make, of="runs") if inputs else make()
-    return prepared.data
-
-
-def _inputs(config: TrainConfig, data: Any) -> Inputs | None:
-    train = PartOf(config.data if data is None else data, most_rows=most_rows(config))
-    sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
-    return inputs_of(config, sources, list(map(content_of, sources)))
+    prepared = inputs.prepared(partial(read_and_divide, task, config, data))
+    # most checkpoints have the labels in the order of the data
+    return make() if saved and tuple(prepared.derived["labels"]) != saved else prepared
 
 
 def inputs_of(
@@ -355,16 +336,13 @@ class Inputs:
         self.files, self.commits, self.settings = files, commits, settings
         self.content = self._content()
 
-    def prepared(self, make: Callable[[], Prepared], **more: Any) -> Prepared:
+    def prepared(self, make: Callable[[], Prepared]) -> Prepared:
         """Take the data from the cache, or prepare them and keep them there if they are large.
 
         Of several processes one makes them, and the others wait for it.
-
-        Args:
-            make: Reads and prepares the data.
-            more: Further settings that the result depends on.
         """
-        key = self._key(more)
+        facts = [VERSION, finetune.__version__, self.content, self.settings]
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         if (cached := _load(key)) is not None:
             return cached
         with making(KIND, key) as waited:
@@ -376,14 +354,6 @@ class Inputs:
                     return _saved(key, fresh) or fresh
                 return fresh
         return make()  # small data, or there is no room: each process reads for itself
-
-    def known(self) -> Prepared | None:
-        """The prepared data if they are in the cache."""
-        return _load(self._key({}))
-
-    def _key(self, more: Mapping[str, Any]) -> str:
-        facts = [VERSION, finetune.__version__, self.content, {**self.settings, **more}]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> list[str]:
         return [*map(file_hash, self.files), *self.commits]

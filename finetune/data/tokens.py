@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from finetune.data.checks import Locations
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
@@ -260,9 +259,9 @@ def _span_notes(splits: Sequence[Examples]) -> list[str]:
             f"(span_f1_characters counts it as missed); first in {first}"
         )
     every = chain.from_iterable(rows.column("discontinuous") for rows in splits)
-    if locations := Locations(chain.from_iterable(every)):
+    if locations := list(chain.from_iterable(every)):
         notes.append(
             f"{quantity(len(locations), 'discontinuous span')}: read from the first start to the "
-            f"last end, with the words between; first in {locations.first[0]}"
+            f"last end, with the words between; first in {locations[0]}"
         )
     return notes

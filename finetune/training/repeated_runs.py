@@ -21,7 +21,7 @@ from finetune.data import Dataset, assign_folds, with_held_out_splits
 from finetune.data.dataset import fingerprint
 from finetune.data.examples import Examples
 from finetune.data.json_files import read_object
-from finetune.data.preparation import read_once
+from finetune.data.preparation import read_data
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.evaluation.runs import RunFolder
@@ -390,7 +390,7 @@ def plan_sizes(
 
 
 def _read(name: str, config: TrainConfig) -> Dataset:
-    dataset: Dataset = on_all_processes(lambda: read_once(task_class(name), config))
+    dataset: Dataset = on_all_processes(lambda: read_data(task_class(name), config))
     return dataset
 
 

@@ -1,24 +1,60 @@
-"""Files of one test, read as train."""
+"""Files of one test, read as train: in memory, and once more from disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from finetune.data import DataError
+from finetune.data import DataError, Dataset, check_data, examples, rows
+from finetune.data.columns import stored
+
+
+def on_disk(values: Iterable[Any], title: str = "") -> examples.Examples:
+    """Keep even a few examples on disk, in chunks of four."""
+    held = list(values)
+    parts = (examples._packed(held[start : start + 4]) for start in range(0, len(held), 4))
+    return examples._Mapped(stored(type(held[0]), parts)) if held else examples.Examples()
+
+
+def all_of(data: Dataset) -> Any:
+    splits = {split: [(e, e.where, e.key) for e in own] for split, own in data.splits.items()}
+    return splits, data.notes, data.fingerprint, check_data(data)
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[..., Any]:
-    """Write a file and return what a function makes of its path."""
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Write a file and return what a function makes of its path.
+
+    Data, and the message of an error, are the same if examples are on disk.
+    """
 
     def write_and_call(function: Callable[..., Any], name: str, content: str | bytes) -> Any:
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return function(str(path))
+        try:
+            data = function(str(path))
+        except DataError as error:
+            with kept_on_disk(), pytest.raises(DataError) as caught:
+                function(str(path))
+            assert str(caught.value) == str(error)
+            raise
+        if isinstance(data, Dataset):
+            with kept_on_disk():
+                large = function(str(path))
+                assert large.is_large and all_of(large) == all_of(data)
+        return data
+
+    @contextlib.contextmanager
+    def kept_on_disk() -> Iterator[None]:
+        with monkeypatch.context() as patched:
+            for module in (examples, rows):
+                patched.setattr(module, "collected", on_disk)
+            patched.setattr(examples, "CHUNK", 4)
+            yield
 
     return write_and_call
 

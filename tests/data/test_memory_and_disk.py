@@ -1,4 +1,4 @@
-"""Data in memory and on disk: equal examples, notes, errors and checks."""
+"""Data of several chunks in memory and on disk: equal examples, notes, errors and checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from finetune.data import check_data, hold_out, read_text, read_tokens
 from finetune.data.choices import CHOICES
-from finetune.data.dataset import DataError, Dataset
+from finetune.data.dataset import Dataset
 from finetune.data.questions import QUESTIONS
 from finetune.data.running_text import read_running_text
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
@@ -42,12 +42,6 @@ def lines(rows: list[Any], name: str = "train.jsonl") -> Write:
         return str(folder / name)
 
     return write
-
-
-def table(rows: list[Any], separator: str, name: str) -> Write:
-    """A file of columns with a header."""
-    cells = [list(rows[0]), *(list(map(str, row.values())) for row in rows)]
-    return lines([separator.join(row) for row in cells], name)
 
 
 def parquet(folder: Path) -> str:
@@ -78,38 +72,15 @@ def tagged(*tags: str) -> Write:
     return lines([{"tokens": w, "tags": t} for w, t in zip(words, chosen, strict=True)])
 
 
-def spanned(*spans: list[tuple[int, int, str]]) -> Write:
-    """43 sentences of three words, each with one of the lists of spans, in turn."""
-    rows = [{"tokens": ["a", "b", f"c{i}"], "spans": spans[i % len(spans)]} for i in range(43)]
-    return lines(rows)
-
-
-def columns(folder: Path) -> str:
-    sentences = [f"# sent_id = s{i}\nAna\tB-PER\nw{i}\tO\n" for i in range(30)]
-    sentences[::7] = [f"-DOCSTART-\tO\n\n{own}" for own in sentences[::7]]
-    return lines(sentences, "train.conll")(folder)
-
-
 WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
 """Some have no words, so that chunks differ in size."""
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
     "jsonl": (read_text, lines(TEXTS), "without label"),
-    "csv": (read_text, table(TEXTS, ",", "train.csv"), "without label"),
-    "tsv": (read_text, table(TEXTS, "\t", "train.tsv"), "without label"),
     "parquet": (read_text, parquet, "without label"),
     "shards": (read_text, shards, "without label"),
     "saved": (read_text, saved, "without label"),
     "memory": (read_text, lambda folder: TEXTS, "without label"),
-    "pairs": (
-        read_text,
-        lines([{"premise": f"p{i}", "hypothesis": "h", "label": "-ab"[i % 3]} for i in range(31)]),
-        "11 of 31 rows without label",
-    ),
-    "numbers": (read_text, labeled(0.0, -0.0, 1.5), "read as numbers"),
-    "lists": (read_text, labeled(["a"], ["a", "b"], []), ""),
-    "lists of one": (read_text, labeled(["a"], "b"), "a list of one"),
     "votes": (read_text, labeled({"a": 3, "b": 1}, "a", {"b": 2}, {"a": 1.0, "b": 1}), "7 tied"),
-    "whole numbers": (read_text, labeled(0, 1, -1), "-1 is read as a class"),
     "bad rows": (read_text, lines([*TEXTS[:20], {"text": []}, ["no row"], *TEXTS]), ""),
     "bad quotes": (
         read_text,
@@ -118,16 +89,6 @@ CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
     ),
     "words": (read_tokens, tagged("B-A I-A O", "O"), ""),
     "left out": (read_tokens, lines(WITHOUT_WORDS), "without words skipped"),
-    "illegal tags": (read_tokens, tagged("B-A I-A O", "I-A I-A"), ""),
-    "IOB1": (read_tokens, tagged("I-A I-A B-A", "O"), "tag scheme IOB1"),
-    "BIOES": (read_tokens, tagged("B-A E-A S-A", "O I-A"), "42 illegal tags read as"),
-    "spelled": (read_tokens, tagged("A-b A-i o", "o"), "tags are read in their usual spelling"),
-    "no prefix": (read_tokens, tagged("A A O O O", "O"), "tags have no B- or I-"),
-    "speech": (read_tokens, tagged("NOUN VERB", "NOUN"), ""),
-    "tag numbers": (read_tokens, tagged("1 2", "0"), "tags are numbers without names"),
-    "spans": (read_tokens, spanned([(0, 2, "A")], []), ""),
-    "nested": (read_tokens, spanned([(0, 2, "A"), (1, 2, "B")], []), "nested spans"),
-    "conll": (read_tokens, columns, ""),
     "squad": (
         QUESTIONS.read,
         lines([{"data": [{"title": "t", "paragraphs": [*SQUAD, {"context": 1}, *SQUAD]}]}]),
@@ -193,44 +154,6 @@ def test_where_rows_are_does_not_matter(
     }
     lines_of_errors = [error.removeprefix(str(tmp_path)).split(":")[1] for error in found[2]]
     assert case == "choices" or lines_of_errors == bad.get(case, [])
-
-
-@pytest.mark.parametrize(
-    ("read", "write", "message"),
-    [
-        (
-            read_text,
-            lines([*TEXTS[:20], {"text": []}, *TEXTS]),
-            r"train.jsonl:21: column 'text' holds list",
-        ),
-        (
-            read_tokens,
-            tagged(*["B-A I-A O"] * 30, "B-A tag O"),
-            r"train.jsonl:31: the word 'w1' has the tag 'tag'",
-        ),
-        (read_text, labeled(*[1.5] * 20, "name"), r"train.jsonl:21: label 'name' is a name where"),
-        (read_text, labeled(*[1.0] * 20, 2), r"train.jsonl:1: label 1.0 where .*:21 has 2"),
-        (
-            read_text,
-            labeled("a", ["b"], ["c", "d"], *["e"] * 20, 1.5),
-            ":24: label 1.5 is a number",
-        ),
-    ],
-)
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_the_first_error_names_its_line(
-    read: Any,
-    write: Write,
-    message: str,
-    on_disk: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    spec = write(tmp_path)
-    if on_disk:
-        keep_on_disk(monkeypatch)
-    with pytest.raises(DataError, match=message):
-        read(spec)
 
 
 def test_columns_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from finetune.data import examples as holder
 from finetune.data import preparation
 from finetune.runtime.cache import cache_folder, making
 from finetune.runtime.files import SaveError
-from finetune.tasks import load_task, task_class
+from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
@@ -186,23 +186,8 @@ def test_a_resumed_run(
     saved["labels"] = saved["labels"][::-1]
     (tmp_path / "whole" / "last" / "finetune.json").write_text(json.dumps(saved))
     assert reads(resumed, monkeypatch)
-    assert not reads(resumed, monkeypatch)
     assert list(load_task(resumed, "classify")[0].state.labels) == saved["labels"]
     assert list(load_task(whole, "classify")[0].state.labels) == saved["labels"][::-1]
-
-
-def test_repeated_runs(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    classify = task_class("classify")
-    first = preparation.read_once(classify, config)
-    assert len(cache_entries()) == 1
-    load_task(config, "classify")
-    assert len(cache_entries()) == 2, "the data of several runs are not prepared"
-    monkeypatch.setattr(preparation, "read_data", None)
-    again = preparation.read_once(classify, config)
-    assert {split: list(rows) for split, rows in again.splits.items()} == {
-        split: list(rows) for split, rows in first.splits.items()
-    }
-    assert (again.notes, again.fingerprint) == (first.notes, first.fingerprint)
 
 
 def test_a_folder_that_cannot_be_written(
