@@ -13,7 +13,6 @@ from finetune.cli.options import (
     Command,
     EncodingOption,
     FormatOption,
-    HubOptions,
     InputOptions,
     OutOption,
     ReadingOptions,
@@ -32,7 +31,7 @@ MOST_SUBWORDS = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocabularyCommand(EncodingOption, SeedOption, HubOptions, Command):
+class VocabularyCommand(EncodingOption, SeedOption, Command):
     """Train a subword vocabulary on text, and optionally adapt a pretrained encoder to it.
 
     Examples:
@@ -47,14 +46,14 @@ class VocabularyCommand(EncodingOption, SeedOption, HubOptions, Command):
     """Folder to write."""
     kind: Literal["wordpiece", "bpe", "unigram"] | None = None
     """Tokenization algorithm: WordPiece (BERT), byte-level BPE (RoBERTa) or Unigram (XLM-R).
-    Default: the algorithm of the --for model, else bpe."""
+    Default: bpe. With --for it is the algorithm of the model."""
     size: int = 8000
     """Number of subwords, including special tokens."""
     alpha: float = 0.3
     """Exponent of the sizes of several sources: 1 samples them in proportion to their size, 0
     equally."""
-    lowercase: bool | None = None
-    """Lower-case the text; default: as the --for model does, else no."""
+    lowercase: bool = False
+    """Lower-case the text. With --for it is lower-cased if the model does that."""
     for_: Annotated[str | None, Help(name="--for")] = None
     """Pretrained encoder that gets the new vocabulary; the folder then also contains the model."""
     init: Literal["overlap", "similarity", "mean"] = "similarity"
@@ -73,6 +72,8 @@ class VocabularyCommand(EncodingOption, SeedOption, HubOptions, Command):
             raise UserError(f"--out {folder} exists: name another folder, or remove it.")
         if not 1 <= self.size <= MOST_SUBWORDS:
             raise UserError(f"--size must be from 1 to {MOST_SUBWORDS:,}, not {self.size}.")
+        if self.for_ is not None and (self.kind is not None or self.lowercase):
+            raise UserError("--for reads text as its model does: leave --kind and --lowercase out.")
         if self.vectors and (self.for_ is None or self.init != "similarity"):
             raise UserError("--vectors need --for MODEL and --init similarity.")
         if len(self.vectors) not in (0, 2):

@@ -9,11 +9,10 @@ vectors: FOCUS (Dobler & de Melo 2023) with vectors from the text, or WECHSEL (M
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,9 +20,8 @@ from scipy import sparse
 from scipy.special import softmax
 from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.neighbors import NearestNeighbors
-from sklearn.preprocessing import normalize
+from sklearn.preprocessing import MultiLabelBinarizer, normalize
 from sklearn.utils.extmath import randomized_svd
-from tokenizers import decoders
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM
 
@@ -33,24 +31,17 @@ from finetune.models.families import FAMILIES
 from finetune.models.loading import MissingHead, load_config, load_weights, quiet
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.runtime.progress import Reporter
 from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.pretraining.commands import VocabularyCommand
 
-Init = Literal["overlap", "similarity", "mean"]
-
 NEIGHBORS, TEMPERATURE = 10, 0.1
 """Old subwords that WECHSEL averages, and the temperature of their weights."""
-PARTIAL = "\ufffd"
-"""The character that replaces incomplete bytes."""
 WINDOW = 5
 """Subwords on each side that count as context; a subword at distance d has the weight 1/d."""
 SMOOTHING = 0.75
 """Exponent of the probabilities of contexts, which lowers the PMI of rare ones."""
-_WIDTH = 300
-"""Largest number of dimensions of vectors from co-occurrence."""
 MOST_WORD_VECTORS = 200_000
 """Most words to read from a file of word vectors, which lists frequent words first."""
 _ROWS, _LINES = 256, 10_000
@@ -58,20 +49,15 @@ _ROWS, _LINES = 256, 10_000
 
 
 def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> Array:
-    """Compute a vector of each subword of a vocabulary from the text that it was trained on.
+    """Compute a vector of each subword from a text: float32 [V, at most 300], zeros if absent.
 
     They are the singular vectors of the positive pointwise mutual information of subwords and
     their contexts, scaled by the root of the singular values (Levy, Goldberg & Dagan 2015,
-    "Improving distributional similarity with lessons learned from word embeddings"). FOCUS (Dobler
-    & de Melo 2023) trains fastText here, which factors a similar matrix implicitly (Levy &
-    Goldberg 2014), and also reads the characters of subwords.
-
-    Returns:
-        float32 [V, at most WIDTH]; zeros for subwords that do not occur.
+    "Improving distributional similarity with lessons learned from word embeddings"). FOCUS trains
+    fastText here, which factors a similar matrix implicitly (Levy & Goldberg 2014).
     """
-    size = len(tokenizer.tokenizer)
+    size, remaining = len(tokenizer.tokenizer), iter(lines)
     counts = sparse.csr_array((size, size), dtype=np.float64)
-    remaining = iter(lines)
     while chunk := list(islice(remaining, _LINES)):
         rows = tokenizer.text_subwords(chunk)
         ids = np.fromiter((id for row in rows for id in row), np.int64)
@@ -89,223 +75,124 @@ def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> A
     row, column = counts.coords
     counts.data = np.log(counts.data * smoothed.sum() / (occurrences[row] * smoothed[column]))
     matrix = counts.tocsr().maximum(0)
-    left, values, _ = randomized_svd(matrix, min(_WIDTH, size - 1), random_state=0)
+    left, values, _ = randomized_svd(matrix, min(300, size - 1), random_state=0)
     vectors: Array = (left * np.sqrt(values)).astype(np.float32)
     vectors[occurrences == 0] = 0  # where the algorithm leaves rounding errors
     return vectors
 
 
-class WordVectors(NamedTuple):
-    """Static vectors of the words of a language, the most frequent word first."""
+def subword_vectors(path: str | Path, tokenizer: SubwordTokenizer) -> Array:
+    """Compute the vector of each subword from word vectors: the mean over its words [V, width].
 
-    words: Sequence[str]
-    vectors: Array
-    """float32 [words, width]."""
+    The file has the text format of word2vec and fastText (``.vec``, also gzipped): a word and its
+    numbers on each line, the most frequent first, after an optional line with their numbers. Words
+    count by frequency as in WECHSEL (Minixhofer et al. 2022), which these files lack: the r-th word
+    counts 1/r (Zipf). Zeros for subwords of no word, and special tokens.
 
-    @classmethod
-    def read(cls, path: str | Path) -> WordVectors:
-        """Read a text file of word2vec or fastText (``.vec``, also gzipped): a word and its numbers
-        on each line, after an optional line with the numbers of words and dimensions.
-
-        Raises:
-            DataError: The file does not exist, or a line has other numbers than the first, or
-                one that is not finite.
-        """
-        file = Path(path)
-        if not file.is_file():
-            raise DataError(f"--vectors {path}: no such file.")
-        words, rows = list[str](), list[Array]()
-        for number, text, _ in islice(read_lines(str(file), file), MOST_WORD_VECTORS + 1):
-            word, _, numbers = text.rstrip().partition(" ")
-            if number == 1 and numbers.isdecimal():
-                continue
-            try:
-                with np.errstate(over="ignore"):  # becomes infinite
-                    row = np.array(numbers.split()).astype(np.float32)
-            except ValueError:
-                row = np.empty(0, np.float32)
-            if not len(row) or not np.isfinite(row).all() or len(row) != len((rows or [row])[0]):
-                raise DataError(
-                    f"{file}:{number}: {text!r:.60}: write a word and its vector, with as many "
-                    "finite numbers as in the first line."
-                )
-            words.append(word)
-            rows.append(row)
-        if not words:
-            raise DataError(f"{file}: there are no word vectors in it.")
-        return cls(words, np.stack(rows))
-
-    def of_subwords(self, tokenizer: SubwordTokenizer) -> Array:
-        """Compute the vector of each subword: the mean over the words in which it occurs [V,
-        width].
-
-        Words count by frequency as in WECHSEL (Minixhofer et al. 2022), which these files lack: the
-        r-th word counts 1/r (Zipf). Zeros for subwords of no word.
-        """
-        subwords = tokenizer.raw_word_subwords([[word] for word in self.words])
-        ids = [sorted({*of_word[0]}) for of_word in subwords]
-        column = np.repeat(np.arange(len(ids)), [len(of_word) for of_word in ids])
-        row = np.fromiter((id for of_word in ids for id in of_word), np.int64)
-        shape = len(tokenizer.tokenizer), len(ids)
-        weights = sparse.coo_array((1 / (1 + column), (row, column)), shape).tocsr()
-        vectors: Array = normalize(weights, "l1") @ self.vectors
-        return vectors.astype(np.float32)
-
-
-class EmbeddingMap(NamedTuple):
-    """New embeddings as weighted means of old ones.
-
-    ``weights`` is [new vocabulary, old vocabulary]; its rows sum to 1, or are empty for unknown
-    subwords. Rows without weights get the mean of the old embeddings, plus their standard deviation
-    times Gaussian ``noise``.
+    Raises:
+        DataError: There is no such file, or a line has more or fewer numbers, or infinite ones.
     """
-
-    weights: Any
-    noise: float
-
-    @property
-    def num_weights(self) -> Array:
-        """Number of weights of each new subword [V]: 1 if its embedding is copied, 0 if unknown."""
-        return np.diff(self.weights.indptr)
-
-    def apply(self, old: Tensor, ordinary: Array, seed: int) -> Tensor:
-        """Compute a new matrix [V, H] or bias [V] from the old one.
-
-        ``ordinary`` are the old ids whose rows have the mean and deviation.
-        """
-        rows = old.double().numpy()
-        new_rows: Array = self.weights @ rows
-        unknown, ordinary_rows = self.num_weights == 0, rows[ordinary]
-        new_rows[unknown] = ordinary_rows.mean(axis=0)
-        if old.ndim == 2:
-            drawn = np.random.default_rng(seed).standard_normal(new_rows[unknown].shape)
-            new_rows[unknown] += self.noise * ordinary_rows.std(axis=0) * drawn
-        return torch.from_numpy(new_rows).to(old.dtype)
-
-
-def is_byte_level(tokenizer: SubwordTokenizer) -> bool:
-    """Whether the subwords of a tokenizer are bytes, as in byte-level BPE."""
-    settings = json.loads(tokenizer.backend.to_str())
-    return '"ByteLevel"' in json.dumps([settings["pre_tokenizer"], settings["decoder"]])
-
-
-def subword_texts(tokenizer: SubwordTokenizer) -> dict[int, tuple[bool, str]]:
-    """Map the id of each subword to whether it begins a word, and to its text without the marks of
-    its tokenizer; without special tokens.
-
-    A byte-level subword that is no whole character has ``PARTIAL`` and its bytes as characters.
-    """
-    prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", "")
-    is_bytes, decoder = is_byte_level(tokenizer), decoders.ByteLevel()
-    texts = {}
-    for name, id in tokenizer.backend.get_vocab(with_added_tokens=False).items():
-        if prefix:
-            texts[id] = not name.startswith(prefix), name.removeprefix(prefix)
-        elif is_bytes:
-            text = decoder.decode([name])
-            text = PARTIAL + name if PARTIAL in text else text
-            texts[id] = text.startswith(" "), text.removeprefix(" ")
-        else:
-            texts[id] = name.startswith("▁"), name.removeprefix("▁")
-    return {
-        id: texts[id] for id in sorted(texts.keys() - tokenizer.backend.get_added_tokens_decoder())
-    }
+    file, words, rows = Path(path), list[list[str]](), list[Array]()
+    if not file.is_file():
+        raise DataError(f"--vectors {path}: no such file.")
+    for number, text, _ in islice(read_lines(str(file), file), MOST_WORD_VECTORS + 1):
+        word, *numbers = text.rstrip().split(" ")
+        if number == 1 and len(numbers) == 1 and numbers[0].isdecimal():
+            continue
+        try:
+            with np.errstate(over="ignore"):  # becomes infinite
+                row = np.array(numbers, np.float32)
+        except ValueError:
+            row = np.full(1, np.nan)
+        if not len(row) or not np.isfinite(row).all() or len(row) != len((rows or [row])[0]):
+            raise DataError(
+                f"{file}:{number}: {text!r:.60}: write a word and its vector, with as many "
+                "finite numbers as in the first line."
+            )
+        words.append([word])
+        rows.append(row)
+    if not words:
+        raise DataError(f"{file}: there are no word vectors in it.")
+    subwords = MultiLabelBinarizer(classes=range(len(tokenizer.tokenizer)), sparse_output=True)
+    occurs = subwords.fit_transform([ids for (ids,) in tokenizer.raw_word_subwords(words)])
+    weights = occurs.multiply(1 / np.arange(1, len(words) + 1)[:, None]).T.tocsr()
+    vectors: Array = normalize(weights, "l1") @ np.stack(rows)
+    vectors[tokenizer.tokenizer.all_special_ids] = 0
+    return vectors.astype(np.float32)
 
 
 def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
     """Map the subwords that both vocabularies have from their new ids to their old ids.
 
-    Special tokens correspond by role. Other subwords agree in text, as it is or as the old
-    tokenizer normalizes it, and if possible in beginning a word.
+    A subword that only the old vocabulary has inside of words, or only at their beginning,
+    corresponds to that one.
     """
-    pairs = {}
-    for role, token in new.tokenizer.special_tokens_map.items():
-        before = getattr(old.tokenizer, role, None)
-        if isinstance(token, str) and before is not None:
-            id = new.tokenizer.convert_tokens_to_ids(token)
-            pairs[id] = old.tokenizer.convert_tokens_to_ids(before)
-    # of equal texts the first
-    old_ids = {subword: id for id, subword in reversed(subword_texts(old).items())}
-    normalizer = old.backend.normalizer
-    for id, (begins, text) in subword_texts(new).items():
-        texts = [text]
-        if normalizer is not None and not text.startswith(PARTIAL):
-            texts.append(normalizer.normalize_str(text).strip(" ▁"))
-        candidates = [(flag, text) for flag in (begins, not begins) for text in texts if text]
-        if matches := [old_ids[subword] for subword in candidates if subword in old_ids]:
+    mark = getattr(new.backend.model, "continuing_subword_prefix", "")
+    old_ids, pairs = old.tokenizer.get_vocab(), dict[int, int]()
+    for name, id in new.tokenizer.get_vocab().items():
+        marks = [mark] if mark else ["Ġ", "▁"]  # of bytes, and of SentencePiece
+        others = [name.removeprefix(m) if name.startswith(m) else m + name for m in marks]
+        if matches := [old_ids[other] for other in (name, *others) if other in old_ids]:
             pairs[id] = matches[0]
     return pairs
 
 
-def embedding_map(
+def embedding_weights(
     old: SubwordTokenizer,
     new: SubwordTokenizer,
-    init: Init,
+    init: str,
     lines: Iterable[str] = (),
-    vectors: tuple[WordVectors, WordVectors] | None = None,
-) -> EmbeddingMap:
-    """Compute the initial embeddings of a new vocabulary.
+    vectors: Sequence[Array] = (),
+) -> Any:
+    """Compute the weights of old embeddings for each new subword: a sparse matrix [V, V_old].
+
+    A row sums to 1, or is empty for an unknown subword.
 
     Args:
         old: The tokenizer of the encoder.
-        new: The new tokenizer, with the special tokens of the old one.
+        new: The new tokenizer, trained like the old one.
         init: ``overlap``, ``similarity`` or ``mean``.
         lines: The text of the new vocabulary, for ``similarity`` without ``vectors`` (FOCUS).
-        vectors: Word vectors of the old and of the new language in one space, for ``similarity``
-            (WECHSEL): then only special tokens, and subwords without vectors, are copied.
+        vectors: Vectors of the old and of the new subwords in one space, for ``similarity``
+            (WECHSEL).
     """
     shape = len(new.tokenizer), len(old.tokenizer)
-    pairs = overlap(old, new)
-    new_ids, old_ids = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2).T
-    copies = sparse.coo_array((np.ones(len(new_ids)), (new_ids, old_ids)), shape).tocsr()
-    is_special = np.isin(np.arange(shape[0]), new.tokenizer.all_special_ids)
-    special_copies = sparse.diags_array(is_special.astype(float)) @ copies
-    special_copies.eliminate_zeros()
-    if init == "mean":
-        return EmbeddingMap(special_copies, 0.0)
-    layers = [copies]
-    if vectors is not None:
-        similar = wechsel_weights(vectors[1].of_subwords(new), vectors[0].of_subwords(old))
-        layers = [special_copies, similar, copies]
-    elif init == "similarity":
-        layers = [copies, focus_weights(cooccurrence_vectors(new, lines), copies)]
-    weights = layers[0]
-    for layer in layers[1:]:  # each fills the rows that are still empty
-        empty = np.diff(weights.indptr) == 0
-        weights = (weights + sparse.diags_array(empty.astype(float)) @ layer).tocsr()
-        weights.eliminate_zeros()
-    return EmbeddingMap(weights, 1.0)
+    pairs = np.array(sorted(overlap(old, new).items()), dtype=np.int64)
+    if init == "mean" or vectors:  # special tokens alone are copied
+        pairs = pairs[np.isin(pairs[:, 0], new.tokenizer.all_special_ids)]
+    copies = sparse.coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape).tocsr()
+    if vectors:
+        return copies + wechsel_weights(*reversed(vectors))
+    if init == "similarity":
+        return copies + focus_weights(cooccurrence_vectors(new, lines), copies)
+    return copies
 
 
 def focus_weights(vectors: Array, copies: Any) -> Any:
     """Compute the weights of old subwords for each new one, as FOCUS does: [V, V_old].
 
     They are the sparsemax of the cosines of its vector with the vectors of overlapping subwords.
-
-    Args:
-        vectors: Static vectors of the new vocabulary [V, width]; zeros where unknown.
-        copies: 1 for each new and old subword that are the same [V, V_old].
+    ``vectors`` are of the new subwords [V, width], zeros where unknown; ``copies`` [V, V_old] has 1
+    for each new and old subword that are the same.
     """
     overlaps, has_vector = np.diff(copies.indptr) > 0, vectors.any(axis=1)
     rows, anchors = np.flatnonzero(has_vector & ~overlaps), np.flatnonzero(has_vector & overlaps)
-    weights = sparse.csr_array((len(vectors), len(vectors)))
-    for start in range(0, len(rows) if len(anchors) else 0, _ROWS):
-        chunk = rows[start : start + _ROWS]
-        part = sparse.coo_array(sparsemax(cosine_similarity(vectors[chunk], vectors[anchors])))
-        row, column = part.coords
-        weights += sparse.coo_array((part.data, (chunk[row], anchors[column])), weights.shape)
-    return weights @ copies
+    if not (len(rows) and len(anchors)):
+        return sparse.csr_array(copies.shape)
+    blocks = [
+        sparse.csr_array(sparsemax(cosine_similarity(vectors[chunk], vectors[anchors])))
+        for chunk in np.split(rows, range(_ROWS, len(rows), _ROWS))
+    ]
+    to_rows = sparse.eye_array(len(vectors), format="csc")[:, rows]
+    return (to_rows @ sparse.vstack(blocks) @ copies[anchors]).tocsr()
 
 
 def wechsel_weights(new: Array, old: Array) -> Any:
     """Compute the weights of old subwords for each new one, as WECHSEL does: [V, V_old].
 
     They are the softmax of its cosines to its ``NEIGHBORS`` nearest old subwords, divided by
-    ``TEMPERATURE``.
-
-    Args:
-        new: Static vectors of the new subwords [V, width]; zeros where unknown.
-        old: Those of the old subwords, in the same space [V_old, width].
+    ``TEMPERATURE``. ``new`` [V, width] and ``old`` are static vectors in one space; zeros where
+    unknown.
     """
     rows, columns = (np.flatnonzero(vectors.any(axis=1)) for vectors in (new, old))
     if not (len(rows) and len(columns)):
@@ -328,25 +215,40 @@ def sparsemax(scores: Array) -> Array:
     return weights
 
 
+def new_rows(
+    weights: Any, old: Tensor, ordinary: Sequence[int], *, noise: float = 1.0, seed: int = 0
+) -> Tensor:
+    """Compute the rows of a matrix [V, H] or bias [V] as weighted means of the old rows.
+
+    Rows without weights get the mean of the ``ordinary`` old rows; in a matrix plus their standard
+    deviation times Gaussian ``noise``.
+    """
+    old_rows = old.double().numpy()
+    rows: Array = weights @ old_rows
+    unknown, ordinary_rows = np.diff(weights.indptr) == 0, old_rows[ordinary]
+    rows[unknown] = ordinary_rows.mean(axis=0)
+    if old.ndim == 2:
+        drawn = np.random.default_rng(seed).standard_normal(rows[unknown].shape)
+        rows[unknown] += noise * ordinary_rows.std(axis=0) * drawn
+    return torch.from_numpy(rows).to(old.dtype)
+
+
 def with_vocabulary(
     name: str,
     old: SubwordTokenizer,
     new: SubwordTokenizer,
-    embeddings: EmbeddingMap,
+    weights: Any,
     *,
+    noise: float = 1.0,
     seed: int = 0,
-    **options: Any,
 ) -> Any:
     """Load the model of a checkpoint with another vocabulary, and with its masked-LM head if any.
 
-    Embeddings, output matrix and biases of subwords are replaced. ``seed`` determines the noise;
-    ``options`` are as in ``load_config``.
-
-    Raises:
-        UserError: The model does not exist, or it counts positions from a padding id that the new
-            vocabulary does not have.
+    Embeddings, output matrix and biases of subwords follow from ``weights``, ``noise`` and ``seed``
+    (``new_rows``). Raises UserError if the model does not exist, or counts positions from a padding
+    id that the new vocabulary does not have.
     """
-    config, pad = load_config(name, **options), new.tokenizer.pad_token_id
+    config, pad = load_config(name), new.tokenizer.pad_token_id
     family = FAMILIES.get(config.model_type)
     if family and family.positions == "after padding" and pad != config.pad_token_id:
         raise UserError(
@@ -354,22 +256,19 @@ def with_vocabulary(
             f"new vocabulary pads with {pad}."
         )
     model: Any = None
-    has_head = type(config) in AutoModelForMaskedLM._model_mapping
-    if config.model_type == "mobilebert":  # a part of its output matrix is not in its output layer
-        has_head = False
-    if has_head or getattr(config, "auto_map", None):
+    # a part of MobileBERT's output matrix is not in its output layer
+    if type(config) in AutoModelForMaskedLM._model_mapping and config.model_type != "mobilebert":
         with contextlib.suppress(MissingHead):
-            model = load_weights(AutoModelForMaskedLM, name, config, new_head=False, **options)
-    model = load_weights(AutoModel, name, config, **options) if model is None else model
-    special = {*old.tokenizer.all_special_ids}
-    num_new, num_old = embeddings.weights.shape
-    ordinary = np.array([id for id in range(num_old) if id not in special])
-    weights = [weight.detach().clone() for weight in _vocabulary_weights(model)]
+            model = load_weights(AutoModelForMaskedLM, name, config, new_head=False)
+    model = load_weights(AutoModel, name, config) if model is None else model
+    num_new, num_old = weights.shape
+    ordinary = sorted({*range(num_old)} - {*old.tokenizer.all_special_ids})
+    # without rows of padded vocabularies
+    before = [weight.detach()[:num_old].clone() for weight in _vocabulary_weights(model)]
     model.resize_token_embeddings(num_new, mean_resizing=False)
     with torch.no_grad():
-        for weight, before in zip(_vocabulary_weights(model), weights, strict=True):
-            rows = before[:num_old]  # without rows of padded vocabularies
-            weight.copy_(embeddings.apply(rows, ordinary, seed))
+        for weight, rows in zip(_vocabulary_weights(model), before, strict=True):
+            weight.copy_(new_rows(weights, rows, ordinary, noise=noise, seed=seed))
     for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk"):
         if getattr(model.config, f"{role}_token_id", None) is not None:
             setattr(model.config, f"{role}_token_id", getattr(new.tokenizer, f"{role}_token_id"))
@@ -387,30 +286,15 @@ def transfer(
     new: SubwordTokenizer,
     lines: Iterable[str],
     folder: Path,
-    reporter: Reporter,
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Write the model with the new vocabulary, and count its embeddings by origin."""
-    name = str(command.for_)
-    reporter.log(f"embeddings of {name}: {command.init}")
-    vectors = None
-    if command.vectors:
-        source, target = map(WordVectors.read, command.vectors)
-        if source.vectors.shape[1] != target.vectors.shape[1]:
-            raise UserError(
-                f"--vectors have {source.vectors.shape[1]} and {target.vectors.shape[1]} "
-                "dimensions: name files in one space."
-            )
-        vectors = source, target
-    embeddings = embedding_map(old, new, command.init, lines, vectors)
-    options = {"trust_remote_code": command.trust_remote_code}
-    model = with_vocabulary(name, old, new, embeddings, seed=command.seed, **options)
+    vectors = [subword_vectors(*of) for of in zip(command.vectors, (old, new), strict=False)]
+    if len({of_language.shape[1] for of_language in vectors}) > 1:
+        raise UserError("--vectors have different numbers of dimensions: name files in one space.")
+    weights = embedding_weights(old, new, command.init, lines, vectors)
+    noise = float(command.init != "mean")
+    model = with_vocabulary(str(command.for_), old, new, weights, noise=noise, seed=command.seed)
     with quiet():
         model.save_pretrained(folder)
-    other, copied, averaged = np.bincount(embeddings.num_weights.clip(max=2), minlength=3).tolist()
-    counts = {"copied": copied, "averaged": averaged, "other": other}
-    if command.init == "similarity" and not averaged:
-        reporter.log(
-            "note: the vocabularies share no subword of the text, so that nothing is similar: "
-            "all other embeddings are drawn at random. Word vectors (--vectors) would help."
-        )
-    return {"model": name, "init": command.init, **counts}
+    other, copied, averaged = np.bincount(np.diff(weights.indptr).clip(max=2), minlength=3).tolist()
+    return {"copied": copied, "averaged": averaged, "other": other}
