@@ -59,7 +59,7 @@ _MAX_LABELS = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact or problem of the data.
+    """One statistic or problem of the data.
 
     An ``error`` stops training, a ``warning`` probably costs quality, an ``info`` is a statistic.
     """
@@ -187,9 +187,9 @@ def _overview(dataset: Dataset) -> Iterator[Finding]:
         message = "no validation split: training holds out a tenth of train (--validation)"
         yield Finding("info", "splits", message)
     for split, rows in dataset.splits.items():
-        lengths = _summary("words", rows.fact("words"))
+        lengths = _summary("words", rows.stats("words"))
         if not rows.are_words:
-            lengths += f"; {_summary('characters', rows.fact('characters'))}"
+            lengths += f"; {_summary('characters', rows.stats('characters'))}"
         yield Finding("info", "lengths", f"{split}: {lengths}")
 
 
@@ -380,7 +380,7 @@ def _unseen(splits: _Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Fin
 
 
 def _content(split: str, rows: Examples) -> Iterator[Finding]:
-    flags = rows.fact("flags")
+    flags = rows.stats("flags")
     empty, damaged = (Locations.where(rows, flags & flag > 0) for flag in (BLANK, DAMAGED))
     message = f"{split}: {quantity(empty.number, 'example')} with an empty text"
     yield from _located("warning", "empty", message, empty)
@@ -406,7 +406,7 @@ def _transitions(
 
 
 def _words_over(split: str, rows: Examples, max_length: int) -> Iterator[Finding]:
-    over = Locations.where(rows, rows.fact("words") > max_length)
+    over = Locations.where(rows, rows.stats("words") > max_length)
     level: Level = "info" if rows.are_words else "warning"
     effect = "read in windows" if rows.are_words else "so surely more tokens"
     message = (
@@ -451,7 +451,7 @@ def _subword_counts(rows: Examples, count_subwords: SubwordCounter) -> Iterator[
 def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
     import numpy as np
 
-    hashes = rows.fact("text")
+    hashes = rows.stats("text")
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))
@@ -499,7 +499,7 @@ def _leaks(splits: _Splits) -> Iterator[Finding]:
 
     earlier: dict[str, tuple[Any, Any]] = {}
     for split, rows in splits.items():
-        hashes = rows.fact("text")
+        hashes = rows.stats("text")
         unseen = np.ones(len(hashes), bool)
         leaks: list[tuple[str, Any, Any]] = []
         for name, (known, first) in earlier.items():

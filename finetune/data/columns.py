@@ -158,7 +158,7 @@ def _of_parts(make: Callable[..., Any], hints: Sequence[Any]) -> Read:
 
 
 class Columns:
-    """All fields of examples, and their facts, as they are mapped from a file.
+    """All fields of examples, and statistics of them, as they are mapped from a file.
 
     Args:
         kind: The class of the examples.
@@ -224,7 +224,7 @@ def write_batches(file: Any, parts: Iterable[pa.RecordBatch]) -> None:
     stream.close()  # not after an error: it writes to a disk that may be full
 
 
-def packed(examples: Sequence[Any], facts: Mapping[str, Numbers]) -> pa.RecordBatch:
+def packed(examples: Sequence[Any], stats: Mapping[str, Numbers]) -> pa.RecordBatch:
     """Convert examples of one kind to a record batch, with further columns.
 
     Raises:
@@ -241,7 +241,7 @@ def packed(examples: Sequence[Any], facts: Mapping[str, Numbers]) -> pa.RecordBa
                 f"{name}: {error.object[error.start : error.end]!r} is half of a surrogate pair "
                 "(UTF-16), not a character: remove it, or write both halves."
             ) from error
-    columns |= {name: pa.array(numbers) for name, numbers in facts.items()}
+    columns |= {name: pa.array(numbers) for name, numbers in stats.items()}
     return pa.record_batch(list(columns.values()), list(columns))
 
 

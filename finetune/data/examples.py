@@ -1,7 +1,7 @@
 """Examples in order: in memory, or in columns of Arrow on disk if they are many.
 
-``Examples`` is the one holder of examples: nothing else asks where they are. It also knows facts of
-its examples as numbers, which checks and splits need instead of the texts: hashes and sizes.
+``Examples`` is the one holder of examples: nothing else asks where they are. It also computes
+statistics of its examples, which checks and splits need instead of the texts: hashes and sizes.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ CHUNK = 8192
 """Number of examples that are read from disk, or tokenized, at a time."""
 BLANK, DAMAGED = 1, 2
 """Flags of an example with an empty text, and of one with U+FFFD, the mark of a lost character."""
-FACTS = {
+COLUMN_STATS = {
     "text": "uint64",
     "document": "uint64",
     "words": "uint32",
     "characters": "uint32",
     "flags": "uint8",
 }
-"""The type of each fact: ``text`` has hashes of the normalized texts, ``document`` hashes of the
-documents (0 for none). Two different texts among n have the same 64-bit hash with a probability of
-about n^2 / 2^65: 1e-5 for 20 million examples."""
+"""The type of each statistic: ``text`` has hashes of the normalized texts, ``document`` hashes of
+the documents (0 for none). Two different texts among n have the same 64-bit hash with a
+probability of about n^2 / 2^65: 1e-5 for 20 million examples."""
 
-_FACT = "fact "
-"""The beginning of the name of a column with a fact."""
+_STATS_PREFIX = "fact "
+"""The beginning of the name of a column of a statistic; fingerprints depend on it."""
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in EXAMPLES}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -66,7 +66,7 @@ class Examples(Sequence[Any]):
     def __init__(self, examples: Iterable[Any] = ()) -> None:
         """Hold examples in memory."""
         self._examples = list(examples)
-        self._facts: Mapping[str, Numbers] = {}
+        self._column_stats: Mapping[str, Numbers] = {}
 
     @staticmethod
     def of(rows: Sequence[Any]) -> Examples:
@@ -157,10 +157,10 @@ class Examples(Sequence[Any]):
         """The ``file:line`` of a few examples."""
         return [str(self[int(index)].where) for index in indices]
 
-    def fact(self, name: str) -> Numbers:
-        """A fact of each example [N], by its name in ``FACTS``."""
-        self._facts = self._facts or computed_facts(self._examples)
-        return self._facts[name]
+    def stats(self, name: str) -> Numbers:
+        """A statistic of each example [N], by its name in ``COLUMN_STATS``."""
+        self._column_stats = self._column_stats or compute_column_stats(self._examples)
+        return self._column_stats[name]
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
         """Select the examples at some indices, with the ids that they have."""
@@ -279,8 +279,8 @@ class _Mapped(Examples):
     def column(self, name: str) -> Iterator[Any]:
         return itertools.chain.from_iterable(self._values(p)[0] for p in self._parts([name]))
 
-    def fact(self, name: str) -> Numbers:
-        numbers: Numbers = self.all.table.column(_FACT + name).to_numpy()
+    def stats(self, name: str) -> Numbers:
+        numbers: Numbers = self.all.table.column(_STATS_PREFIX + name).to_numpy()
         self.all.release()
         return numbers[self.rows]
 
@@ -372,12 +372,12 @@ def _emptied(examples: list[Any]) -> Iterator[Any]:
 
 
 def _packed(examples: Sequence[Any]) -> pa.RecordBatch:
-    facts = computed_facts(examples) if type(examples[0]) in EXAMPLES else {}
-    return packed(examples, {_FACT + name: numbers for name, numbers in facts.items()})
+    stats = compute_column_stats(examples) if type(examples[0]) in EXAMPLES else {}
+    return packed(examples, {_STATS_PREFIX + name: numbers for name, numbers in stats.items()})
 
 
-def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
-    """Compute the facts of examples by name."""
+def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
+    """Compute the statistics of examples by name."""
     import numpy as np
 
     texts = [example.texts() for example in examples]
@@ -401,14 +401,14 @@ def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     elif kind is TokenExample:
         words = np.array(list(map(len, map(attrgetter("words"), examples))))
     damaged = sums("\ufffd" in text for text in flat) > 0
-    facts = {
+    stats = {
         "text": np.fromiter(map(_hash, joined), np.uint64, len(texts)),
         "document": np.fromiter((0 if t is None else _hash(t) or 1 for t in shared), np.uint64),
         "words": words,
         "characters": sums(map(len, flat)),
         "flags": BLANK * blank + DAMAGED * damaged,
     }
-    return {name: facts[name].astype(type) for name, type in FACTS.items()}
+    return {name: stats[name].astype(type) for name, type in COLUMN_STATS.items()}
 
 
 def normalized_texts(example: Example) -> tuple[str, ...]:

@@ -232,7 +232,7 @@ def inputs_of(
     if not is_enabled():
         return None
     marks = affects_of(type(config))
-    facts = {
+    hashed = {
         "task": config.description.name,
         "sources": list(map(repr, sources)),
         "settings": {n: value for n, value in settings(config).items() if marks[n].data},
@@ -251,7 +251,7 @@ def inputs_of(
             else:
                 commits.append(str(content.used))
                 size += content.size
-        return Inputs(files, commits, facts) if size >= MIN_BYTES else None
+        return Inputs(files, commits, hashed) if size >= MIN_BYTES else None
     except OSError:
         return None  # the readers report it
 
@@ -341,8 +341,8 @@ class Inputs:
 
         Of several processes one makes them, and the others wait for it.
         """
-        facts = [VERSION, finetune.__version__, self.content, self.settings]
-        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        hashed = [VERSION, finetune.__version__, self.content, self.settings]
+        key = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
         if (cached := _load(key)) is not None:
             return cached
         with making(KIND, key) as waited:

@@ -83,7 +83,7 @@ def hold_out(
     import numpy as np
 
     train = dataset.splits.get("train", Examples())
-    documents = np.unique(train.fact("document"))
+    documents = np.unique(train.stats("document"))
     by_document = len(documents) - (0 in documents) >= MIN_DOCUMENTS
     groups = _group_numbers(train, by_document)
     number = _number_of(groups)
@@ -264,15 +264,15 @@ def _folds_of_groups(strata: _Strata, number: int) -> Numbers:
 def leaked(dataset: Dataset) -> dict[str, set[int]]:
     """Find the examples of other splits whose texts are in train; their ids by split.
 
-    Texts are compared by 64-bit hashes (``Examples.fact``).
+    Texts are compared by 64-bit hashes (``Examples.stats``).
     """
     import numpy as np
 
     if "train" not in dataset.splits:
         return {}
-    train, leaks = dataset.splits["train"].fact("text"), {}
+    train, leaks = dataset.splits["train"].stats("text"), {}
     for split, rows in dataset.splits.items():
-        ids = compress(rows.column("id"), np.isin(rows.fact("text"), train))
+        ids = compress(rows.column("id"), np.isin(rows.stats("text"), train))
         if split != "train" and (shared := set(ids)):
             leaks[split] = shared
     return leaks
@@ -452,13 +452,13 @@ def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
     """The group of each example [N]; examples that share a key, also through others, form one."""
     import numpy as np
 
-    text, document = examples.fact("text"), examples.fact("document")
+    text, document = examples.stats("text"), examples.stats("document")
     if not by_document or not document.any():
         return _by_first(np.unique(text, return_inverse=True)[1])
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    long = np.full(len(text), examples.are_words) & (examples.fact("words") >= MIN_SHARED_WORDS)
+    long = np.full(len(text), examples.are_words) & (examples.stats("words") >= MIN_SHARED_WORDS)
     by_text = (long | (document == 0)).nonzero()[0]
     in_document = (document != 0).nonzero()[0]
     texts, documents = (

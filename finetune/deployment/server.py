@@ -89,8 +89,8 @@ class ServedModel:
         digest = hashlib.sha256()
         for path in weights:
             digest.update(path.read_bytes())
-        self.facts = {"name": name, "sha256": digest.hexdigest(), "task": task, "labels": labels}
-        self.facts["keys"] = self.reader.input_keys
+        self.about = {"name": name, "sha256": digest.hexdigest(), "task": task, "labels": labels}
+        self.about["keys"] = self.reader.input_keys
 
     async def answer(self, request: Request) -> Response:
         """Predict an example or several ones, together with those of other requests."""
@@ -193,7 +193,7 @@ def make_app(models: Sequence[ServedModel], hosts: Sequence[str] = ("*",)) -> Fa
     @app.get("/health")
     async def health() -> list[dict[str, Any]]:
         """Describe the models, with the number of their waiting requests."""
-        return [{**model.facts, "waiting": len(model.waiting)} for model in models]
+        return [{**model.about, "waiting": len(model.waiting)} for model in models]
 
     return app
 

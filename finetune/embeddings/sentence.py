@@ -273,7 +273,7 @@ class SentenceTask(Task):
         return SentencePrediction(example.id, vectors, best, scores[best], scores)
 
     def _score(
-        self, gold: Sequence[TextExample], predicted: Sequence[SentencePrediction], **facts: Any
+        self, gold: Sequence[TextExample], predicted: Sequence[SentencePrediction], **fields: Any
     ) -> dict[str, float]:
         expected: list[Any] = [example.label for example in gold]
         labels: list[Any] = [prediction.label for prediction in predicted]

@@ -399,11 +399,11 @@ class PredictionType:
         return bool(self.asked(example)) and self.gold(example) is not None
 
     def tables_of(
-        self, examples: Sequence[Any], predictions: Sequence[Any], **facts: Any
+        self, examples: Sequence[Any], predictions: Sequence[Any], **fields: Any
     ) -> Tables:
         """Make the tables of predictions for examples that all have gold."""
         gold, predicted = list(map(self.gold, examples)), list(map(self.value, predictions))
-        return self.of_values(gold, predicted, examples=examples, predictions=predictions, **facts)
+        return self.of_values(gold, predicted, examples=examples, predictions=predictions, **fields)
 
     def of_values(
         self,
@@ -411,7 +411,7 @@ class PredictionType:
         predicted: Sequence[Any],
         *,
         labels: Iterable[str] = (),
-        **facts: Any,
+        **fields: Any,
     ) -> Tables:
         """Make the tables of gold and predicted values, one of each for each example."""
         if len(gold) != len(predicted):
@@ -420,7 +420,7 @@ class PredictionType:
                 f"{len(gold)} gold and {quantity(len(predicted), unit)}: every one needs exactly "
                 "one prediction"
             )
-        tables = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **facts)
+        tables = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **fields)
         tables = self.complete(tables)
         if not tables.type.named or tables.names:
             return tables

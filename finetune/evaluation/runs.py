@@ -31,7 +31,7 @@ class RunFolder:
 
     path: Path
     config: Mapping[str, Any]
-    """``config.json``: the settings, and facts such as the fingerprint of the data."""
+    """``config.json``: the settings, and metadata such as the fingerprint of the data."""
     metrics: Mapping[str, Mapping[str, Any]]
     """``metrics.json``: scores by split and name; of several runs their ``Summary``."""
     environment: Mapping[str, Any]

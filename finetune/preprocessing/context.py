@@ -84,7 +84,7 @@ def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str,
     return tuple(gathered)
 
 
-def context_facts(examples: Sequence[TokenExample]) -> str:
+def context_text(examples: Sequence[TokenExample]) -> str:
     """The context of all examples as text for a hash, each sentence once."""
     numbers: dict[tuple[str, ...], int] = {}
     around = [

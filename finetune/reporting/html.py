@@ -165,24 +165,24 @@ def _page(
         ", ".join(model.name for model in models),
         sections,
         about="; ".join(dict.fromkeys("{} on {}".format(*model.source) for model in models)),
-        facts=_facts(runs) if len(models) == 1 else (),
+        metadata=_metadata(runs) if len(models) == 1 else (),
         source=f"Fingerprint of the data: {named}." if named else "",
         command="finetune report",
     )
 
 
-def _facts(runs: NamedRuns) -> list[tuple[Any, str]]:
+def _metadata(runs: NamedRuns) -> list[tuple[Any, str]]:
     first = runs[0][1]
     about = first.environment
-    facts: list[tuple[Any, str]] = [
+    metadata: list[tuple[Any, str]] = [
         (number, split) for split, number in (about.get("splits") or {}).items()
     ]
     if first.training:
-        facts.append((first.training[-1]["step"], "steps"))
-    facts += [(len(runs), "runs")] if len(runs) > 1 else []
+        metadata.append((first.training[-1]["step"], "steps"))
+    metadata += [(len(runs), "runs")] if len(runs) > 1 else []
     if "device" in about:
-        facts.append((about.get("precision", ""), f"on {about['device']}"))
-    return facts
+        metadata.append((about.get("precision", ""), f"on {about['device']}"))
+    return metadata
 
 
 def _by_run(title: str, section_of: Callable[[Any], Section], runs: Sequence[Any]) -> Section:
@@ -461,10 +461,10 @@ def _environment(run: Run) -> Section:
         if key not in defaults or value != defaults[key]
     ]
     names = ("device", "precision", "cuda_graphs", "python", "platform", "cores", "threads")
-    facts = {key: about[key] for key in names if key in about} | about.get("versions", {})
-    rows = [[key, str(value)] for key, value in facts.items()]
+    metadata = {key: about[key] for key in names if key in about} | about.get("versions", {})
+    rows = [[key, str(value)] for key, value in metadata.items()]
     tables = [PageTable("Settings other than the defaults", ["setting", "value"], changed)]
-    tables += [PageTable("Environment", ["fact", "value"], rows)] if rows else []
+    tables += [PageTable("Environment", ["name", "value"], rows)] if rows else []
     command = about.get("command")
     html = markup("report.html", "command", command) if command else ""
     return Section("", tables=tables, html=html)

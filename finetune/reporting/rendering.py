@@ -70,14 +70,14 @@ def page_of(
     sections: Sequence[Section],
     *,
     about: str = "",
-    facts: Sequence[tuple[Any, str]] = (),
+    metadata: Sequence[tuple[Any, str]] = (),
     source: str = "",
     command: str,
 ) -> str:
     """Render a page of notes, charts and tables: one file that needs no network.
 
-    ``kind`` stands above the heading, ``about`` and ``facts`` (values with what they count) under
-    it, ``source`` and the ``command`` at the end. A section without content is left out.
+    ``kind`` stands above the heading, ``about`` and ``metadata`` (values with what they count)
+    under it, ``source`` and the ``command`` at the end. A section without content is left out.
     """
     script = _template_text("script.js")
     script_hash = hashlib.sha256(script.encode()).digest()
@@ -87,7 +87,7 @@ def page_of(
         heading=heading,
         sections=[section for section in sections if section.has_content],
         about=about,
-        facts=facts,
+        metadata=metadata,
         source=source,
         command=command,
         script=script,

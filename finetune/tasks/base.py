@@ -214,8 +214,8 @@ class Task(ABC):
         number = sum(int((block == unknown).sum()) for block in blocks)
         return self.tokenizer.unreadable(number, len(ids))
 
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
-        return score(TYPES[self.state.prediction_type].tables_of(gold, predicted, **facts))
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
+        return score(TYPES[self.state.prediction_type].tables_of(gold, predicted, **fields))
 
     @property
     def graph_refusal(self) -> str | None:

@@ -202,7 +202,7 @@ class ChoiceTask(Task):
     ) -> ChoicePrediction:
         return self._decided(example, np.array(prediction.scores))
 
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
         scores = super()._score(gold, predicted)
         if self.state.temperature is not None:
             correct = [p.choice == e.label for p, e in zip(predicted, gold, strict=True)]

@@ -274,7 +274,7 @@ class SpanNerTask(WordTask):
     def apply_fitted(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
         return self.state.decide(prediction, self.state.thresholds)
 
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
         scores = super()._score(gold, predicted)
         if self.state.thresholds:
             before = [self.state.decide(prediction, {}).spans for prediction in predicted]

@@ -268,9 +268,9 @@ class TextClassificationTask(Task):
             return np.array(applies, dtype=bool).reshape(len(gold), len(labels))
         return np.array([labels.id(str(e.label), e.where) for e in gold], dtype=int)
 
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
-        facts = {"labels": self.state.labels, "positive": self.state.positive}
-        scores = super()._score(gold, predicted, **facts)
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
+        fields = {"labels": self.state.labels, "positive": self.state.positive}
+        scores = super()._score(gold, predicted, **fields)
         if self.state.temperature is not None:
             scores |= self._calibration_errors(gold, predicted)
         return scores

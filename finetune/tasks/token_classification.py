@@ -236,7 +236,7 @@ class TokenClassificationTask(WordTask):
         probabilities = probabilities_of(classes, logs, self.state.temperature or 1.0)
         return self.state.decide(example, classes, probabilities, logs)
 
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any) -> Scores:
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
         schemes = self.state.source, self.state.scheme
         scores = super()._score(gold, predicted, schemes=schemes)
         if self.state.temperature is not None:

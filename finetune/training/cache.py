@@ -19,7 +19,7 @@ from typing import cast
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data.examples import Examples
-from finetune.preprocessing.context import context_facts
+from finetune.preprocessing.context import context_text
 from finetune.preprocessing.encodings import SEQUENCES, EncodedExamples, load_encoded
 from finetune.runtime.cache import cache_folder, check_entry, is_enabled, making, write_about
 from finetune.runtime.files import SaveError, replace_folder
@@ -107,11 +107,11 @@ def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> st
     common = {field.name for field in dataclasses.fields(TrainConfig)}
     of_task = {n: v for n, v in settings(state.config).items() if n not in common}
     derived = {name: v for name, v in state.extra_fields().items() if name not in FITTED}
-    facts = [SEQUENCES, task.name, list(state.labels), derived, state.max_length, state.overlap]
-    facts += [tokenizer.uses_token_types, tokenizer.placeholder, tokenizer.leading_space]
-    facts += [of] if of != "all" else []
-    described = json.dumps([*facts, of_task, tokenizer.backend.to_str()], sort_keys=True)
+    hashed = [SEQUENCES, task.name, list(state.labels), derived, state.max_length, state.overlap]
+    hashed += [tokenizer.uses_token_types, tokenizer.placeholder, tokenizer.leading_space]
+    hashed += [of] if of != "all" else []
+    described = json.dumps([*hashed, of_task, tokenizer.backend.to_str()], sort_keys=True)
     content = described + Examples.of(examples).digest()
     if state.context_words:
-        content += context_facts(cast("Sequence[TokenExample]", examples))
+        content += context_text(cast("Sequence[TokenExample]", examples))
     return hashlib.sha256(content.encode()).hexdigest()

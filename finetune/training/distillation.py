@@ -75,7 +75,7 @@ class Teacher:
     model: Any
     """The model, which predicts without dropout and is not trained."""
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The folder of the teacher, and the checksum of its weights."""
         return {"folder": self.name, "weights": file_hash(self.folder / "model.safetensors")}
 
@@ -104,7 +104,7 @@ class Distillation:
             if not legal or value in (float("inf"), float("-inf")):
                 raise UserError(f"{flag} must be a finite number {wanted}, not {value}.")
 
-    def facts(self, layers: int | None) -> dict[str, Any]:
+    def metadata(self, layers: int | None) -> dict[str, Any]:
         """The entries of ``config.json``; UserError without the unlabeled file."""
         if self.unlabeled is not None and not Path(self.unlabeled).is_file():
             raise UserError(f"--unlabeled {self.unlabeled}: no such file.")
@@ -413,7 +413,7 @@ def fit_student(
     There is one process. The student starts with some ``layers`` of the teacher, whose model is
     used up, or with the model of the settings.
     """
-    folder.teacher = {**teacher.facts(), **distillation.facts(layers)}
+    folder.teacher = {**teacher.metadata(), **distillation.metadata(layers)}
     model = None
     if layers is not None:
         model = with_fewer_layers(task, task.model(teacher.folder), layers)

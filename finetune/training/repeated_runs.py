@@ -61,7 +61,7 @@ class Runs:
     """The settings by seed, or by name of the run; ``out`` is in the folder."""
     data_of: Callable[[Any], Dataset]
     """Returns the data of a run by its seed or name."""
-    facts: Mapping[str, Any]
+    fixed_settings: Mapping[str, Any]
     """What all runs share, which is compared when they are continued. First entries of the file."""
     start: Path | None = None
     """A folder of seeds: each run begins with the model of the same seed there."""
@@ -82,7 +82,7 @@ class Runs:
     @property
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Statistics of each score."""
-        return summarize(self.metrics, self.facts.get("ratio"))
+        return summarize(self.metrics, self.fixed_settings.get("ratio"))
 
     def train(self, train_one: TrainOne, on_start: OnStart = lambda config, finished: None) -> None:
         """Train the runs, and write their summary after each.
@@ -143,8 +143,8 @@ class Runs:
         new = is_free(folder) or all(folder / name in runs for name in entries(folder))
         has_runs = path.is_file() or any(RunFolder.open(run).is_run for run in runs)
         require_own(folder, has_runs or (new and all(map(is_free, runs))))
-        saved = read_object(path) if path.is_file() else self.facts
-        for name, value in self.facts.items():
+        saved = read_object(path) if path.is_file() else self.fixed_settings
+        for name, value in self.fixed_settings.items():
             if name not in ("repeats", "sizes") and saved.get(name) != value:  # which may grow
                 raise UserError(
                     f"{folder}: holds {kind}s with {name} = {saved.get(name)!r}, now {value!r}: "
@@ -196,7 +196,7 @@ class Runs:
 
     def _write(self) -> None:
         content = {
-            **self.facts,
+            **self.fixed_settings,
             "seeds" if self.kind == "seed" else "runs": list(self.metrics),
             **({"scores": self.metrics} if self.kind == "size" else {"metrics": self.summary}),
             "degenerate": [{"seed": seed, "reasons": r} for seed, r in self.degenerate.items()],
@@ -252,7 +252,7 @@ def plan_seeds(
         folder=folder,
         configs=seed_configs(config, number, folder, start),
         data_of=lambda _: dataset,
-        facts={"data": dataset.fingerprint},
+        fixed_settings={"data": dataset.fingerprint},
         start=start,
         recipe_run=recipe_run,
     )
@@ -308,7 +308,7 @@ def plan_folds(
             for index, run in enumerate(folds)
         },
         data_of=data_of,
-        facts={
+        fixed_settings={
             "folds": num_folds,
             "hold_out": hold_out,
             "repeats": repeats,
@@ -385,7 +385,7 @@ def plan_sizes(
             for run, (_, seed) in runs.items()
         },
         data_of=data_of,
-        facts={"sizes": sizes, "data": dataset.fingerprint},
+        fixed_settings={"sizes": sizes, "data": dataset.fingerprint},
     )
 
 

@@ -281,9 +281,9 @@ class RunWriter:
         """The last step in the log."""
         return max((line["step"] for line in _log_lines(self.path / "log.jsonl")), default=0)
 
-    def write_start(self, task: Task, config: TrainConfig, **facts: Any) -> None:
+    def write_start(self, task: Task, config: TrainConfig, **metadata: Any) -> None:
         """Write the resolved configuration to ``config.json``, before training starts."""
-        content = {"task": task.name, **settings(replace(config, resume=False)), **facts}
+        content = {"task": task.name, **settings(replace(config, resume=False)), **metadata}
         content["num_processes"] = self.accelerator.num_processes
         content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
         on_main_process(lambda: (self.path / CHECKSUMS).unlink(missing_ok=True))

@@ -375,8 +375,8 @@ class Scorer:
 
     def _selection_score(self, metrics: Mapping[str, float], name: str = "") -> float:
         name = name or self.task.state.metric
-        facts = {metric: properties_of(metric) for metric in metrics}
-        legal = [name for name, of in facts.items() if not (of.lower_is_better or of.of_gold)]
+        properties = {metric: properties_of(metric) for metric in metrics}
+        legal = [name for name, of in properties.items() if not (of.lower_is_better or of.of_gold)]
         if name not in legal:
             raise UserError(
                 f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}."

@@ -142,10 +142,10 @@ class Search:
         self.metric = self.loaded[0].state.metric
         custom = custom_metrics(config.custom_metrics, metrics or {}).get(self.metric)
         minimize = custom is not None and custom.lower_is_better
-        self._facts = {"task": task, **result_settings(self.config), "data": self.data.fingerprint}
-        self._facts["space"] = " ".join(f"{name}={values}" for name, values in self.space.items())
-        self._facts["direction"] = "minimize" if minimize else "maximize"
-        self.study = _open_study(folder, self._facts)
+        self._attrs = {"task": task, **result_settings(self.config), "data": self.data.fingerprint}
+        self._attrs["space"] = " ".join(f"{name}={values}" for name, values in self.space.items())
+        self._attrs["direction"] = "minimize" if minimize else "maximize"
+        self.study = _open_study(folder, self._attrs)
         self.accelerator = make_accelerator(self.config)
 
     @property
@@ -173,7 +173,7 @@ class Search:
         """Run the missing trials, none after ``minutes``; ``on_end`` is called after each."""
 
         def after(study: optuna.Study, trial: FrozenTrial) -> None:
-            study.set_user_attr("facts", self._facts)
+            study.set_user_attr("facts", self._attrs)
             result = trial.user_attrs.get("error") or f"{self.metric} {trial.value:.4f}"
             self.reporter.log(f"trial {trial.number}: {trial.state.name.lower()}, {result}")
             for worse in self.trials[1:]:
@@ -233,14 +233,14 @@ class Search:
         return self.folder / f"trial-{number:03d}"
 
 
-def _open_study(folder: Path, facts: Mapping[str, Any]) -> optuna.Study:
+def _open_study(folder: Path, attrs: Mapping[str, Any]) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     try:
         study = optuna.create_study(
             storage=f"sqlite:///{(folder / DATABASE).absolute()}",
             study_name="search",
-            direction=facts["direction"],
+            direction=attrs["direction"],
             pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
             load_if_exists=True,
         )
@@ -250,7 +250,7 @@ def _open_study(folder: Path, facts: Mapping[str, Any]) -> optuna.Study:
         ) from error
     saved = {"direction": study.direction.name.lower(), **study.user_attrs.get("facts", {})}
     for name, value in saved.items():
-        if (now := facts.get(name)) != value:
+        if (now := attrs.get(name)) != value:
             raise UserError(
                 f"{folder}: holds a search with {name} = {value!r:.200}, now {now!r:.200}: "
                 "continue with the same data and options, or use another --out."

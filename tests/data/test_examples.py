@@ -1,4 +1,4 @@
-"""Examples on disk equal examples in memory: items, views, columns, facts, and what they refuse."""
+"""Examples on disk equal examples in memory: items, views, columns, stats, and what they refuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.data.examples import FACTS, Examples, collected
+from finetune.data.examples import COLUMN_STATS, Examples, collected
 from finetune.data.token_rows import TokenRow
 from finetune.types import (
     Answer,
@@ -62,7 +62,7 @@ VIEWS: dict[str, Callable[[Examples], Any]] = {
     "replaced": lambda rows: list(rows.replace("key", range(len(rows)))),
     "mapped": lambda rows: list(rows.map(lambda i, row: replace(row, key=i))),
     "golds": lambda rows: (list(rows.golds()), rows.gold_counts()),
-    "facts": lambda rows: {name: rows.fact(name).tolist() for name in FACTS},
+    "statistics": lambda rows: {name: rows.stats(name).tolist() for name in COLUMN_STATS},
     "content": lambda rows: b"".join(rows.content("")),
     "kind": lambda rows: (rows.kind, rows.are_words, len(rows), rows.lack("key")),
     "codes": lambda rows: tuple(map(list, rows.codes("key"))),

@@ -112,8 +112,8 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", "off")
 
 
-def facts_of(read: Callable[..., Dataset], spec: Any) -> tuple[Dataset, Any]:
-    """What a reader finds."""
+def read_with_errors(read: Callable[..., Dataset], spec: Any) -> tuple[Dataset, Any]:
+    """The data, and what a reader says of them."""
     errors: list[str] = []
     data = read(spec, **({} if read is read_running_text else {"errors": errors}))
     return data, (rows_of(data), data.notes, sorted(errors), data.fingerprint)
@@ -139,10 +139,10 @@ def test_where_rows_are_does_not_matter(
 ) -> None:
     read, write, note = CASES[case]
     spec = write(tmp_path)
-    data, found = facts_of(read, spec)
+    data, found = read_with_errors(read, spec)
     computed = computed_from(data)
     keep_on_disk(monkeypatch)
-    large, again = facts_of(read, spec)
+    large, again = read_with_errors(read, spec)
     assert large.splits["train"].is_large
     assert again == found
     assert computed_from(large) == computed

@@ -68,11 +68,11 @@ def content_of(config: ClassifyConfig) -> Any:
     task, loaded = load_task(config, "classify")
     assert loaded.splits["train"].is_large
     rows = {split: list(own) for split, own in loaded.splits.items()}
-    facts = {
-        name: loaded.splits["train"].fact(name).tolist() for name in ("text", "words", "flags")
+    stats = {
+        name: loaded.splits["train"].stats(name).tolist() for name in ("text", "words", "flags")
     }
     fingerprints = loaded.fingerprint, loaded.training_fingerprint
-    return rows, facts, loaded.notes, fingerprints, loaded.label_order, task.state
+    return rows, stats, loaded.notes, fingerprints, loaded.label_order, task.state
 
 
 def test_equal_to_what_is_read(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,8 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     if prediction != TextPrediction(0, None):
         file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)])
         tables = file.tables(GoldLabels.of("p.jsonl", [read]), kind)
-        facts = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
-        expected = tables.type.tables_of([example], [prediction], **facts)
+        fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
+        expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)
 
 

@@ -64,16 +64,16 @@ def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Tables,
     else:
         rows = st.tuples(*[one[form]] * 3)
     kind = TYPES["label" if form == "two" else form]
-    facts = {"schemes": schemes} if schemes else {"positive": "b"} if kind.name == "label" else {}
+    fields = {"schemes": schemes} if schemes else {"positive": "b"} if kind.name == "label" else {}
     return st.lists(rows, min_size=1, max_size=12).map(
         lambda rows: tuple(
-            asked(kind, [row[0] for row in rows], [row[side] for row in rows], **facts)
+            asked(kind, [row[0] for row in rows], [row[side] for row in rows], **fields)
             for side in (1, 2)
         )
     )
 
 
-def asked(kind: PredictionType, gold: list, answers: list, **facts) -> Tables:
+def asked(kind: PredictionType, gold: list, answers: list, **fields) -> Tables:
     """With the examples that were asked, and predictions with probabilities."""
     examples: list[Example] = []
     predictions: list[object] = []
@@ -93,7 +93,7 @@ def asked(kind: PredictionType, gold: list, answers: list, **facts) -> Tables:
             predictions.append(TextPrediction(number, answer, label, scores))
             continue
         examples.append(TokenExample(number, words, where=""))
-    return kind.of_values(gold, answers, examples=examples, predictions=predictions, **facts)
+    return kind.of_values(gold, answers, examples=examples, predictions=predictions, **fields)
 
 
 WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
@@ -126,10 +126,10 @@ def scored_as(
     run: Tables, gold: list, predicted: list, predictions: list, examples: Sequence[Any]
 ) -> Tables:
     """Other values, as those of a run of their own."""
-    facts = {"schemes": run.schemes} if run.schemes != (None, None) else {}
-    facts |= {"positive": run.positive} if run.positive else {}
+    fields = {"schemes": run.schemes} if run.schemes != (None, None) else {}
+    fields |= {"positive": run.positive} if run.positive else {}
     kind = TYPES["tags"] if run.type.name == "plain tags" else run.type
-    return kind.of_values(gold, predicted, examples=examples, predictions=predictions, **facts)
+    return kind.of_values(gold, predicted, examples=examples, predictions=predictions, **fields)
 
 
 def scores_of(run: Tables, names: Sequence[str]) -> dict[str, float]:

@@ -103,7 +103,7 @@ def test_commands(hub: Hub, tmp_path: Path) -> None:
     assert run("predict", "lab/classify", "--file", gold).out == (
         run("predict", own, "--file", gold).out
     )
-    assert ServedModel("x", "lab/classify", Serve(runs=())).facts["sha256"]
+    assert ServedModel("x", "lab/classify", Serve(runs=())).about["sha256"]
     missing = run("predict", "lab/nothing", "--text", "x")
     assert missing.code == 2
     assert "lab/nothing: no such folder, and on the hub: model 'lab/nothing'" in missing.err

@@ -142,7 +142,7 @@ def test_settings_go_with_votes(settings: dict[str, Any], tmp_path: Path) -> Non
     )
 
 
-def test_no_facts_of_gold_select_a_model(tmp_path: Path) -> None:
+def test_no_metric_of_gold_selects_a_model(tmp_path: Path) -> None:
     data = written(tmp_path / "data", votes_of)
     for metric in SOFT:
         found = fx.train("classify", tmp_path / metric, data=data, metric=metric)

@@ -64,7 +64,7 @@ def test_the_same_weights(
     name: str, held_out: bool, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"steps": 3, "batch_size": 4} | settings
-    weights, facts = [], []
+    weights, runs = [], []
     for run in ("memory", "disk", "cached"):
         if run == "disk":
             data.keep_on_disk(monkeypatch, processes=2 if held_out else 1)
@@ -77,7 +77,7 @@ def test_the_same_weights(
             without_validation(config)
         task, loaded = fx.load(config)
         assert loaded.splits["train"].is_large == (run != "memory")
-        facts.append(
+        runs.append(
             (
                 {split: list(rows) for split, rows in loaded.splits.items()},
                 loaded.notes,
@@ -91,8 +91,8 @@ def test_the_same_weights(
         result = finetune.fit(task, loaded, config)
         weights.append(load_file(tmp_path / run / "last" / "model.safetensors"))
         vocabulary = tmp_path / run / VOCABULARY_FILE
-        facts[-1] += (result.metrics, result.notes, vocabulary.exists() and vocabulary.read_text())
-    assert facts[0] == facts[1] == facts[2]
+        runs[-1] += (result.metrics, result.notes, vocabulary.exists() and vocabulary.read_text())
+    assert runs[0] == runs[1] == runs[2]
     for other in weights[1:]:
         assert all((other[key] == value).all() for key, value in weights[0].items())
     assert len(weights) == 3 * (name in TRAINED)

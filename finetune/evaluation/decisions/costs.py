@@ -105,8 +105,8 @@ def by_cost(tables: Tables, costs: Costs) -> Tables:
     pairs = zip(tables.predictions, tables.examples, strict=True)
     predictions = [Decisions(costs=costs).apply(*pair) for pair in pairs]
     labels = [NO_LABEL if p.label is None else names[p.label] for p in predictions]
-    facts: dict[str, Any] = {"examples": tables.examples, "positive": tables.positive}
-    cheapest = LABEL.of_values(tables.gold, labels, predictions=predictions, **facts)
+    fields: dict[str, Any] = {"examples": tables.examples, "positive": tables.positive}
+    cheapest = LABEL.of_values(tables.gold, labels, predictions=predictions, **fields)
     return with_costs(cheapest, costs)
 
 

@@ -77,14 +77,14 @@ def type_of_row(row: Mapping[str, Any]) -> str:
 
 
 def scores_of(
-    type: str, gold: Sequence[Any], predicted: Sequence[Any], **facts: Any
+    type: str, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any
 ) -> dict[str, float]:
-    """Score gold and predicted values of a type; ``Tables`` explains the facts.
+    """Score gold and predicted values of a type; ``fields`` are those of ``Tables``.
 
     >>> scores_of("label", ["a", "b"], ["a", "a"], labels=["a", "b"])["accuracy"]
     0.5
     """
-    return score(TYPES[type].of_values(gold, predicted, **facts))
+    return score(TYPES[type].of_values(gold, predicted, **fields))
 
 
 def is_built_in(metric: str) -> bool:
@@ -94,7 +94,7 @@ def is_built_in(metric: str) -> bool:
 
 def score_limits(metric: str) -> tuple[float, float]:
     """The least and the largest score of a metric; custom metrics have no limits."""
-    facts = properties_of(metric)
-    if facts.highest > 1 or metric.partition(":")[0] not in _METRICS | _OF_VECTORS:
+    properties = properties_of(metric)
+    if properties.highest > 1 or metric.partition(":")[0] not in _METRICS | _OF_VECTORS:
         return -math.inf, math.inf
-    return facts.lowest, facts.highest
+    return properties.lowest, properties.highest

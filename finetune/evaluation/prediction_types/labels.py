@@ -113,12 +113,12 @@ def _tables_of_file(
     gold: list[Any] = [example.label for example in examples]
     predicted = list(map(_value, predictions))
     known = [label for label in predicted if label != NO_LABEL]
-    facts: dict[str, Any] = {"examples": examples, "predictions": predictions}
+    fields: dict[str, Any] = {"examples": examples, "predictions": predictions}
     if any(isinstance(label, list | tuple) for label in (*predicted, *gold)):
         of_model = {tuple(p.scores) for p in predictions if p.scores is not None}
         labels = of_model.pop() if len(of_model) == 1 else ()
         sets = [[*map(_names, side)] for side in (gold, predicted)]
-        return LABELS.of_values(*sets, labels=labels, **facts)
+        return LABELS.of_values(*sets, labels=labels, **fields)
     if (known or not predicted) and all(map(is_number, known)) and _is_regression(gold, known):
         if blank := len(predicted) - len(known):
             raise DataError(
@@ -131,7 +131,7 @@ def _tables_of_file(
             raise DataError(
                 f"{files[1]}: its labels are not numbers ({error}), but the predictions are."
             ) from error
-        return NUMBER.of_values(values, list(map(float, predicted)), **facts)
+        return NUMBER.of_values(values, list(map(float, predicted)), **fields)
     decimal = any(isinstance(x, float) and not x.is_integer() for x in gold)
     if decimal and not any(_spells_number(str(label)) for label in predicted):
         raise DataError(
@@ -144,7 +144,7 @@ def _tables_of_file(
     renamed = dict(zip(names, canonical_names(names), strict=True))  # all names or none
     gold, predicted = ([renamed[_name(label)] for label in side] for side in (gold, predicted))
     items = decided_items(gold, predicted, predictions, list(map(renamed.get, left_out)))
-    return LABEL.of_values(gold, predicted, items=items, **facts)
+    return LABEL.of_values(gold, predicted, items=items, **fields)
 
 
 def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:

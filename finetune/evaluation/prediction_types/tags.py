@@ -183,8 +183,8 @@ def _tables_of_file(
     of_predictions = scheme and (predicted_scheme(predicted, scheme) or scheme)
     if scheme not in (None, "BIO", of_predictions):  # as training reads gold: scores agree
         gold, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold], "BIO"
-    facts: dict[str, Any] = {"examples": examples, "predictions": predictions}
-    return TAGS.of_values(gold, predicted, schemes=(scheme, of_predictions), **facts)
+    fields: dict[str, Any] = {"examples": examples, "predictions": predictions}
+    return TAGS.of_values(gold, predicted, schemes=(scheme, of_predictions), **fields)
 
 
 # --- Plain tags -----------------------------------------------------------------------------------
