@@ -166,7 +166,7 @@ class TextExample:
         """Convert the example with its gold to JSON values."""
         label = list(self.label) if isinstance(self.label, tuple) else self.label
         votes = None if self.votes is None else dict(self.votes)
-        return _example_record(self, label, text_pair=self.pair, votes=votes)
+        return _example_dict(self, label, text_pair=self.pair, votes=votes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Question(TextExample):
 
     def to_dict(self) -> dict[str, Any]:
         gold = None if self.answers is None else [answer._asdict() for answer in self.answers]
-        return _example_record(self, gold, text_pair=self.pair)
+        return _example_dict(self, gold, text_pair=self.pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class ChoiceQuestion(TextExample):
 
     def to_dict(self) -> dict[str, Any]:
         choices = list(self.choices) or None
-        return _example_record(self, self.label, text_pair=self.pair, choices=choices)
+        return _example_dict(self, self.label, text_pair=self.pair, choices=choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class TokenExample:
         if self.relations is not None:
             known["relations"] = relation_values(self.spans or (), self.relations)
         gold = {name: value for name, value in known.items() if value is not None} or None
-        return {"words": list(self.words)} | _example_record(self, gold, document=self.document)
+        return {"words": list(self.words)} | _example_dict(self, gold, document=self.document)
 
 
 Example = TextExample | TokenExample
@@ -338,7 +338,7 @@ EXAMPLES = (TextExample, Question, ChoiceQuestion, TextBlock, TokenExample)
 """The shapes of examples."""
 
 
-def _example_record(example: Example, gold: Any, **shown: Any) -> dict[str, Any]:
+def _example_dict(example: Example, gold: Any, **shown: Any) -> dict[str, Any]:
     values = {"text": example.text, "where": example.where or None, **shown}
     return {name: value for name, value in values.items() if value is not None} | {"gold": gold}
 

@@ -14,7 +14,7 @@ from finetune.cli.options import Command, DataOptions
 from finetune.cli.output import check_output
 from finetune.config.options import OUTPUT, argument
 from finetune.runtime.files import is_free, require_replaceable
-from finetune.runtime.records import require_suffix
+from finetune.runtime.row_files import require_suffix
 from finetune.types import UserError
 
 FORMAT_SUFFIXES = {

@@ -31,7 +31,7 @@ from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.tokens import split_at_gold
 from finetune.data.word_splitting import split_words
 from finetune.runtime.files import replace_file, replace_folder
-from finetune.runtime.records import write_records
+from finetune.runtime.row_files import write_rows
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
         else:
             has_votes = any(row.example.votes for row in rows)
             output_rows = (_plain_text(row, has_votes) for row in rows)
-        write_records(output, output_rows)
+        write_rows(output, output_rows)
     notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
     left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
     return notes, len(rows) - left_out

@@ -95,7 +95,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         )
 
     def _compare_two(self, first: Entry, second: Entry) -> None:
-        from finetune.evaluation.compare import compare_systems, comparison_record
+        from finetune.evaluation.compare import compare_systems, comparison_dict
 
         if all((Path(entry.runs) / "folds.json").is_file() for entry in (first, second)):
             if self.data is not None:
@@ -108,7 +108,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             comparison = compare_systems(*files, options=self._options())
         names = first.system or first.runs, second.system or second.runs
         if self.format == "json":
-            show(json.dumps(comparison_record(comparison), indent=2))
+            show(json.dumps(comparison_dict(comparison), indent=2))
         elif self.format == "table":
             print_comparison(comparison, names)
         else:
@@ -155,9 +155,9 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             ]
             scores, notes = score_systems(read, baseline=baseline, options=self._options())
         if self.format in ("csv", "json"):
-            records = [score.to_dict() for score in scores]
-            columns = [*records[0]]
-            rows: list[list[Any]] = [[*record.values()] for record in records]
+            dicts = [score.to_dict() for score in scores]
+            columns = [*dicts[0]]
+            rows: list[list[Any]] = [[*values.values()] for values in dicts]
         else:
             metrics = {score.data: score.metric for score in scores}
             columns = ["system", *(f"{name} {metrics[name]}" for name in data)]

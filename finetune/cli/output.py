@@ -22,13 +22,13 @@ from finetune.config.tasks import flag
 from finetune.config.values import shown_value
 from finetune.runtime.files import is_free
 from finetune.runtime.progress import terminal
-from finetune.runtime.records import (
-    RECORD_SUFFIXES,
+from finetune.runtime.row_files import (
+    ROW_SUFFIXES,
     Write,
     csv_line,
     json_line,
-    record_writer,
     require_suffix,
+    row_writer,
 )
 from finetune.runtime.terminal import printable
 from finetune.types import UserError
@@ -208,16 +208,16 @@ def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool
 
 
 @contextlib.contextmanager
-def open_records(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[Write]:
-    """Yield a function that writes a record to --out, whose suffix is the format.
+def open_rows(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[Write]:
+    """Yield a function that writes a row to --out, whose suffix is the format.
 
     The file appears when it is complete. None prints JSON Lines.
     """
     if path is None:
-        yield lambda record: show(json_line(record))
+        yield lambda row: show(json_line(row))
         return
-    check_output(path, inputs, RECORD_SUFFIXES)
-    with record_writer(path) as write:
+    check_output(path, inputs, ROW_SUFFIXES)
+    with row_writer(path) as write:
         yield write
 
 

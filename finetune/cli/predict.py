@@ -31,12 +31,12 @@ from finetune.evaluation.runs import RunFolder
 from finetune.registry import PLUGINS
 from finetune.runtime.files import SaveError
 from finetune.runtime.processes import num_processes, process_index
-from finetune.runtime.records import (
-    RECORD_SUFFIXES,
+from finetune.runtime.row_files import (
+    ROW_SUFFIXES,
     TABLE_SUFFIXES,
     csv_lines,
     json_line,
-    record_writer,
+    row_writer,
     with_columns,
 )
 from finetune.types import UserError, quantity
@@ -135,7 +135,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         run = Path(self.folder)
         if output is not None:
             inputs = [*inputs_of(self.file), *run.glob("*"), *run.glob("best/*")]
-            check_output(output, inputs, RECORD_SUFFIXES)
+            check_output(output, inputs, ROW_SUFFIXES)
         if num_processes() > 1 and self.file and self._is_stream:
             raise UserError(
                 f"--file {self.file}: processes cannot share a stream: name a plain file."
@@ -196,7 +196,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             return predictions
         number = withheld = 0
         predictions.reporter = reporter = Reporter()
-        writer = record_writer(output, separator=mark, append=self._can_resume)
+        writer = row_writer(output, separator=mark, append=self._can_resume)
         with _reporting_what_is_kept(output, self._can_resume), writer as write, reporter:
             total = len(self.text) or about_rows(files, contents)
             reporter.start("predicting", total and max(0, total - skip), unit="row")

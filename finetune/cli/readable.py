@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from finetune.cli.output import print_table
-from finetune.runtime.records import json_line
+from finetune.runtime.row_files import json_line
 
 STRONGEST = 12
 """Words that a table of an explanation has."""

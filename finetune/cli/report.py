@@ -94,12 +94,12 @@ class Report(ReasonOptions, GoldOptions, Command):
         if self.out is not None or len(self.folders) > 1:
             what = "--out names" if self.out is not None else "several runs are compared on"
             raise UserError(f"--format {format}: {what} a page: leave --format out.")
-        from finetune.evaluation.error_analysis import analysis_record, analyze
+        from finetune.evaluation.error_analysis import analysis_dict, analyze
 
         analysis = analyze(self.folders[0], self.source, split=self.split or "test")
         number = IN_A_TEXT if self.examples is None else self.examples
         if format == "json":
-            show(json.dumps(analysis_record(analysis, number), indent=2, ensure_ascii=False))
+            show(json.dumps(analysis_dict(analysis, number), indent=2, ensure_ascii=False))
         elif format == "table":
             print_analysis(analysis, number)
         else:

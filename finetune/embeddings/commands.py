@@ -26,7 +26,7 @@ from finetune.cli.output import check_output, inputs_of, quiet_libraries, show
 from finetune.config.options import COMMON, DATA, Help
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.files import require_replaceable, write_text
-from finetune.runtime.records import RECORD_SUFFIXES, require_suffix
+from finetune.runtime.row_files import ROW_SUFFIXES, require_suffix
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Similarity(VectorOptions, OutOption, FormatOption, ResampleOptions, DataOp
             if self.combine == "none":
                 raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")
             inputs = (self.data, self.standardize)
-            check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
+            check_output(self.out, [Path(path) for path in inputs if path], ROW_SUFFIXES)
         quiet_libraries()
         from finetune.embeddings.similarity import run_similarity
 

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from finetune.cli.output import (
-    open_records,
+    open_rows,
     print_table,
     quiet_libraries,
     refuse_options,
@@ -39,7 +39,7 @@ from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder, write_text
 from finetune.runtime.progress import Reporter
-from finetune.runtime.records import write_records
+from finetune.runtime.row_files import write_rows
 from finetune.types import SenseTarget, TokenExample, UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ def fit_senses(command: Wsd) -> None:
             predictions = senses.predict(examples, reporter=reporter)
             first = senses.first_senses(prediction.target for prediction in predictions)
             for name, rows in (("predictions", predictions), ("first_sense", first)):
-                write_records(folder / f"{name}.{split}.jsonl", map(SensePrediction.to_dict, rows))
+                write_rows(folder / f"{name}.{split}.jsonl", map(SensePrediction.to_dict, rows))
             metrics[split] = sense_scores(predictions) | {
                 **{f"first_sense_{name}": value for name, value in sense_scores(first).items()},
                 "targets": len(predictions),
@@ -367,7 +367,7 @@ def predict_senses(command: Predict) -> None:
         return
     predictions = senses.predict(examples, reporter=Reporter())
     _report_unknown(senses, [prediction.target for prediction in predictions])
-    with open_records(command.out, [Path(file), *run.glob("*")]) as write:
+    with open_rows(command.out, [Path(file), *run.glob("*")]) as write:
         for prediction in predictions:
             write(prediction.to_dict())
     if scores := sense_scores(predictions):

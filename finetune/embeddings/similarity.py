@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finetune.cli.output import open_records, print_tables, show
+from finetune.cli.output import open_rows, print_tables, show
 from finetune.data import texts
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions
@@ -299,7 +299,7 @@ def _compared(pair: TextExample) -> list[str]:
 
 
 def _write(path: str, pairs: Sequence[TextExample], cosines: Cosines) -> None:
-    with open_records(path) as write:
+    with open_rows(path) as write:
         for pair, cosine in zip(pairs, cosines.values.tolist(), strict=True):
             details: dict[str, Any] = {}
             if pair.targets is not None:

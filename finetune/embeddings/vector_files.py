@@ -18,7 +18,7 @@ from finetune.embeddings.commands import open_embedder
 from finetune.inference.embed import Embedding
 from finetune.runtime.files import replace_file
 from finetune.runtime.progress import Reporter
-from finetune.runtime.records import require_suffix
+from finetune.runtime.row_files import require_suffix
 from finetune.types import Example, TextExample, UserError, quantity
 
 if TYPE_CHECKING:

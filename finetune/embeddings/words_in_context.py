@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from finetune.cli.output import (
-    open_records,
+    open_rows,
     print_table,
     quiet_libraries,
     refuse_options,
@@ -35,7 +35,7 @@ from finetune.evaluation.predictions import to_row
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder, write_text
 from finetune.runtime.progress import Reporter
-from finetune.runtime.records import write_records
+from finetune.runtime.row_files import write_rows
 from finetune.types import TextExample, TextPrediction, UserError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def fit_threshold(command: Similarity) -> None:
     with replace_folder(out) as folder:
         for split, pairs in splits.items():
             rows, metrics[split] = _rows_and_scores(pairs, cosines[split], threshold)
-            write_records(folder / f"predictions.{split}.jsonl", rows)
+            write_rows(folder / f"predictions.{split}.jsonl", rows)
         write_text(folder / THRESHOLD_FILE, json.dumps(content) + "\n")
         write_run(folder, {"task": "similarity", "data": command.data, **asdict(settings)}, metrics)
     show(f"{threshold.above}: cosine of {threshold.value:.4f} or more")
@@ -180,7 +180,7 @@ def predict_pairs(command: Predict) -> None:
     standardizer = Standardizer(fitted[0], fitted[1], 0) if fitted else None
     cosines = _cosines(embedder, pairs, standardizer, Reporter())
     rows, scores = _rows_and_scores(pairs, cosines, threshold)
-    with open_records(command.out, [Path(file), *run.glob("*")]) as write:
+    with open_rows(command.out, [Path(file), *run.glob("*")]) as write:
         for row in rows:
             write(row)
     if scores:

@@ -275,7 +275,7 @@ def seed_note(result: Comparison) -> str:
     )
 
 
-def comparison_record(comparison: SystemComparison) -> dict[str, Any]:
+def comparison_dict(comparison: SystemComparison) -> dict[str, Any]:
     """Convert the comparison to JSON values."""
     result = comparison.result
     sides = zip("ab", (result.first, result.second), result.runs, comparison.files, strict=True)

@@ -293,10 +293,10 @@ def contradictions(run: Tables) -> list[ErrorCase]:
     ]
 
 
-def analysis_record(analysis: Analysis, num_examples: int) -> dict[str, Any]:
+def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
     """Convert the analysis to JSON values, with the first errors of each category."""
 
-    def records(cases: Sequence[ErrorCase]) -> list[dict[str, Any]]:
+    def to_dicts(cases: Sequence[ErrorCase]) -> list[dict[str, Any]]:
         return [case.to_dict() for case in cases]
 
     return {
@@ -314,11 +314,11 @@ def analysis_record(analysis: Analysis, num_examples: int) -> dict[str, Any]:
         },
         "errors": count_categories(analysis.errors),
         "num_contradictions": len(analysis.contradictions),
-        "contradictions": records(analysis.contradictions[:num_examples]),
+        "contradictions": to_dicts(analysis.contradictions[:num_examples]),
         "contradictions_left_out": analysis.not_credible or None,
-        "most_confident": records(most_confident(analysis.errors, num_examples)),
+        "most_confident": to_dicts(most_confident(analysis.errors, num_examples)),
         "examples": {
-            name: records(cases)
+            name: to_dicts(cases)
             for name, cases in first_by_category(analysis.errors, num_examples).items()
         },
     }

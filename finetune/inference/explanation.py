@@ -53,17 +53,17 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as JSON values; the words of a sentence are in its prediction."""
-        record: dict[str, Any] = {"label": self.label.label, "unit": self.unit}
+        values: dict[str, Any] = {"label": self.label.label, "unit": self.unit}
         if self.label.words is not None:
-            record |= dict(zip(("start", "end"), self.label.words, strict=True))
+            values |= dict(zip(("start", "end"), self.label.words, strict=True))
         cut = self.words.num_first
         for prefix, text in (("", slice(cut)), ("pair_", slice(cut, None))):
             if self.words.words[text] or not prefix:
-                record[f"{prefix}words"] = list(self.words.words[text])
+                values[f"{prefix}words"] = list(self.words.words[text])
                 if self.words.offsets is not None:
-                    record[f"{prefix}offsets"] = [list(o) for o in self.words.offsets[text]]
-                record[f"{prefix}scores"] = [round(score, 6) for score in self.scores[text]]
-        return record
+                    values[f"{prefix}offsets"] = [list(o) for o in self.words.offsets[text]]
+                values[f"{prefix}scores"] = [round(score, 6) for score in self.scores[text]]
+        return values
 
 
 def explained_by(task: Task) -> Explained:
@@ -154,8 +154,8 @@ def explain(
 
 
 def _most_words(task: Task) -> int | None:
-    record = task.state
-    return record.max_length if record.long_text not in (None, "window") else None
+    state = task.state
+    return state.max_length if state.long_text not in (None, "window") else None
 
 
 def _shorter_texts(example: Any, most_words: int | None) -> Any:

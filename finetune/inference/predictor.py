@@ -33,7 +33,7 @@ from finetune.preprocessing.texts import Input
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.processes import require_precision
-from finetune.runtime.records import GOLD, with_same_columns
+from finetune.runtime.row_files import GOLD, with_same_columns
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import least_confidence, with_thresholds
@@ -406,13 +406,13 @@ class BatchPredictor:
         with _LOCK:
             model = _loaded(pickle.dumps((self.run, self.options)))
             examples = list(model.task.state.read(table, columns=self.columns, rows=rows))
-            records = with_same_columns(item.to_dict() for item in model.stream(examples))
-        if len(records) != size:
+            predicted = with_same_columns(item.to_dict() for item in model.stream(examples))
+        if len(predicted) != size:
             raise UserError(
-                f"a batch of {quantity(size, 'row')} holds {quantity(len(records), 'example')}: "
+                f"a batch of {quantity(size, 'row')} holds {quantity(len(predicted), 'example')}: "
                 "give one example in each row."
             )
-        columns = {name: [row[name] for row in records] for name in records[0] if name != "id"}
+        columns = {name: [row[name] for row in predicted] for name in predicted[0] if name != "id"}
         if columns.get("words") == [row.get("words") for row in rows.values()]:
             del columns["words"]  # the words of the batch
         return _joined(batch, columns)

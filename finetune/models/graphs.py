@@ -332,7 +332,7 @@ def new_recorder() -> Recorder | None:
 
 
 def use_of_graphs(encoder: Encoder) -> str:
-    """How the passes of an encoder in training run, for the record of a run."""
+    """How the passes of an encoder in training run, for the metadata of a run."""
     if (graphs := encoder.graphs) is None:
         return f"not used: {reason_to_run_plainly(encoder)}"
     if number := sum(key.has_gradients or key.training for key in graphs.recordings):

@@ -163,8 +163,8 @@ def _model_source(name: str) -> str:
 
 
 def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
-    record = source / "finetune.json"
-    content = read_object(record) if record.is_file() else {}
+    state_file = source / "finetune.json"
+    content = read_object(state_file) if state_file.is_file() else {}
     origin = content.get("config", {}).get("model")
     if config.model is None or config.model in (origin, config.init_from):
         return

@@ -23,7 +23,7 @@ from finetune.cli.output import check_output, inputs_of, quiet_libraries
 from finetune.config.options import Help, argument
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.files import is_free
-from finetune.runtime.records import RECORD_SUFFIXES
+from finetune.runtime.row_files import ROW_SUFFIXES
 from finetune.types import UserError
 
 MOST_SUBWORDS = 10_000_000
@@ -115,7 +115,7 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
             raise UserError(f"--pairs compares two texts, not {len(self.text)}.")
         require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
         if self.out is not None:
-            check_output(self.out, inputs_of(self.file), RECORD_SUFFIXES)
+            check_output(self.out, inputs_of(self.file), ROW_SUFFIXES)
         quiet_libraries()
         from finetune.pretraining.perplexity import score_texts
 

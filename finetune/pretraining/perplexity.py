@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from finetune.cli.output import open_records, print_tables, show
+from finetune.cli.output import open_rows, print_tables, show
 from finetune.config.tasks import column_map
 from finetune.data import read_text_file
 from finetune.data.word_splitting import split_words
@@ -231,7 +231,7 @@ def score_texts(command: Perplexity) -> None:
     by_row = iter(scores)
     lines = [_line(row, *islice(by_row, len(row.texts()))) for row in rows]
     if command.out:
-        with open_records(command.out) as write:
+        with open_rows(command.out) as write:
             for line in lines:
                 write(line)
     if number := scorer.num_windowed:

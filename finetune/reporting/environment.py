@@ -95,8 +95,8 @@ def write_environment(
             data.fingerprint,
             num_degenerate=1 if reasons else 0,
         )
-        records = [verdict.to_dict() for verdict in compared]
-        content["recipe"] = recipe_run.to_dict() | {"verdicts": records}
+        content["recipe"] = recipe_run.to_dict()
+        content["recipe"]["verdicts"] = [verdict.to_dict() for verdict in compared]
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
     positive = task.state.extra_fields().get("positive")

@@ -123,7 +123,7 @@ class Runs:
                     except Diverged as error:
                         diverged = str(error)
                 write = state != "finished" or key == keys[-1]
-                on_main_process(partial(self._record, key, diverged, write=write))
+                on_main_process(partial(self._add_run, key, diverged, write=write))
         on_main_process(require_model)
 
     def _require_start(self, config: TrainConfig) -> None:
@@ -151,7 +151,7 @@ class Runs:
                     "continue with the same data and options, or use another --out."
                 )
 
-    def _record(self, key: Any, diverged: str | None, *, write: bool) -> None:
+    def _add_run(self, key: Any, diverged: str | None, *, write: bool) -> None:
         if diverged is None:
             self._add(key, Path(self.configs[key].out or ""))
         else:

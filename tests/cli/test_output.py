@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from finetune.cli.output import open_records, print_table, print_tables, show
+from finetune.cli.output import open_rows, print_table, print_tables, show
 from finetune.config.values import shown_value
 from finetune.types import UserError
 from tests.command import run
@@ -55,16 +55,16 @@ def test_cells():
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path):
     path = tmp_path / "out.jsonl"
-    with pytest.raises(RuntimeError), open_records(str(path)) as write:
+    with pytest.raises(RuntimeError), open_rows(str(path)) as write:
         write({"half": 1})
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-    with open_records(str(path)) as write:
+    with open_rows(str(path)) as write:
         write({"id": 1})
     assert path.read_text("utf-8") == '{"id": 1}\n'
-    with pytest.raises(UserError, match="its folder does not exist"), open_records(f"{path}/x/y"):
+    with pytest.raises(UserError, match="its folder does not exist"), open_rows(f"{path}/x/y"):
         pass
-    with pytest.raises(UserError, match="--out -: name a file"), open_records("-"):
+    with pytest.raises(UserError, match="--out -: name a file"), open_rows("-"):
         pass
 
 

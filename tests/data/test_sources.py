@@ -22,7 +22,7 @@ from finetune.data import examples as holder
 from finetune.data import hub as hub_module
 from finetune.data.hub import hub_dataset
 from finetune.data.sources import canonical_split, resolve
-from finetune.runtime.records import write_records
+from finetune.runtime.row_files import write_rows
 from finetune.types import TextExample
 
 ROW = '{"text": "fine film", "label": "pos"}\n'
@@ -218,7 +218,7 @@ def test_large_splits_of_one_name_are_compared_by_their_first_rows(monkeypatch):
 def test_more_files_than_a_process_may_open(suffix, tmp_path):
     resource = pytest.importorskip("resource")
     for n in range(150):
-        write_records(tmp_path / f"{n:03}.{suffix}", [{"text": f"{n}", "label": "p"}])
+        write_rows(tmp_path / f"{n:03}.{suffix}", [{"text": f"{n}", "label": "p"}])
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = len(os.listdir("/dev/fd")) + 100
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))

@@ -13,7 +13,7 @@ import pytest
 import finetune
 from finetune.cli.readable import prediction_line
 from finetune.inference import loop
-from finetune.runtime import records
+from finetune.runtime import row_files
 from finetune.runtime.files import unfinished_file
 from tests import fixtures as fx
 from tests.command import Outcome, folder_in_use, run
@@ -44,9 +44,9 @@ def test_a_file_is_continued_to_the_same_bytes(
     model, out = fx.trained(kind), workdir / "out.jsonl"
     done = predict(workdir, model, "--out", workdir / "whole.jsonl", "--resume").ok()
     assert f"wrote {ROWS} rows: " in done.err
-    line, calls = records.json_line, 0
+    line, calls = row_files.json_line, 0
 
-    def interrupted(row: records.JsonRecord) -> str:
+    def interrupted(row: row_files.JsonRow) -> str:
         nonlocal calls
         calls += 1
         if calls == 14:
@@ -54,7 +54,7 @@ def test_a_file_is_continued_to_the_same_bytes(
         return line(row)
 
     with monkeypatch.context() as patch:
-        patch.setattr(records, "json_line", interrupted)
+        patch.setattr(row_files, "json_line", interrupted)
         ended = predict(workdir, model, "--out", out)
     assert ended.code == 130 and "with --resume continues" in ended.err and not out.exists()
     with unfinished_file(out).open("a") as file:
@@ -70,7 +70,7 @@ def test_a_file_is_continued_to_the_same_bytes(
     # a changed input is another one, and without --resume everything is predicted
     with monkeypatch.context() as patch:
         calls = 0
-        patch.setattr(records, "json_line", interrupted)
+        patch.setattr(row_files, "json_line", interrupted)
         predict(workdir, model, "--out", out)
     write_jsonl(workdir / "new" / "a.jsonl", [{"words": ["other"]}])
     predict(workdir, model, "--out", out, "--resume").refused("begun with another input")
@@ -86,12 +86,12 @@ def test_other_costs_are_other_settings(tmp_path: Path, monkeypatch: pytest.Monk
     def write_costs(cost: int) -> None:
         costs.write_text(json.dumps({g: {p: cost * (g != p) for p in labels} for g in labels}))
 
-    def interrupted(_: records.JsonRecord) -> str:
+    def interrupted(_: row_files.JsonRow) -> str:
         raise KeyboardInterrupt
 
     write_costs(1)
     with monkeypatch.context() as patch:
-        patch.setattr(records, "json_line", interrupted)
+        patch.setattr(row_files, "json_line", interrupted)
         assert run(*command).code == 130
     write_costs(2)
     run(*command, "--resume").refused("begun with another costs")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import finetune
-from finetune.runtime.records import write_records
+from finetune.runtime.row_files import write_rows
 from finetune.types import UserError
 from tests import fixtures as fx
 from tests import small_data
@@ -103,7 +103,7 @@ def test_training_on_columns_and_settings_as_lists(workdir: Path, tmp_path: Path
 
 
 def test_commands_find_the_columns_of_training(workdir: Path, tmp_path: Path) -> None:
-    write_records(tmp_path / "new.csv", TICKETS)
+    write_rows(tmp_path / "new.csv", TICKETS)
     found = run("predict", workdir / "run", "--file", tmp_path / "new.csv").ok()
     (tmp_path / "out.jsonl").write_text(found.out)
     model = finetune.load(workdir / "run")
@@ -113,7 +113,7 @@ def test_commands_find_the_columns_of_training(workdir: Path, tmp_path: Path) ->
     assert run("predict", workdir / "run", "--file", usual).out == found.out
     held_out = read_jsonl(workdir / "run" / "predictions.validation.jsonl")
     gold = tmp_path / "gold.csv"
-    write_records(gold, [{"Team": row["gold"], "Ticket": row["text"]} for row in held_out])
+    write_rows(gold, [{"Team": row["gold"], "Ticket": row["text"]} for row in held_out])
     options = ("--gold", gold, "--split", "validation")
     run("report", workdir / "run", *options, "--format", "table").ok()
     other = shutil.copytree(workdir / "run", tmp_path / "other")

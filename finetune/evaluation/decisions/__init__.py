@@ -125,7 +125,7 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice of `finetune thresholds`: the fields of the model's record that it sets."""
+    """A choice of `finetune thresholds`: the fields of `finetune.json` that it sets."""
 
     fields: Mapping[str, Any]
     content: Mapping[str, Any]

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from finetune.data import read_text_file
 from finetune.runtime.files import replace_file, replace_folder
-from finetune.runtime.records import GROUP, RECORD_SUFFIXES, write_records
+from finetune.runtime.row_files import GROUP, ROW_SUFFIXES, write_rows
 from finetune.types import UserError
 from tests import small_data
 from tests.command import folder_in_use, run
@@ -23,14 +23,14 @@ ROWS: list[dict[str, Any]] = [
     {"id": "a", "text": '=HYPERLINK("x")', "score": 0.25, "scores": {"é": 0.1}, "spans": [1, 2]},
     {"id": "b", "text": "two\nlines\tand, 😀", "score": 1.0, "scores": {"é": 0.9}, "spans": []},
 ]
-SUFFIXES = [suffix for suffix in RECORD_SUFFIXES if suffix]
+SUFFIXES = [suffix for suffix in ROW_SUFFIXES if suffix]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_the_suffix_is_the_format(suffix: str, tmp_path: Path) -> None:
     """The readers of data read it back."""
     path = tmp_path / f"rows{suffix}"
-    write_records(path, ROWS)
+    write_rows(path, ROWS)
     rows: dict[int, Any] = {}
     texts = [e.text for e in read_text_file(str(path), pair=False, labels=False, rows=rows)]
     guard = "'" if suffix in (".csv", ".tsv") else ""
@@ -45,7 +45,7 @@ def test_the_suffix_is_the_format(suffix: str, tmp_path: Path) -> None:
 
 def test_line_ends_are_in_quotes(tmp_path: Path) -> None:
     texts = ["two\nlines", "two\r\nlines", "a\rb", "", "a"]
-    write_records(tmp_path / "rows.csv", [{"id": n, "text": text} for n, text in enumerate(texts)])
+    write_rows(tmp_path / "rows.csv", [{"id": n, "text": text} for n, text in enumerate(texts)])
     with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
         assert [row["text"] for row in csv.DictReader(file)] == texts
 
@@ -58,18 +58,18 @@ def test_what_a_table_cannot_hold_is_refused_and_nothing_stays(tmp_path: Path) -
         (".parquet", {"id": 2**63}, "not of one type.* too large"),
     ):
         with pytest.raises(UserError, match=problem):
-            write_records(tmp_path / f"x{suffix}", [{"id": 1}, row])
+            write_rows(tmp_path / f"x{suffix}", [{"id": 1}, row])
     with pytest.raises(UserError, match=r"x\.pdf: the suffix names the format: one of \.jsonl"):
-        write_records(tmp_path / "x.pdf", [])
+        write_rows(tmp_path / "x.pdf", [])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_many_rows_and_none(tmp_path: Path) -> None:
     for suffix in (".parquet", ".json", ".csv"):
-        write_records(tmp_path / f"many{suffix}", ({"id": n, "text": "a"} for n in range(9000)))
+        write_rows(tmp_path / f"many{suffix}", ({"id": n, "text": "a"} for n in range(9000)))
         found = read_text_file(str(tmp_path / f"many{suffix}"), pair=False, labels=False)
         assert sum(1 for _ in found) == 9000
-    write_records(tmp_path / "none.json", [])
+    write_rows(tmp_path / "none.json", [])
     assert json.loads((tmp_path / "none.json").read_text()) == []
 
 
@@ -94,8 +94,8 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
 def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> None:
     with folder_in_use(tmp_path, ".a.csv.lock") as other:
         with pytest.raises(UserError, match=rf"a\.csv is in use by process {other.pid} on "):
-            write_records(tmp_path / "a.csv", [{"id": 1}])
-    write_records(tmp_path / "a.csv", [{"id": 1}])
+            write_rows(tmp_path / "a.csv", [{"id": 1}])
+    write_rows(tmp_path / "a.csv", [{"id": 1}])
 
 
 def test_commands_refuse_a_suffix_that_they_cannot_write(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_values_of_another_type_are_refused_after_the_first_rows(
 ) -> None:
     rows = [{"x": first}] * GROUP + [{"x": later}]
     with pytest.raises(UserError, match=f"not of one type.*{problem}"):
-        write_records(tmp_path / "rows.parquet", rows)
+        write_rows(tmp_path / "rows.parquet", rows)
     assert not (tmp_path / "rows.parquet").exists()
 
 
@@ -130,7 +130,7 @@ def test_values_of_another_type_are_refused_after_the_first_rows(
 )
 def test_values_that_fit_keep_their_content(first: Any, later: Any, tmp_path: Path) -> None:
     rows = [{"x": first}] * GROUP + [{"x": later}]
-    write_records(tmp_path / "rows.parquet", rows)
+    write_rows(tmp_path / "rows.parquet", rows)
     last = parquet.read_table(tmp_path / "rows.parquet").to_pylist()[-1]["x"]
     if isinstance(later, dict):
         last = {name: value for name, value in last.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Files of records, one row each: the suffix of the name is the format.
+"""Files of rows: the suffix of the name is the format.
 
 Files appear whole or not at all. A text in a table that a spreadsheet would take for a formula
 begins with an apostrophe.
@@ -19,8 +19,8 @@ from typing import IO, Any
 from finetune.runtime.files import replace_file
 from finetune.types import UserError, abbreviated
 
-JsonRecord = Mapping[str, Any]
-Write = Callable[[JsonRecord], None]
+JsonRow = Mapping[str, Any]
+Write = Callable[[JsonRow], None]
 
 GOLD = ("label", "choice")
 """Fields of predictions that are named as columns of gold."""
@@ -44,10 +44,8 @@ def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out"
 
 
 @contextlib.contextmanager
-def record_writer(
-    path: str | Path, *, separator: str = ",", append: bool = False
-) -> Iterator[Write]:
-    """Yield a function that writes a record to a file, which appears when the block ends.
+def row_writer(path: str | Path, *, separator: str = ",", append: bool = False) -> Iterator[Write]:
+    """Yield a function that writes a row to a file, which appears when the block ends.
 
     Args:
         path: The file.
@@ -55,7 +53,7 @@ def record_writer(
         append: As for ``replace_file``, to JSON Lines.
 
     Raises:
-        UserError: The suffix names no format, or the format cannot hold a record.
+        UserError: The suffix names no format, or the format cannot hold a row.
     """
     make: Any = _FORMATS[require_suffix(path, _FORMATS)]
     binary = make is _parquet
@@ -68,41 +66,41 @@ def record_writer(
         yield write
 
 
-def write_records(path: str | Path, records: Iterable[JsonRecord]) -> None:
-    """Write records to a file in the format of its suffix."""
-    with record_writer(path) as write:
-        for record in records:
-            write(record)
+def write_rows(path: str | Path, rows: Iterable[JsonRow]) -> None:
+    """Write rows to a file in the format of its suffix."""
+    with row_writer(path) as write:
+        for row in rows:
+            write(row)
 
 
-def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def with_columns(prediction: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Join the id, the columns of the input, and the prediction into a row.
 
     A column of the input with the name of a field of the prediction becomes ``input_NAME``, and
     that of a gold label or choice ``gold``.
     """
-    result = {"id": record["id"]}
+    result = {"id": prediction["id"]}
     for name, value in values.items():
-        if name in ("id", "words") and value in (record.get(name), None, ""):
+        if name in ("id", "words") and value in (prediction.get(name), None, ""):
             continue
-        if name in GOLD and name in record and "gold" not in values:
+        if name in GOLD and name in prediction and "gold" not in values:
             name = "gold"
-        while name in record or name in result:
+        while name in prediction or name in result:
             name = f"input_{name}"
         result[name] = value
-    return result | record
+    return result | prediction
 
 
-def with_same_columns(records: Iterable[JsonRecord]) -> list[JsonRecord]:
+def with_same_columns(rows: Iterable[JsonRow]) -> list[JsonRow]:
     """Give all rows of a table the same columns, with None for missing values."""
-    rows = list(records)
-    columns = dict.fromkeys(name for row in rows for name in row)
-    return [{**columns, **row} for row in rows]
+    listed = list(rows)
+    columns = dict.fromkeys(name for row in listed for name in row)
+    return [{**columns, **row} for row in listed]
 
 
-def json_line(record: JsonRecord) -> str:
+def json_line(row: JsonRow) -> str:
     """Format a row as a line of JSON Lines, without a line end."""
-    return json.dumps(record, ensure_ascii=False, default=str)
+    return json.dumps(row, ensure_ascii=False, default=str)
 
 
 def csv_line(values: Iterable[Any], separator: str = ",") -> str:
@@ -128,11 +126,11 @@ def guarded(value: Any) -> Any:
     return value
 
 
-def csv_lines(records: Iterable[JsonRecord], separator: str = ",") -> Iterator[str]:
-    """Yield a header with the columns of the first record, and a line for each record."""
+def csv_lines(rows: Iterable[JsonRow], separator: str = ",") -> Iterator[str]:
+    """Yield a header with the columns of the first row, and a line for each row."""
     header = _Header()
-    for record in records:
-        for values in header.rows(record):
+    for row in rows:
+        for values in header.rows(row):
             yield csv_line(values, separator)
 
 
@@ -143,23 +141,23 @@ def _plain(value: Any) -> Any:
 
 
 class _Header:
-    """The rows of records with the columns of the first one."""
+    """The cells of rows in the columns of the first one."""
 
     def __init__(self) -> None:
         self.columns: list[str] = []
 
-    def check(self, record: JsonRecord) -> None:
-        self.columns = self.columns or list(record)
+    def check(self, row: JsonRow) -> None:
+        self.columns = self.columns or list(row)
         known = {*self.columns}
-        if unknown := [n for n, value in record.items() if value is not None and n not in known]:
+        if unknown := [n for n, value in row.items() if value is not None and n not in known]:
             raise UserError(
-                f"row {record.get('id')}: the column {unknown[0]!r} is not in the first row, so "
+                f"row {row.get('id')}: the column {unknown[0]!r} is not in the first row, so "
                 f"not in the header of the table ({abbreviated(self.columns)}): write JSON Lines "
                 "(.jsonl)."
             )
 
-    def rows(self, record: JsonRecord) -> Iterator[Sequence[Any]]:
-        flat = dict(record)
+    def rows(self, row: JsonRow) -> Iterator[Sequence[Any]]:
+        flat = dict(row)
         scores = flat.get("scores")
         if isinstance(scores, dict):
             del flat["scores"]
@@ -173,16 +171,16 @@ class _Header:
 
 @contextlib.contextmanager
 def _json_lines(file: IO[str]) -> Iterator[Write]:
-    yield lambda record: print(json_line(record), file=file)
+    yield lambda row: print(json_line(row), file=file)
 
 
 @contextlib.contextmanager
 def _json_list(file: IO[str]) -> Iterator[Write]:
     separator = "[\n"
 
-    def write(record: JsonRecord) -> None:
+    def write(row: JsonRow) -> None:
         nonlocal separator
-        file.write(separator + json_line(record))
+        file.write(separator + json_line(row))
         separator = ",\n"
 
     yield write
@@ -192,8 +190,8 @@ def _json_list(file: IO[str]) -> Iterator[Write]:
 @contextlib.contextmanager
 def _csv(file: IO[str], separator: str) -> Iterator[Write]:
     header = _Header()
-    yield lambda record: file.writelines(
-        f"{csv_line(row, separator)}\n" for row in header.rows(record)
+    yield lambda row: file.writelines(
+        f"{csv_line(cells, separator)}\n" for cells in header.rows(row)
     )
 
 
@@ -205,7 +203,7 @@ def _tsv(file: IO[str]) -> Iterator[Write]:
         cells = ("" if value is None else str(guarded(value)) for value in values)
         return "\t".join(re.sub(r"\r\n|[\t\r\n\v\f]", " ", cell) for cell in cells) + "\n"
 
-    yield lambda record: file.writelines(map(line, header.rows(record)))
+    yield lambda row: file.writelines(map(line, header.rows(row)))
 
 
 @contextlib.contextmanager
@@ -213,7 +211,7 @@ def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
     import pyarrow
     from pyarrow import parquet
 
-    rows: list[JsonRecord] = []
+    rows: list[JsonRow] = []
     header = _Header()
     with contextlib.ExitStack() as stack:
         writer: Any = None
@@ -242,9 +240,9 @@ def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
                 ) from error
             rows.clear()
 
-        def write(record: JsonRecord) -> None:
-            header.check(record)
-            rows.append(record)
+        def write(row: JsonRow) -> None:
+            header.check(row)
+            rows.append(row)
             if len(rows) == GROUP:
                 flush()
 
@@ -253,7 +251,7 @@ def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
             flush()
 
 
-def _types(rows: Sequence[JsonRecord]) -> dict[str, Any]:
+def _types(rows: Sequence[JsonRow]) -> dict[str, Any]:
     import pyarrow
 
     names = dict.fromkeys(name for row in rows for name in row)
@@ -279,7 +277,7 @@ _FORMATS: Mapping[str, Callable[..., contextlib.AbstractContextManager[Write]]] 
     ".tsv": _tsv,
     ".parquet": _parquet,
 }
-RECORD_SUFFIXES = tuple(_FORMATS)
-"""The suffixes of files of records; a name without a suffix is JSON Lines."""
+ROW_SUFFIXES = tuple(_FORMATS)
+"""The suffixes of files of rows; a name without a suffix is JSON Lines."""
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 """The suffixes of tables, whose rows have the columns of the first row."""
