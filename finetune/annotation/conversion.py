@@ -47,7 +47,7 @@ def check_format(annotations: Annotations, to: str) -> None:
     """Raise UserError if a format has no place for the labels of annotations."""
     examples = [row.example for row in annotations.rows]
     problem = legal = ""
-    if annotations.kind == "text":
+    if annotations.input_type == "text":
         legal = "jsonl or label-studio"
         if to in ("conll", "brat", "spacy"):
             problem, legal = "texts with labels, and this format annotates words", _OTHERS["text"]
@@ -77,7 +77,7 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     """
     omitted: Omissions = defaultdict(list)
     rows = annotations.rows
-    of_words = annotations.kind == "tokens"
+    of_words = annotations.input_type == "tokens"
 
     losses: list[tuple[bool, str, str, Callable[[Any], Any]]] = [
         (

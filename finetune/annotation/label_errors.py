@@ -30,19 +30,19 @@ from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter
 from finetune.types import Span, TextExample, UserError, quantity
 
-_SPAN_KINDS = {"false positive": "missing span", "miss": "no span"}
-"""Kinds of label issues, by the error of the model if gold were right; other kinds are the same."""
+_SPAN_CATEGORIES = {"false positive": "missing span", "miss": "no span"}
+"""Categories of label issues by the error of the model if gold were right, where they differ."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelIssue:
     """A label that is probably wrong, and the label that the models suggest, as texts.
 
-    ``kind`` is ``label``, ``word`` or the kind of span error.
+    ``category`` is ``label``, ``word`` or the category of span error.
     """
 
     example: Any
-    kind: str
+    category: str
     given: str
     suggested: str
     confidence: float
@@ -71,7 +71,7 @@ class LabelIssue:
             "given_confidence": round(self.given_confidence, 6),
             "margin": round(self.margin, 6),
             "text": self.example.line(),
-            "kind": self.kind,
+            "kind": self.category,
         }
         if self.words is not None:
             first, end = self.words
@@ -246,7 +246,7 @@ def _span_issues(examples: Sequence[Any], predictions: Sequence[Any]) -> LabelIs
             span = suggested or gold
             assert span is not None
             confidence = float(confidences[span])
-            if match.kind == "correct" or confidence < mean.get(span.label, 1.0):
+            if match.category == "correct" or confidence < mean.get(span.label, 1.0):
                 continue
             given_confidence = 1 - confidence if gold is None else scores[gold]
             # the probability of no span is usually close to 1
@@ -256,8 +256,9 @@ def _span_issues(examples: Sequence[Any], predictions: Sequence[Any]) -> LabelIs
                 "nothing" if s is None else f"{s.label} {surface(example.words, s)!r}"
                 for s in (gold, suggested)
             )
-            kind, words = _SPAN_KINDS.get(match.kind, match.kind), (span.start, span.end)
-            issue = LabelIssue(example, kind, given, instead, confidence, given_confidence, words)
+            error, words = match.category, (span.start, span.end)
+            error = _SPAN_CATEGORIES.get(error, error)
+            issue = LabelIssue(example, error, given, instead, confidence, given_confidence, words)
             rows.append((excess, index, issue))
     rows.sort(key=lambda row: -row[0])
     issues, seen = [], set()
@@ -308,11 +309,11 @@ def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
         show(f"  labeled {label}, probably {true}: about {expected:,.0f}")
     for issue in [issue for issue in result.issues if issue.worst][:examples]:
         file, line = file_and_line(issue.example.where)
-        kind = "" if issue.kind in ("label", "word") else f" ({issue.kind})"
-        text = ErrorCase(issue.example, issue.kind, words=issue.words).excerpt
+        category = "" if issue.category in ("label", "word") else f" ({issue.category})"
+        text = ErrorCase(issue.example, issue.category, words=issue.words).excerpt
         show(
             f"{file if line is None else f'{file}:{line}'}  {issue.given} -> {issue.suggested} "
-            f"({issue.confidence:.3f} against {issue.given_confidence:.3f}){kind}\n    {text}"
+            f"({issue.confidence:.3f} against {issue.given_confidence:.3f}){category}\n    {text}"
         )
     if out is not None:
         rows = (json.dumps(i.to_dict(), ensure_ascii=False) + "\n" for i in result.issues)

@@ -46,10 +46,10 @@ def _annotation(annotation: Any, where: str) -> dict[str, Any]:
     chosen = [value["choices"] for value in values if isinstance(value.get("choices"), list)]
     choices = [name for names in chosen for name in names]
     numbers = [
-        float(value[kind])
+        float(value[key])
         for value in values
-        for kind in ("rating", "number")
-        if isinstance(value.get(kind), int | float)
+        for key in ("rating", "number")
+        if isinstance(value.get(key), int | float)
     ]
     spans = [r for r in regions if "start" in r["value"] and r["value"].get("labels")]
     if chosen or numbers:
@@ -105,9 +105,9 @@ def write_tasks(rows: Sequence[AnnotatedRow]) -> Iterator[dict[str, Any]]:
         yield task
 
 
-def _region(number: int, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+def _region(number: int, region_type: str, value: Mapping[str, Any]) -> dict[str, Any]:
     names = {"id": f"r{number}", "from_name": "label", "to_name": "text"}
-    return {**names, "type": kind, "value": dict(value)}
+    return {**names, "type": region_type, "value": dict(value)}
 
 
 def _choices(row: AnnotatedRow) -> list[dict[str, Any]] | None:

@@ -78,7 +78,7 @@ class AnnotatedRow:
 class Annotations(NamedTuple):
     """The rows of a file, ``text`` (with labels) or ``tokens`` (with tags or spans), and notes."""
 
-    kind: Literal["text", "tokens"]
+    input_type: Literal["text", "tokens"]
     rows: list[AnnotatedRow]
     notes: list[str]
 

@@ -135,7 +135,7 @@ class Check(OutOption, DataOptions, Command):
             sys.exit(1)
 
     def _findings(self, config: TrainConfig | None, errors: list[str]) -> list[Finding]:
-        from finetune.data import check_data, data_kind, read_text, read_tokens
+        from finetune.data import check_data, input_type_of, read_text, read_tokens
         from finetune.data.labels import with_standard_names
         from finetune.data.preparation import read_examples
 
@@ -155,7 +155,7 @@ class Check(OutOption, DataOptions, Command):
             data = with_standard_names(data) if about.pairs else data
             skipped = definition.skipped_checks
         else:
-            words = data_kind(self.data, self.encoding) == "tokens"
+            words = input_type_of(self.data, self.encoding) == "tokens"
             data = (read_tokens if words else read_text)(self.data, **self.reading, errors=errors)
         if self.model is None:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)

@@ -16,7 +16,13 @@ from finetune.data.splitting import (
     with_test_sets,
 )
 from finetune.data.texts import read_text, read_text_file
-from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens, split_at_gold
+from finetune.data.tokens import (
+    input_type_of,
+    read_gold,
+    read_token_file,
+    read_tokens,
+    split_at_gold,
+)
 
 __all__ = [
     "DATASET_ALIASES",
@@ -26,12 +32,12 @@ __all__ = [
     "Finding",
     "assign_folds",
     "check_data",
-    "data_kind",
     "document_notes",
     "fingerprint",
     "halves",
     "hold_out",
     "hub_dataset",
+    "input_type_of",
     "leaked",
     "read_gold",
     "read_text",

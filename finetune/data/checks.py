@@ -294,14 +294,14 @@ def _distribution(counts: Counter[str], example: Example) -> str:
 
 def _pairs(splits: _Splits) -> Iterator[Finding]:
     train = splits.get("train", Examples())
-    if train.are_words or train.kind is ChoiceQuestion:
+    if train.are_words or train.example_type is ChoiceQuestion:
         return
     single = {pair is None for pair in train.column("pair")}
     for split, rows in splits.items() if len(single) == 1 else ():
         unlike = Locations.where(rows, ((p is None) not in single for p in rows.column("pair")))
-        kinds = "single texts" if True in single else "pairs of texts"
+        text_types = "single texts" if True in single else "pairs of texts"
         message = f"{split}: {unlike.number:,} of {quantity(len(rows), 'example')} unlike train, "
-        message += f"which has {kinds}: name the columns with --columns text=NAME pair=NAME"
+        message += f"which has {text_types}: name the columns with --columns text=NAME pair=NAME"
         yield from _located("error", "pairs", message, unlike)
 
 
@@ -330,7 +330,7 @@ def _nothing_to_learn(train: Examples, counts: Counter[str], without: int) -> It
         different: set[Any] = {*counts}
         if are_texts:
             labels, _ = train.codes("label")
-            different = {x for x in labels if train.kind.labels_of(x) is not None}
+            different = {x for x in labels if train.example_type.labels_of(x) is not None}
         if len(different) == 1:
             problem = (
                 f"the only label of {quantity(number, 'example')} is {next(iter(counts), None)!r}"

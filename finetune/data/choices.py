@@ -50,7 +50,7 @@ COPA_QUESTIONS = {
     "cause": "What was the cause of this?",
     "effect": "What happened as a result?",
 }
-"""The questions of COPA (Roemmele et al., 2011), whose data name their kind."""
+"""The questions of COPA (Roemmele et al., 2011), whose data name their type."""
 
 
 class Choices(NamedTuple):

@@ -47,7 +47,7 @@ Read = Callable[[Any], Any]
 
 
 class Field(NamedTuple):
-    """A field of a kind of examples: the type of its column, and what reads its JSON."""
+    """A field of examples: the type of its column, and the function that reads its JSON."""
 
     type: pa.DataType
     read: Read
@@ -102,15 +102,15 @@ def _tuples(lists: pa.ListArray) -> list[tuple[Any, ...] | None]:
     return [None if values is None else tuple(values) for values in lists.to_pylist()]
 
 
-def names_of(kind: Any) -> tuple[str, ...]:
+def names_of(example_type: Any) -> tuple[str, ...]:
     """The names of the fields of examples, or of a named tuple."""
-    if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))
-    fields: tuple[str, ...] = kind._fields
+    if dataclasses.is_dataclass(example_type):
+        return tuple(field.name for field in dataclasses.fields(example_type))
+    fields: tuple[str, ...] = example_type._fields
     return fields
 
 
-def fields_of(kind: Any) -> dict[str, Field]:
+def fields_of(example_type: Any) -> dict[str, Field]:
     """The fields of examples, or of a named tuple, by name."""
     import pyarrow as pa
 
@@ -124,10 +124,10 @@ def fields_of(kind: Any) -> dict[str, Field]:
         tuple[tuple[str, ...], ...]: pa.list_(pa.list_(text)),
         tuple[bytes, bytes, bytes]: pa.list_(pa.large_binary()),
     }
-    as_json, hints = pa.dictionary(pa.int32(), text), get_type_hints(kind)
+    as_json, hints = pa.dictionary(pa.int32(), text), get_type_hints(example_type)
     return {
         name: Field(types.get(hints[name], as_json), _reader(hints[name]) or (lambda value: value))
-        for name in names_of(kind)
+        for name in names_of(example_type)
     }
 
 
@@ -161,14 +161,14 @@ class Columns:
     """All fields of examples, and statistics of them, as they are mapped from a file.
 
     Args:
-        kind: The class of the examples.
+        example_type: The class of the examples.
         file: A stream of record batches; it may be closed afterwards.
     """
 
-    def __init__(self, kind: type[Any], file: IO[bytes]) -> None:
+    def __init__(self, example_type: type[Any], file: IO[bytes]) -> None:
         import pyarrow as pa
 
-        self.kind, self.fields = kind, fields_of(kind)
+        self.example_type, self.fields = example_type, fields_of(example_type)
         self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.table: pa.Table = pa.ipc.open_stream(pa.py_buffer(self._pages)).read_all()
 
@@ -185,7 +185,7 @@ class Columns:
     @functools.cached_property
     def digest(self) -> bytes:
         """A hash of all examples, without ``where``."""
-        digest = xxhash.xxh3_128(self.kind.__name__.encode())
+        digest = xxhash.xxh3_128(self.example_type.__name__.encode())
         write_batches(_Sink(digest.update), self.table.drop_columns(["where"]).to_batches())
         self.release()
         return digest.digest()
@@ -225,7 +225,7 @@ def write_batches(file: Any, parts: Iterable[pa.RecordBatch]) -> None:
 
 
 def packed(examples: Sequence[Any], stats: Mapping[str, Numbers]) -> pa.RecordBatch:
-    """Convert examples of one kind to a record batch, with further columns.
+    """Convert examples of one type to a record batch, with further columns.
 
     Raises:
         UserError: A text has half of a surrogate pair.
@@ -245,7 +245,7 @@ def packed(examples: Sequence[Any], stats: Mapping[str, Numbers]) -> pa.RecordBa
     return pa.record_batch(list(columns.values()), list(columns))
 
 
-def stored(kind: type[Any], parts: Iterable[pa.RecordBatch]) -> Columns:
+def stored(example_type: type[Any], parts: Iterable[pa.RecordBatch]) -> Columns:
     """Write record batches to a temporary file, which is mapped into memory.
 
     Raises:
@@ -267,4 +267,4 @@ def stored(kind: type[Any], parts: Iterable[pa.RecordBatch]) -> Columns:
                 ) from error
 
         write_batches(_Sink(write), parts)
-        return Columns(kind, file)
+        return Columns(example_type, file)

@@ -50,12 +50,14 @@ probability of about n^2 / 2^65: 1e-5 for 20 million examples."""
 
 _STATS_PREFIX = "fact "
 """The beginning of the name of a column of a statistic; fingerprints depend on it."""
-_KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in EXAMPLES}
+_EXAMPLE_TYPES: Mapping[str, type[Any]] = {
+    example_type.__name__: example_type for example_type in EXAMPLES
+}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Examples(Sequence[Any]):
-    """Examples of one kind: texts, words, or named tuples without ``id``.
+    """Examples of one type: texts, words, or named tuples without ``id``.
 
     Examples that are made of others (``take``, ``map``, ``replace``) leave these as they are.
     """
@@ -74,14 +76,14 @@ class Examples(Sequence[Any]):
         return rows if isinstance(rows, Examples) else Examples(rows)
 
     @property
-    def kind(self) -> type[Any]:
+    def example_type(self) -> type[Any]:
         """The class of the examples."""
         return type(self._examples[0]) if self._examples else TextExample
 
     @property
     def are_words(self) -> bool:
         """True for sentences of words, False for texts."""
-        return self.kind is TokenExample
+        return self.example_type is TokenExample
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -107,7 +109,7 @@ class Examples(Sequence[Any]):
         return all(one == another for one, another in zip(self, other, strict=True))
 
     def __repr__(self) -> str:
-        return f"<{len(self):,} {self.kind.__name__}>"
+        return f"<{len(self):,} {self.example_type.__name__}>"
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """The values of some fields of each example."""
@@ -137,16 +139,18 @@ class Examples(Sequence[Any]):
 
     def golds(self) -> Iterator[list[str] | None]:
         """The labels of each example, as its ``gold_labels``."""
-        return itertools.starmap(self.kind.labels_of, self.columns(*self.kind.GOLD))
+        return itertools.starmap(self.example_type.labels_of, self.columns(*self.example_type.GOLD))
 
     def gold_counts(self) -> tuple[Counter[str], int]:
         """Count how often each label occurs, and the examples without gold."""
         counts, without = Counter[str](), 0
         golds: Iterable[tuple[list[str] | None, int]] = ((gold, 1) for gold in self.golds())
-        if len(self.kind.GOLD) == 1:
-            values, codes = self.codes(self.kind.GOLD[0])
+        if len(self.example_type.GOLD) == 1:
+            values, codes = self.codes(self.example_type.GOLD[0])
             numbers = Counter(codes.tolist())
-            golds = ((self.kind.labels_of(value), numbers[i]) for i, value in enumerate(values))
+            golds = (
+                (self.example_type.labels_of(value), numbers[i]) for i, value in enumerate(values)
+            )
         for gold, number in golds:
             without += number * (gold is None)
             for name in gold or ():
@@ -189,9 +193,14 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        kind, more, done = self.kind, ("targets", "negative", "votes"), 0
-        contents = (f"{_encode(kind.content_of(*row))}\n" for row in self.columns(*kind.CONTENT))
-        if kind is TextExample and not any(set(self.column(name)) - {None} for name in more):
+        example_type, more, done = self.example_type, ("targets", "negative", "votes"), 0
+        contents = (
+            f"{_encode(example_type.content_of(*row))}\n"
+            for row in self.columns(*example_type.CONTENT)
+        )
+        if example_type is TextExample and not any(
+            set(self.column(name)) - {None} for name in more
+        ):
             labels, codes = self.codes("label")
             written = [_encode(label) for label in labels]
             pairs = ("null" if pair is None else _encode(pair) for pair in self.column("pair"))
@@ -221,8 +230,8 @@ class Examples(Sequence[Any]):
         if self:
             with (folder / f"{name}.arrow").open("wb") as file:
                 write_batches(file, self._packed())
-        kind = self.kind.__name__ if self else None
-        return {"kind": kind, "is_large": self.is_large}
+        example_type = self.example_type.__name__ if self else None
+        return {"kind": example_type, "is_large": self.is_large}
 
     def _packed(self) -> Iterator[pa.RecordBatch]:
         return map(_packed, _batches(self))
@@ -233,7 +242,7 @@ class Examples(Sequence[Any]):
         if saved["kind"] is None:
             return Examples()
         with (folder / f"{name}.arrow").open("rb") as file:
-            mapped = _Mapped(Columns(_KINDS[saved["kind"]], file))
+            mapped = _Mapped(Columns(_EXAMPLE_TYPES[saved["kind"]], file))
         return mapped if saved["is_large"] else Examples(mapped)
 
 
@@ -261,14 +270,14 @@ class _Mapped(Examples):
         self._last: tuple[int, list[Any]] = (-1, [])
 
     @property
-    def kind(self) -> type[Any]:
-        return self.all.kind
+    def example_type(self) -> type[Any]:
+        return self.all.example_type
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.starmap(self.kind, self.columns(*names_of(self.kind)))
+        return itertools.starmap(self.example_type, self.columns(*names_of(self.example_type)))
 
     def _example(self, index: int) -> Any:
         start = index // CHUNK * CHUNK
@@ -355,8 +364,8 @@ def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
             break
     else:
         return Examples(first)
-    kind, more = type(first[0]), itertools.chain(_batches(_emptied(first)), remaining)
-    return _Mapped(stored(kind, map(_packed, more)))
+    example_type, more = type(first[0]), itertools.chain(_batches(_emptied(first)), remaining)
+    return _Mapped(stored(example_type, map(_packed, more)))
 
 
 def _batches(values: Iterable[T]) -> Iterator[list[T]]:
@@ -394,11 +403,11 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     shared = (example.shared() for example in examples)
     blank = sums(map(operator.not_, normalized)) > 0
     words = sums(map(_num_words, flat, normalized))
-    kind = type(examples[0]) if examples else TextExample
-    if kind is ChoiceQuestion:  # which needs no context
+    example_type = type(examples[0]) if examples else TextExample
+    if example_type is ChoiceQuestion:  # which needs no context
         choices = map(attrgetter("choices"), examples)
         blank = np.array([not all(map(str.strip, strings)) for strings in choices])
-    elif kind is TokenExample:
+    elif example_type is TokenExample:
         words = np.array(list(map(len, map(attrgetter("words"), examples))))
     damaged = sums("\ufffd" in text for text in flat) > 0
     stats = {

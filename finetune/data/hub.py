@@ -103,7 +103,7 @@ _MULTINERD = "PER LOC ORG ANIM BIO CEL DIS EVE FOOD INST MEDIA PLANT MYTH TIME V
 CLASS_NAMES = {
     "tner/ontonotes5": {"tags": _ONTONOTES.split()},
     "Babelscape/multinerd": {
-        "ner_tags": ["O", *(f"{at}-{kind}" for kind in _MULTINERD.split() for at in "BI")]
+        "ner_tags": ["O", *(f"{at}-{entity}" for entity in _MULTINERD.split() for at in "BI")]
     },
     "tner/bc5cdr": {"tags": "O B-Chemical B-Disease I-Disease I-Chemical".split()},
 }

@@ -77,9 +77,9 @@ def _is_cells(values: Any) -> bool:
     return is_list and len(values) > 0 and not isinstance(values[0], Mapping)
 
 
-def is_from(library: str, kind: str, rows: Any) -> bool:
+def is_from(library: str, class_name: str, rows: Any) -> bool:
     """True if rows are an instance of a class of a library that may not be loaded."""
-    return library in sys.modules and isinstance(rows, vars(sys.modules[library])[kind])
+    return library in sys.modules and isinstance(rows, vars(sys.modules[library])[class_name])
 
 
 def _dicts(rows: Any, name: str) -> Sequence[Any]:

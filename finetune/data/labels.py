@@ -116,13 +116,13 @@ class _Column(NamedTuple):
 def convert_labels(
     splits: Mapping[str, Sequence[TextExample]], typed: bool
 ) -> tuple[dict[str, Examples], str | None]:
-    """Convert the labels of all splits to one kind, with a note if a choice was made.
+    """Convert the labels of all splits to one type, with a note if a choice was made.
 
     ``typed`` is False if all labels are text (CSV). Labels are numbers if every label is one and at
     least one has a decimal point. Other integers become names.
 
     Raises:
-        DataError: Some labels are of another kind than others.
+        DataError: Some labels are of another type than others.
     """
     read = {split: Examples.of(rows) for split, rows in splits.items()}
     columns = {split: _Column(rows, *rows.codes("label")) for split, rows in read.items()}

@@ -47,7 +47,7 @@ LOOKED_AT = 2**23
 """Most bytes of data that are read once more before torch is imported."""
 
 
-KIND = "examples"
+CACHE_NAME = "examples"
 """The folder of the cache."""
 MIN_BYTES = 10 * 2**20
 """Least size of the input files; smaller ones are read in a few seconds."""
@@ -115,7 +115,9 @@ def read_and_divide(
         data = read_data(task, config, data)
     for split, rows in data.splits.items():
         if rows:
-            config.description.require_examples(rows.kind, f"{data.name}: the examples of {split}")
+            config.description.require_examples(
+                rows.example_type, f"{data.name}: the examples of {split}"
+            )
     data = task.prepare(config, data)
     if "train" not in data.splits:
         raise UserError(
@@ -345,7 +347,7 @@ class Inputs:
         key = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
         if (cached := _load(key)) is not None:
             return cached
-        with making(KIND, key) as waited:
+        with making(CACHE_NAME, key) as waited:
             if (cached := _load(key)) is not None:
                 return cached
             if not waited:
@@ -360,7 +362,7 @@ class Inputs:
 
 
 def _load(key: str) -> Prepared | None:
-    entry = cache_folder(KIND) / key
+    entry = cache_folder(CACHE_NAME) / key
     with contextlib.suppress(OSError, ValueError):
         check_entry(entry)
         saved = json.loads((entry / DESCRIPTION).read_text(encoding="utf-8"))
@@ -376,7 +378,7 @@ def _load(key: str) -> Prepared | None:
 
 
 def _saved(key: str, prepared: Prepared) -> Prepared | None:
-    data, entry = prepared.data, cache_folder(KIND) / key
+    data, entry = prepared.data, cache_folder(CACHE_NAME) / key
     label_sets = [name for name, value in prepared.derived.items() if isinstance(value, LabelSet)]
     derived = prepared.derived | {name: tuple(prepared.derived[name]) for name in label_sets}
     with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:

@@ -25,7 +25,7 @@ from finetune.data.sources import (
     resolve,
 )
 from finetune.data.texts import read_text, read_text_file
-from finetune.data.tokens import data_kind, read_token_file
+from finetune.data.tokens import input_type_of, read_token_file
 from finetune.types import TextExample, quantity
 
 
@@ -94,7 +94,7 @@ def _source(name: str, path: str, encoding: str) -> TextSource:
 
 
 def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, str]]:
-    if format_of(path) != "txt" and data_kind(str(path), encoding) == "tokens":
+    if format_of(path) != "txt" and input_type_of(str(path), encoding) == "tokens":
         for sentence in read_token_file(path, encoding=encoding):
             yield " ".join(sentence.words), sentence.where
         return

@@ -328,7 +328,7 @@ def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset
         seed: Draws the old examples; of each label there is one at least.
 
     Raises:
-        DataError: Labels are of different kinds, or a split has the name of the old test split.
+        DataError: Labels are of different types, or a split has the name of the old test split.
     """
     import numpy as np
 
@@ -340,9 +340,9 @@ def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset
         if new is None or before is None:
             continue
         rows, old_rows = splits[new], old.splits[before]
-        if not rows.are_words and _kinds(rows) != _kinds(old_rows):
+        if not rows.are_words and _label_types(rows) != _label_types(old_rows):
             raise DataError(
-                f"--replay: {old.name} has another kind of labels than {data.name}: one label, "
+                f"--replay: {old.name} has another type of labels than {data.name}: one label, "
                 "several labels or a number for each text."
             )
         order = np.random.default_rng(seed).permutation(len(old_rows)).tolist()
@@ -364,7 +364,7 @@ def _split(data: Dataset, name: str) -> str | None:
     return next((split for split in data.splits if split.split("_")[0] == name), None)
 
 
-def _kinds(rows: Examples) -> set[type]:
+def _label_types(rows: Examples) -> set[type]:
     return set(map(type, rows.column("label"))) - {type(None)}
 
 
@@ -420,7 +420,7 @@ def _have_numbers(examples: Examples) -> bool:
 def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
     import numpy as np
 
-    kind, gold = examples.kind, examples.kind.GOLD
+    example_type, gold = examples.example_type, examples.example_type.GOLD
     if len(gold) > 1:
         codes = np.arange(len(examples))
         strata: Iterable[set[str]] = (set(names or (_NO_LABEL,)) for names in examples.golds())
@@ -433,7 +433,7 @@ def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers
         strata = (
             {str(int(bisect_left(ordered, label) / size))}
             if isinstance(label, float)
-            else set(kind.labels_of(label) or (_NO_LABEL,))
+            else set(example_type.labels_of(label) or (_NO_LABEL,))
             for label in labels
         )
     numbers, flat, counts = dict[str, int](), array("q"), array("q")

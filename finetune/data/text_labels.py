@@ -20,13 +20,13 @@ from finetune.types import TextExample, UserError, abbreviated, quantity
 
 
 def problem_of(config: TextConfig, data: Dataset) -> Literal["single", "multi", "regression"]:
-    """The configured kind of problem, else the kind that the type of the labels implies."""
+    """The configured type of problem, else the one that the type of the labels implies."""
     if isinstance(config, ClassifyConfig) and config.problem != "auto":
         return config.problem
-    kinds = set(map(type, data.splits.get("train", Examples()).column("label"))) - {type(None)}
-    if tuple in kinds:
+    types = set(map(type, data.splits.get("train", Examples()).column("label"))) - {type(None)}
+    if tuple in types:
         return "multi"
-    return "regression" if kinds == {float} else "single"
+    return "regression" if types == {float} else "single"
 
 
 def prepare_texts(config: TextConfig, data: Dataset) -> Dataset:
@@ -106,16 +106,19 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
 
 
 def _check_votes(config: TextConfig, problem: str, data: Dataset) -> None:
-    kind = {"multi": "any number of labels", "regression": "a number"}.get(problem)
-    if kind is None and not (config.few_shot and config.votes == "soft"):
+    target = {"multi": "any number of labels", "regression": "a number"}.get(problem)
+    if target is None and not (config.few_shot and config.votes == "soft"):
         return
     advice = "write one label for each text, or leave out --problem"
-    if kind is None:
-        kind, advice = "one label with --few-shot", "add --votes majority, or leave out --few-shot"
+    if target is None:
+        target, advice = (
+            "one label with --few-shot",
+            "add --votes majority, or leave out --few-shot",
+        )
     for rows in data.splits.values():
         for votes, where in rows.columns("votes", "where"):
             if votes is not None:
-                raise UserError(f"{where}: votes for labels, but each text has {kind}: {advice}.")
+                raise UserError(f"{where}: votes for labels, but each text has {target}: {advice}.")
 
 
 def _require_pairs(config: TextConfig, data: Dataset) -> None:
@@ -150,10 +153,10 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     """Drop training and validation rows without a label, and convert the labels for the problem."""
     data = labeled(data)
     notes = list(data.notes)
-    kinds = {type(None), {"single": str, "multi": tuple}.get(problem)}
+    types = {type(None), {"single": str, "multi": tuple}.get(problem)}
     splits = {
         split: rows
-        if kinds.issuperset(map(type, rows.column("label")))
+        if types.issuperset(map(type, rows.column("label")))
         else rows.replace("label", (with_problem(row, problem).label for row in rows))
         for split, rows in data.splits.items()
     }

@@ -91,7 +91,7 @@ class TextReader(RowReader):
 
     Args:
         pair: True requires a second text, False ignores one, None reads it if it exists.
-        mixed_labels: Whether splits may have labels of different kinds, such as names and numbers.
+        mixed_labels: Whether splits may have labels of different types, such as names and numbers.
     """
 
     header_names = HEADER_NAMES
@@ -111,7 +111,7 @@ class TextReader(RowReader):
         return example_maker({**columns, "label": None} if gold == "unread" else columns, table)
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Convert the labels of all splits to one kind, and count examples without a label."""
+        """Convert the labels of all splits to one type, and count examples without a label."""
         notes = column_notes(tables)
         typed = all(table.typed for table in tables.values())
         apart = [{split: rows} for split, rows in splits.items()]

@@ -192,8 +192,8 @@ def read_gold(
     return list(examples["gold"])
 
 
-def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
-    """Detect the kind of a data set, by its format and first row."""
+def input_type_of(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
+    """Detect whether a data set holds texts or words, by its format and first row."""
     source = resolve(spec)
     if source.files:
         file = open_data(next(iter(source.files.values()))[0], encoding=encoding)

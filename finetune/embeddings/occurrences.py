@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.cli.output import show
 from finetune.data.formats import open_data, read_file
 from finetune.data.texts import read_text_file
-from finetune.data.tokens import data_kind, read_token_file
+from finetune.data.tokens import input_type_of, read_token_file
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.sense_data import read_sense_file
 from finetune.types import Example, TextExample, TokenExample, UserError, quantity
@@ -93,7 +93,7 @@ def read_examples(
     stored = Path(file).is_file() or Path(file).is_dir()  # a pipe can be read once only
     if Path(file).is_file() and _has_senses(file, encoding):
         yield from read_sense_file(file, encoding)
-    elif stored and data_kind(file, encoding) == "tokens":
+    elif stored and input_type_of(file, encoding) == "tokens":
         yield from read_token_file(file, columns=columns, encoding=encoding)
     else:
         yield from read_text_file(file, columns=columns, pair=False, encoding=encoding)

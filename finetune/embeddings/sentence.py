@@ -104,7 +104,7 @@ class SentenceTask(Task):
 
     @classmethod
     def read(cls, config: SentenceConfig, source: Any) -> Dataset:
-        """Read texts or pairs; the splits may have different kinds of labels."""
+        """Read texts or pairs; the splits may have different types of labels."""
         return read_text(
             source, columns=column_map(config.columns), encoding=config.encoding, mixed_labels=True
         )

@@ -60,7 +60,7 @@ def baselines_of(
     and of the most frequent position.
     """
     train, baselines = Examples.of(splits["train"]), dict[str, Baseline]()
-    of_choices = train.kind is ChoiceQuestion
+    of_choices = train.example_type is ChoiceQuestion
     counts = Counter() if of_choices else Counter(_gold_names(train))
     for split, values in metrics.items():
         metric = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)

@@ -400,7 +400,7 @@ def _check_types(files: Sequence[PredictionFile], types: Sequence[PredictionType
         if type is not types[0]:
             raise DataError(
                 f"{file} predicts {type.wording.predicted}, but {files[0]} "
-                f"{types[0].wording.predicted}: only predictions of one kind can be compared."
+                f"{types[0].wording.predicted}: only predictions of one type can be compared."
             )
 
 

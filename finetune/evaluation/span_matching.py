@@ -27,7 +27,7 @@ CRITERIA: Mapping[str, Mapping[str, float]] = {
     "partial": _SAME_PLACE | {"boundary": 0.5, "boundary and type": 0.5},
     "type": {"correct": 1.0, "boundary": 1.0},
 }
-"""By criterion: the credit of each kind of pairs, 0 for all others."""
+"""By criterion: the credit of each category of pairs, 0 for all others."""
 
 
 class Match(NamedTuple):
@@ -37,8 +37,8 @@ class Match(NamedTuple):
     predicted: Span | None
 
     @property
-    def kind(self) -> str:
-        """The kind of the pair, one of ``MATCHES``."""
+    def category(self) -> str:
+        """One of ``MATCHES``."""
         if self.gold is None:
             return "false positive"
         if self.predicted is None:
@@ -86,17 +86,18 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
     gold, predicted = pair
     shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
     unshared = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
-    return MATCHES.index(Match(gold, predicted).kind), -shared, unshared, gold, predicted
+    return MATCHES.index(Match(gold, predicted).category), -shared, unshared, gold, predicted
 
 
 def scores_by_criterion(matches: Iterable[str]) -> list[dict[str, Any]]:
     """Tabulate the scores and the counts of pairs of spans under each of the ``CRITERIA``."""
     counts, rows = Counter(matches), []
-    paired = sum(counts[kind] for kind in MATCHES[:4])
+    paired = sum(counts[category] for category in MATCHES[:4])
     missed, spurious = counts["miss"], counts["false positive"]
     for criterion, credit in CRITERIA.items():
         correct, partly = (
-            sum(counts[kind] for kind in MATCHES if credit.get(kind) == share) for share in (1, 0.5)
+            sum(counts[category] for category in MATCHES if credit.get(category) == share)
+            for share in (1, 0.5)
         )
         sums = np.array([correct + partly / 2, paired + spurious, paired + missed])
         row = {"counted": criterion} | {rate: float(value(sums)) for rate, value in RATES.items()}

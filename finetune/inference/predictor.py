@@ -391,7 +391,7 @@ class BatchPredictor:
         """Add its predictions to a batch.
 
         Raises:
-            UserError: The batch is of another kind, or a row is not what the model reads.
+            UserError: The batch is of another type, or a row is not what the model reads.
         """
         is_table = is_from("pandas", "DataFrame", batch) or is_from("pyarrow", "Table", batch)
         if not (is_table or isinstance(batch, Mapping)):

@@ -38,11 +38,11 @@ def is_enabled() -> bool:
     return os.environ.get(VARIABLE) != _OFF
 
 
-def cache_folder(kind: str) -> Path:
+def cache_folder(name: str) -> Path:
     """The folder of the cache entries of one type."""
     named = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(named or Path(base) / "finetune").expanduser() / FOLDER / kind
+    return Path(named or Path(base) / "finetune").expanduser() / FOLDER / name
 
 
 def write_about(folder: Path) -> None:
@@ -73,7 +73,7 @@ def file_hash(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def making(kind: str, key: str) -> Iterator[bool]:
+def making(name: str, key: str) -> Iterator[bool]:
     """Hold an entry while this process makes it.
 
     Yields:
@@ -82,7 +82,7 @@ def making(kind: str, key: str) -> Iterator[bool]:
     """
     from finetune.runtime.progress import progress_task
 
-    folder, lock, waited = cache_folder(kind), f"{LOCK}-{key}", False
+    folder, lock, waited = cache_folder(name), f"{LOCK}-{key}", False
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(lock_folder(folder, name=lock))

@@ -383,8 +383,8 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
         )
     if of_data.prediction_type != state.prediction_type:
         raise UserError(
-            f"{config.data}: the teacher was trained on another kind of data, and its student "
-            "predicts the same kind."
+            f"{config.data}: the teacher was trained on another type of data, and its student "
+            "predicts the same type."
         )
     state = replace(state, config=config, max_length=of_data.max_length)
     return replace(task, state=state), dataset

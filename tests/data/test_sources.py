@@ -12,7 +12,7 @@ import pytest
 from finetune.data import (
     DATASET_ALIASES,
     DataError,
-    data_kind,
+    input_type_of,
     read_text,
     read_text_file,
     read_token_file,
@@ -337,7 +337,7 @@ def test_folders_of_save_to_disk(tmp_path):
     one = datasets.Dataset.from_dict(values, features=features)
     one.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": one, "dev": one}).save_to_disk(tmp_path / "both")
-    assert data_kind(str(tmp_path / "one")) == "tokens"
+    assert input_type_of(str(tmp_path / "one")) == "tokens"
     assert read_tokens(str(tmp_path / "one")).splits["train"][0].tags == ("B-PER", "I-PER", "O")
     both = read_tokens(str(tmp_path / "both"))
     assert (list(both.splits), both.format) == (["train", "validation"], "save_to_disk")
@@ -370,7 +370,7 @@ def test_kind_of(tmp_path):
     }
     for name, (content, kind) in files.items():
         (tmp_path / name).write_text(content)
-        assert data_kind(str(tmp_path / name)) == kind, name
+        assert input_type_of(str(tmp_path / name)) == kind, name
 
 
 def test_importing_data_imports_no_heavy_library():

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.config.tasks import CONFIGS
-from finetune.data import DataError, data_kind, read_text, read_text_file, read_tokens
+from finetune.data import DataError, input_type_of, read_text, read_text_file, read_tokens
 from finetune.data.files import MAX_LINE, read_lines
 from finetune.tasks import load_task, task_class
 from finetune.types import UserError
@@ -76,7 +76,7 @@ def test_every_reader_gives_the_examples_of_utf_8(encoding: str, tmp_path: Path)
             found = read(encoded, encoding=encoding)
             assert found.fingerprint == read(plain).fingerprint, name
             kind = "tokens" if read is read_tokens else "text"
-            assert data_kind(encoded, encoding) == kind
+            assert input_type_of(encoded, encoding) == kind
 
 
 @given(

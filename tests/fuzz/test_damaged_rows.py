@@ -11,7 +11,7 @@ import pytest
 from finetune.annotation.reading import read_annotations
 from finetune.data import (
     check_data,
-    data_kind,
+    input_type_of,
     read_text,
     read_text_file,
     read_token_file,
@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "read_text_file": read_text_file,
     "read_token_file": read_token_file,
     "read_gold": read_gold,
-    "data_kind": data_kind,
+    "data_kind": input_type_of,
     "read_annotations": read_annotations,
     "read_senses": read_senses,
     "read_running_text": read_running_text,

@@ -140,7 +140,7 @@ def test_every_old_label_is_drawn() -> None:
         ({"replay": "none"}, "--replay none: name the folder of a finished run of finetune classi"),
         ({"replay": "before:0"}, "perhaps with a share above 0"),
         ({"replay": "tagged"}, "name the folder of a finished run of finetune classify"),
-        ({"problem": "multi"}, "--replay: old has another kind of labels than new"),
+        ({"problem": "multi"}, "--replay: old has another type of labels than new"),
         ({"test_sets": ["old=new"]}, "--replay: new has a split test_old already"),
     ],
     ids=["no run", "no share", "other task", "kind", "name"],

@@ -130,13 +130,13 @@ def matched_items(
     """
     sides = enumerate(zip(gold, predicted, strict=True))
     rows = [(index, match) for index, both in sides for match in match_spans(*both)]
-    kinds = np.array([match.kind for _, match in rows], object)
-    return pair_items(((index, *match) for index, match in rows), known, match=kinds)
+    categories = np.array([match.category for _, match in rows], object)
+    return pair_items(((index, *match) for index, match in rows), known, match=categories)
 
 
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
     matches = tables.items.columns["match"]
-    credits = np.array([CRITERIA[criterion].get(kind, 0.0) for kind in matches])
+    credits = np.array([CRITERIA[criterion].get(category, 0.0) for category in matches])
     counts = item_counts(tables).astype(np.float64)
     counts[:, 0] = by_example(credits, tables.items, tables)
     return counts
