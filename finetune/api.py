@@ -435,8 +435,8 @@ def train_multitask(
     with _opened(first, reporter) as (folder, reporter):
         loaded = on_all_processes(
             lambda: {
-                name: (*load_task(config, kind), config)
-                for name, (kind, config) in recipe.tasks.items()
+                name: (*load_task(config, task), config)
+                for name, (task, config) in recipe.tasks.items()
             }
         )
         parts, shares = with_planned_steps(loaded, out, recipe.alpha)

@@ -770,7 +770,7 @@ class MaskedPrediction(Prediction):
 
     ``subwords`` has the best subword of each position, or with ``scores`` several with their
     probabilities, the best first. In evaluation, ``gold`` are the subwords of the text, ``losses``
-    their -log P, ``read_as`` is the kind of input of the model (``masked``, ``random`` or
+    their -log P, ``read_as`` is the type of input of the model (``masked``, ``random`` or
     ``kept``), and ``counts`` are the occurrences of the gold subwords in the training data.
     ``boundary_losses`` are losses of the span boundary objective, if used. ``follows`` is true if
     the second text of a pair follows the first, ``follows_score`` its predicted probability.

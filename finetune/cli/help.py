@@ -75,7 +75,7 @@ class Option(NamedTuple):
     """An option or a positional argument of a command.
 
     ``name`` is the option, such as ``--batch-size``, or the name of the positional argument;
-    ``metavar`` the name of its value, empty for a switch; ``kind`` the type of the value;
+    ``metavar`` the name of its value, empty for a switch; ``type`` the type of the value;
     ``default`` is ``dataclasses.MISSING`` if the option is required; ``text`` stands under the
     field, and ``group`` is the heading in the help.
     """
@@ -83,7 +83,7 @@ class Option(NamedTuple):
     field: str
     name: str
     metavar: str
-    kind: Any
+    type: Any
     default: Any
     text: str
     group: str
@@ -97,13 +97,13 @@ class Option(NamedTuple):
     @property
     def switch(self) -> bool:
         """True for an option whose value may be left out, such as `--resume [auto]`."""
-        return bool in get_args(self.kind) and NoneType not in get_args(self.kind)
+        return bool in get_args(self.type) and NoneType not in get_args(self.type)
 
     @property
     def item(self) -> Any:
         """The type of the items of several values; None for one value."""
-        kinds = [self.kind] if get_origin(self.kind) is tuple else get_args(self.kind)
-        several = next((kind for kind in kinds if get_origin(kind) is tuple), None)
+        types = [self.type] if get_origin(self.type) is tuple else get_args(self.type)
+        several = next((type for type in types if get_origin(type) is tuple), None)
         return several and get_args(several)[0]
 
     @property
@@ -137,16 +137,16 @@ class Option(NamedTuple):
 type_hints: Callable[..., dict[str, Any]] = functools.cache(get_type_hints)
 
 
-def options_of(kind: type[Any], defaults: object | None = None) -> list[Option]:
+def options_of(cls: type[Any], defaults: object | None = None) -> list[Option]:
     """List the options of a command, its own before inherited ones.
 
     Args:
-        kind: The dataclass of the command, or of settings.
+        cls: The dataclass of the command, or of settings.
         defaults: An instance whose values are the defaults, for instance of a recipe.
     """
-    kinds, marks, depths = type_hints(kind), dict[str, Help](), dict[str, int]()
+    types, marks, depths = type_hints(cls), dict[str, Help](), dict[str, int]()
     groups, texts = dict[str, str](), dict[str, str]()
-    for depth, base in enumerate(reversed(kind.__mro__)):
+    for depth, base in enumerate(reversed(cls.__mro__)):
         names = inspect.get_annotations(base)
         depths |= dict.fromkeys(names, depth)
         if not dataclasses.is_dataclass(base):
@@ -160,18 +160,18 @@ def options_of(kind: type[Any], defaults: object | None = None) -> list[Option]:
                 if isinstance(mark, Help):
                     marks[name], groups[name] = mark, mark.group or groups[name]
     options = []
-    for field in sorted(dataclasses.fields(kind), key=lambda field: -depths[field.name]):
+    for field in sorted(dataclasses.fields(cls), key=lambda field: -depths[field.name]):
         mark = marks.get(field.name, Help())
         set_here = defaults is not None and not mark.positional
         value = vars(defaults)[field.name] if set_here else field.default
-        if dataclasses.is_dataclass(kinds[field.name]):
-            options += options_of(kinds[field.name], value if set_here else None)
+        if dataclasses.is_dataclass(types[field.name]):
+            options += options_of(types[field.name], value if set_here else None)
             continue
-        metavar = mark.metavar or _metavar(kinds[field.name], field.name)
+        metavar = mark.metavar or _metavar(types[field.name], field.name)
         name = metavar if mark.positional else mark.name or flag(field.name)
-        kind_of_value, text = kinds[field.name], texts[field.name]
+        value_type, text = types[field.name], texts[field.name]
         options.append(
-            Option(field.name, name, metavar, kind_of_value, value, text, groups[field.name], mark)
+            Option(field.name, name, metavar, value_type, value, text, groups[field.name], mark)
         )
     return options
 
@@ -191,49 +191,49 @@ def _field_texts(module: str) -> dict[str, dict[str, str]]:
     return texts
 
 
-def values_of(kind: Any) -> tuple[str, ...]:
+def values_of(hint: Any) -> tuple[str, ...]:
     """List the legal values of a type, if they can be listed."""
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        return tuple(value for member in get_args(kind) for value in values_of(member))
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(value for member in get_args(hint) for value in values_of(member))
     return ()
 
 
-def _metavar(kind: Any, name: str) -> str:
-    if values := values_of(kind):
+def _metavar(hint: Any, name: str) -> str:
+    if values := values_of(hint):
         return f"{{{','.join(values)}}}"
-    if get_origin(kind) in (Union, UnionType):
-        kinds = [member for member in get_args(kind) if member is not NoneType]
-        return "{true,false}" if kinds == [bool] else _metavar(kinds[0], name)
-    if get_origin(kind) is tuple:
-        metavar = _metavar(get_args(kind)[0], name.removesuffix("s")).removesuffix(" …")
+    if get_origin(hint) in (Union, UnionType):
+        hints = [member for member in get_args(hint) if member is not NoneType]
+        return "{true,false}" if hints == [bool] else _metavar(hints[0], name)
+    if get_origin(hint) is tuple:
+        metavar = _metavar(get_args(hint)[0], name.removesuffix("s")).removesuffix(" …")
         return f"{metavar} …"
     last = name.strip("_").split("_")[-1]
-    return {bool: "", int: "N", float: "X"}.get(kind, last.upper())
+    return {bool: "", int: "N", float: "X"}.get(hint, last.upper())
 
 
-def summary_of(kind: type[Any]) -> str:
+def summary_of(cls: type[Any]) -> str:
     """Extract the summary from the documentation of a command."""
-    return inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+    return inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
-def examples_of(kind: type[Any]) -> list[str]:
+def examples_of(cls: type[Any]) -> list[str]:
     """Extract the examples from the documentation of a command."""
-    text = inspect.cleandoc(kind.__doc__ or "").partition("Examples:\n")[2]
+    text = inspect.cleandoc(cls.__doc__ or "").partition("Examples:\n")[2]
     return [line.strip() for line in text.splitlines() if line.strip().startswith("finetune ")]
 
 
-def command_help(name: str, kind: type[Any], defaults: object | None, *, everything: bool) -> str:
+def command_help(name: str, cls: type[Any], defaults: object | None, *, everything: bool) -> str:
     """Format the help of a command: common options, or ``everything``.
 
     Args:
         name: The command.
-        kind: Its dataclass.
+        cls: Its dataclass.
         defaults: An instance whose values are the defaults.
         everything: List all options with their whole texts.
     """
-    options = options_of(kind, defaults)
+    options = options_of(cls, defaults)
     all_fit = everything or sum(not option.positional for option in options) <= MOST_OPTIONS
     shown = [o for o in options if all_fit or o.common or o.required or o.positional]
     needed = [option.spelling for option in options if option.positional]
@@ -242,8 +242,8 @@ def command_help(name: str, kind: type[Any], defaults: object | None, *, everyth
     usage = " ".join(["usage: finetune", name, *needed, "[--option value …]"])
     lines = [
         *(textwrap.fill(usage, width, subsequent_indent=" " * 7), ""),
-        *(textwrap.fill(summary_of(kind), width), ""),
-        *("examples", *(f"  {example}" for example in examples_of(kind)), ""),
+        *(textwrap.fill(summary_of(cls), width), ""),
+        *("examples", *(f"  {example}" for example in examples_of(cls)), ""),
     ]
     for group in GROUPS:
         of_group = [option for option in shown if option.group == group]

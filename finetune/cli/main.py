@@ -166,9 +166,9 @@ def parse(arguments: Sequence[str]) -> Any:
     path = words[0] if name == "run" and words and not is_option(words[0]) else None
     if path is not None and (key := listed_recipes(path)) is not None:
         return imported(LISTS[key].parse)(path, words[1:])
-    kind, defaults = _command(name, words, path)
-    values = parsed(name if path is None else f"run {path}", kind, words)
-    return filled(kind, values, defaults)
+    cls, defaults = _command(name, words, path)
+    values = parsed(name if path is None else f"run {path}", cls, words)
+    return filled(cls, values, defaults)
 
 
 def _command(
@@ -209,8 +209,8 @@ def _information(name: str, arguments: list[str]) -> str | None:
         remaining = [argument for argument in before if argument not in HELP]
         _require_command(name)
         recipe = remaining[0] if name == "run" and remaining else None
-        kind, defaults = _command(name, [], recipe)
-        return command_help(name, kind, defaults, everything="--help-all" in wanted)
+        cls, defaults = _command(name, [], recipe)
+        return command_help(name, cls, defaults, everything="--help-all" in wanted)
     return None
 
 

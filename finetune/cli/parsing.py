@@ -60,13 +60,13 @@ def before_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return [*arguments[:place]], [*arguments[place + 1 :]]
 
 
-def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, Any]:
+def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any]:
     """Parse arguments into the values of a command's fields, by name.
 
     Raises:
         UserError: An option is unknown or a required one missing, or a value is not legal.
     """
-    options = options_of(kind)
+    options = options_of(cls)
     values, unknown = parsed_known(name, options, arguments)
     if unknown:
         refuse(name, options, unknown)
@@ -113,7 +113,7 @@ def parsed_known(
     """Parse known options into values by field, and keep all other arguments."""
     words, after = before_dashes(arguments)
     for option in filter(lambda option: option.switch, options):  # its value may be left out
-        legal = {"true", "false", *values_of(option.kind)}
+        legal = {"true", "false", *values_of(option.type)}
         for place, word in enumerate(words):
             if word == option.name and not legal & {*words[place + 1 : place + 2]}:
                 words[place] = f"{word}=true"
@@ -166,7 +166,7 @@ def add_options(
             continue
         added.help = first_sentence(option.text).replace("%", "%%")
         if added.nargs != 0:
-            added.choices = tuple(CONFIGS) if option.name == "TASK" else values_of(option.kind)
+            added.choices = tuple(CONFIGS) if option.name == "TASK" else values_of(option.type)
             added.choices = added.choices or None
             if added.choices is None:
                 vars(added)["complete"] = complete
@@ -179,7 +179,7 @@ def _add_option(
     names = [option.name, *(name for name in aliases if name is not None and name not in others)]
     names += [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     settings: dict[str, Any] = {"dest": option.field, "default": argparse.SUPPRESS}
-    if option.kind is bool:
+    if option.type is bool:
         return parser.add_argument(*names, action=argparse.BooleanOptionalAction, **settings)
     if option.switch:
         negative = [f"--no-{name[2:]}" for name in names]
@@ -188,16 +188,16 @@ def _add_option(
         settings["nargs"] = "*"
     action = "append" if option.mark.append else "extend" if option.item else "store"
     added = parser.add_argument(*names, action=action, **settings)
-    if option.name == "--format" and "json" in values_of(option.kind):
+    if option.name == "--format" and "json" in values_of(option.type):
         parser.add_argument("--json", action="store_const", const="json", **settings)
     return added
 
 
-def filled(kind: type[Any], values: Mapping[str, Any], defaults: Any = None) -> Any:
+def filled(cls: type[Any], values: Mapping[str, Any], defaults: Any = None) -> Any:
     """Build a command from values of its fields; ``defaults`` is a command with all others."""
     arguments: dict[str, Any] = {}
-    hints = type_hints(kind)
-    for field in dataclasses.fields(kind):
+    hints = type_hints(cls)
+    for field in dataclasses.fields(cls):
         default = None if defaults is None else getattr(defaults, field.name)
         if dataclasses.is_dataclass(hints[field.name]):
             arguments[field.name] = filled(hints[field.name], values, default)
@@ -205,7 +205,7 @@ def filled(kind: type[Any], values: Mapping[str, Any], defaults: Any = None) -> 
             arguments[field.name] = values[field.name]
         elif defaults is not None:
             arguments[field.name] = default
-    return kind(**arguments)
+    return cls(**arguments)
 
 
 def _typed(option: Option, value: Any) -> Any:
@@ -213,4 +213,4 @@ def _typed(option: Option, value: Any) -> Any:
         return tuple(map(tuple, value))
     if option.item is int:  # `100,200` as well as `100 200`
         value = [number for item in value for number in item.split(",") if number]
-    return converted(option.name, value, option.kind, text=True)
+    return converted(option.name, value, option.type, text=True)

@@ -107,8 +107,8 @@ def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
     """Build the command with the settings of a recipe, or of its quick check."""
     recipe = load_recipe(path)
     followed = recipe.smoke_recipe() if smoke else recipe
-    kind: type[RecipeCommand] = task_command(recipe.task, RecipeCommand)
-    return kind(recipe=path, smoke=smoke, config=followed.config())
+    cls: type[RecipeCommand] = task_command(recipe.task, RecipeCommand)
+    return cls(recipe=path, smoke=smoke, config=followed.config())
 
 
 @dataclass(frozen=True, kw_only=True)

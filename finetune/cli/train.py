@@ -143,7 +143,7 @@ class TaskCommand(RunOptions, TrainingCommand):
             folder = runs_folder(config, task, "seeds", recipe)
             runs = plan_seeds(task, config, self.seeds or 1, folder, recipe_run)
             train_one = partial(train_one, recipe_run=recipe_run, repeatable=True)
-        runs.train(train_one, partial(announce, runs.kind))
+        runs.train(train_one, partial(announce, runs.varied))
         _print_runs(runs, config, begin)
 
 
@@ -208,14 +208,14 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     show(f"Try it: {trained.predict_command}")
 
 
-def announce(kind: str, config: TrainConfig, finished: bool, *, error: bool = False) -> None:
-    """Print which of several runs comes next, or that it is finished; ``kind`` is such as seed."""
+def announce(varied: str, config: TrainConfig, finished: bool, *, error: bool = False) -> None:
+    """Print which of several runs, such as seeds, comes next, or that it is finished."""
     from finetune.runtime.launch import is_main_process
 
     if is_main_process():
-        name = Path(config.out or "").name.removeprefix(f"{kind}-")
+        name = Path(config.out or "").name.removeprefix(f"{varied}-")
         state = " is finished: kept" if finished else ""
-        show(f"{kind} {name}: {config.out}{state}", error=error)
+        show(f"{varied} {name}: {config.out}{state}", error=error)
 
 
 def _print_runs(runs: Runs, config: TrainConfig, begin: float) -> None:
@@ -227,17 +227,17 @@ def _print_runs(runs: Runs, config: TrainConfig, begin: float) -> None:
 
     if not is_main_process():
         return
-    curve = curve_of(runs, config) if runs.kind == "size" else None
+    curve = curve_of(runs, config) if runs.varied == "size" else None
     if curve is not None:
         print_table(*curve.table())
     elif any(runs.metrics.values()):
         columns, rows = summary_table(runs.summary)
         # scores of single types are only in the file
         print_table(columns, [row for row in rows if is_overall(row[1])])
-    if runs.kind == "fold":
+    if runs.varied == "fold":
         show("low and high: 95 % interval, corrected resampled t (Nadeau & Bengio, 2003)")
     for key, reasons in runs.degenerate.items():
-        name = f"seed {key}" if runs.kind == "seed" else key
+        name = f"seed {key}" if runs.varied == "seed" else key
         show(f"{name} is degenerate: {'; '.join(reasons)}")
     for verdict in runs.verdicts():
         show(verdict.line())

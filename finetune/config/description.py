@@ -34,7 +34,7 @@ PROBLEMS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskDescription:
-    """A task in words, and the kind of its examples and models."""
+    """A task in words, and the type of its examples and models."""
 
     name: str
     """The name of the command."""
@@ -95,10 +95,10 @@ class TaskDescription:
         """True if examples are words and not whole texts."""
         return self.examples is TokenExample
 
-    def require_examples(self, kind: type, which: str) -> None:
+    def require_examples(self, example_type: type, which: str) -> None:
         """Raise UserError if the task does not read examples of this class; ``which`` has them."""
-        if not issubclass(kind, self.examples):
+        if not issubclass(example_type, self.examples):
             raise UserError(
-                f"{which} are {kind.__name__}, and `{self.name}` reads "
+                f"{which} are {example_type.__name__}, and `{self.name}` reads "
                 f"finetune.{self.examples.__name__}: make these."
             )

@@ -957,13 +957,13 @@ def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
     return {name: declaration.type for name, declaration in _declared(config).items()}
 
 
-def marks(config: type[TrainConfig], kind: type[M]) -> Mapping[str, M]:
+def marks(config: type[TrainConfig], mark_type: type[M]) -> Mapping[str, M]:
     """Collect the marks of one class in the annotations of settings, by setting."""
     return {
         name: mark
         for name, declaration in _declared(config).items()
         for mark in declaration.marks
-        if isinstance(mark, kind)
+        if isinstance(mark, mark_type)
     }
 
 

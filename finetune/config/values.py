@@ -159,10 +159,10 @@ def converted(name: str, value: Any, hint: Any, *, text: bool = False) -> Any:
                 f"{did_you_mean(str(value), choices)}"
             )
         return value
-    kind = options[0]
-    if isinstance(value, bool) == (kind is bool) and isinstance(value, str | int | float):
+    value_type = options[0]
+    if isinstance(value, bool) == (value_type is bool) and isinstance(value, str | int | float):
         try:
-            return value if kind is bool else kind(str(value))
+            return value if value_type is bool else value_type(str(value))
         except ValueError:
             pass  # float("many")
     raise UserError(f"{name} must be {description(hint)}, not {value!r:.60}.")

@@ -120,10 +120,10 @@ def export_onnx(
     validation = validation_examples(task, source, data) if int8 else []
     model = task.model(source).eval()
     if part := model.encoder.family.reads_padding:
-        kind = model.encoder.model.config.model_type
+        model_type = model.encoder.model.config.model_type
         raise UserError(
-            f"{source}: {kind} models read padding ({part}), so a graph of padded rows would give "
-            "other results: use `finetune predict`, or train and export another model."
+            f"{source}: {model_type} models read padding ({part}), so a graph of padded rows would "
+            "give other results: use `finetune predict`, or train and export another model."
         )
     with replace_folder(output.resolve()) as fresh:
         save_task(task, fresh)
@@ -171,8 +171,8 @@ def _require_export(task: Task, source: Path) -> None:
 def _settings(task: Any, model: Any) -> str:
     state, transitions = task.state, None
     decoders = (output.decoder_class for output in OUTPUTS)
-    kind = next(kind for kind in decoders if isinstance(state, kind))
-    decoder = {name: getattr(state, name) for name in kind.attributes()}
+    cls = next(cls for cls in decoders if isinstance(state, cls))
+    decoder = {name: getattr(state, name) for name in cls.attributes()}
     if isinstance(model, CrfTagger):
         scores = model.crf(torch.zeros(0, len(state.labels)))
         transitions = [folded(part.detach().numpy()) for part in scores[1:]]
@@ -305,7 +305,7 @@ def _export(task: Task, model: Any, fresh: Path) -> Exported:
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
     padded = model.encoder.padded_inputs(pack(groups[3]))  # two sequences, [2, L] each
     inputs = {name: padded[name] for name in names}
-    kind = model.encoder.model.config.model_type
+    model_type = model.encoder.model.config.model_type
     module: nn.Module
     axes: tuple[str, ...]
     if isinstance(model, SpanClassifier):
@@ -319,9 +319,9 @@ def _export(task: Task, model: Any, fresh: Path) -> Exported:
         axes = ("batch", "sequence") if of_tokens else ("batch",)
     before = {*fresh.iterdir()}
     with packed_attention(model.encoder.model.config, "eager"):  # others guard against empty rows
-        _trace(module, kind, inputs, fresh / GRAPH, axes)
+        _trace(module, model_type, inputs, fresh / GRAPH, axes)
     differences, sizes = [], []
-    with _export_errors(kind), torch.no_grad():
+    with _export_errors(model_type), torch.no_grad():
         exported = OnnxModel(fresh, threads=torch.get_num_threads())
         for group in groups:
             expected = full_precision(model(pack(group)))
@@ -332,8 +332,8 @@ def _export(task: Task, model: Any, fresh: Path) -> Exported:
     difference, scale = float(np.max(differences)), max(sizes)
     if not difference <= LOGIT_TOLERANCE * max(1.0, scale):  # not a number is refused, too
         raise UserError(
-            f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
-            f"from torch's (up to {scale:.3g}): use `finetune predict`."
+            f"{model_type} models cannot be exported: onnxruntime's logits are off by "
+            f"{difference:.1e} from torch's (up to {scale:.3g}): use `finetune predict`."
         )
     size = sum(path.stat().st_size for path in {*fresh.iterdir()} - before)  # perhaps with weights
     lengths = [len(sequence.input_ids) for sequence in groups[-1]]
@@ -395,14 +395,14 @@ class SpanLogits(nn.Module):
 
 
 def _trace(
-    module: nn.Module, kind: str, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
+    module: nn.Module, name: str, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
 ) -> None:
     # The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that are
     # not faster. Tracing can fix decisions by the size of the traced batch: compare on others.
     sizes = {name: "words" if name.startswith("word") else "sequence" for name in inputs}
     dynamic = {name: {0: "batch", 1: size} for name, size in sizes.items()}
     dynamic["logits"] = dict(enumerate(axes))
-    with _export_errors(kind), warnings.catch_warnings(), torch.no_grad():
+    with _export_errors(name), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
         torch.onnx.export(
             module.eval(),
@@ -417,14 +417,14 @@ def _trace(
 
 
 @contextlib.contextmanager
-def _export_errors(kind: str) -> Iterator[None]:
+def _export_errors(model_type: str) -> Iterator[None]:
     try:
         yield
     except (OSError, MemoryError):
         raise
     except Exception as error:
         raise UserError(
-            f"{kind} models cannot be exported with torch {torch.__version__} "
+            f"{model_type} models cannot be exported with torch {torch.__version__} "
             f"({type(error).__name__}: {' '.join(str(error).split()):.200}): use "
             "`finetune predict`."
         ) from error

@@ -107,8 +107,8 @@ def _ranges(
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     for name in names:
-        kind = onnx.TensorProto.FLOAT
-        probe.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, None))
+        dtype = onnx.TensorProto.FLOAT
+        probe.graph.output.append(onnx.helper.make_tensor_value_info(name, dtype, None))
     path = folder / "probe.onnx"
     _save(probe, path)
     runner = OnnxModel(folder, graph=path.name)

@@ -208,9 +208,9 @@ class OnnxModel:
         with _damage_named(folder / SETTINGS):
             self.tokenizer = Subwords.restored(backend, self.settings["tokenizer"])
             fields = self.settings["decoder"]
-            names = {kind: {*kind.decoder_class.attributes()} for kind in OUTPUTS}
-            kind = next(kind for kind in OUTPUTS if names[kind] == fields.keys())
-            self.output = kind(fields, self.tokenizer, self.settings)
+            names = {cls: {*cls.decoder_class.attributes()} for cls in OUTPUTS}
+            output = next(cls for cls in OUTPUTS if names[cls] == fields.keys())
+            self.output = output(fields, self.tokenizer, self.settings)
             self.decoder = self.output.decoder
             self.decisions = Decisions.restored(self.settings.get("decisions", {}))
         options = onnxruntime.SessionOptions()

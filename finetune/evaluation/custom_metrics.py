@@ -66,17 +66,17 @@ def load_metric(setting: str) -> tuple[str, CustomMetric]:
     return name, as_metric(function)
 
 
-def load_function(setting: str, kind: str) -> tuple[str, Callable[..., Any]]:
-    """Load the function that `FILE.py:NAME` names, with its name; ``kind`` is its use.
+def load_function(setting: str, use: str) -> tuple[str, Callable[..., Any]]:
+    """Load the function that `FILE.py:NAME` names, with its name; ``use`` is its use.
 
     The file is executed.
     """
     path, _, name = setting.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
-        raise UserError(f"a custom {kind} must be FILE.py:FUNCTION, not {setting!r}.")
+        raise UserError(f"a custom {use} must be FILE.py:FUNCTION, not {setting!r}.")
     if not Path(path).is_file():
-        raise UserError(f"{path}: no such file, for the {kind} {name}.")
-    spec = importlib.util.spec_from_file_location(f"custom_{kind}_{Path(path).stem}", path)
+        raise UserError(f"{path}: no such file, for the {use} {name}.")
+    spec = importlib.util.spec_from_file_location(f"custom_{use}_{Path(path).stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:

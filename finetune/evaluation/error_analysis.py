@@ -65,7 +65,7 @@ class ErrorCase:
 
     Attributes:
         example: The example.
-        category: The kind of error.
+        category: The type of error.
         gold: The gold value as a JSON value; None for nothing.
         predicted: The prediction as a JSON value; None for nothing.
         confidence: The probability of the prediction; None if it is not known.

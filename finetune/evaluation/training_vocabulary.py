@@ -60,7 +60,7 @@ class TrainingVocabulary:
     def save(self, folder: Path) -> None:
         """Write the file that ``load`` reads."""
         tables = {
-            name: {form: sorted(kinds) for form, kinds in table.items()}
+            name: {form: sorted(type_names) for form, type_names in table.items()}
             for name, table in vars(self).items()
         }
         with replace_file(folder / VOCABULARY_FILE) as file:
@@ -93,8 +93,8 @@ def _tags_of_words(examples: Examples) -> FormSets:
 
 
 @cache
-def _joined(kinds: frozenset[str], kind: str) -> frozenset[str]:
-    return kinds | {kind}
+def _joined(type_names: frozenset[str], type_name: str) -> frozenset[str]:
+    return type_names | {type_name}
 
 
 def surface(words: Sequence[str], span: Span) -> str:

@@ -37,7 +37,7 @@ def unsupported_reason(model: Any) -> str:
     from transformers import DebertaModel, DebertaV2Model
 
     config = model.config
-    kinds = config.pos_att_type or []
+    attention_types = config.pos_att_type or []
     if type(model) not in (DebertaModel, DebertaV2Model):
         return f"{type(model).__name__} is not the {config.model_type} model that transformers has"
     if model.z_steps > 1:
@@ -46,8 +46,8 @@ def unsupported_reason(model: Any) -> str:
         return "it has a convolution next to its first layer"
     if config.model_type == "deberta" and model.encoder.layer[0].attention.self.talking_head:
         return "its attention heads mix their scores (talking_head)"
-    if len({"c2p", "p2c"} & set(kinds)) != len(kinds):
-        return f"its attention is of kinds {', '.join(kinds)}, not of c2p and p2c alone"
+    if len({"c2p", "p2c"} & set(attention_types)) != len(attention_types):
+        return f"its attention is of types {', '.join(attention_types)}, not of c2p and p2c alone"
     return ""
 
 
@@ -170,8 +170,8 @@ def _position_projections(
         prefix = "" if module.share_att_key else "pos_"
         layers = {"c2p": f"{prefix}key_proj", "p2c": f"{prefix}query_proj"}
 
-    def project(kind: str) -> Tensor:
-        projected: Tensor = getattr(module, layers[kind])(embeddings)
+    def project(name: str) -> Tensor:
+        projected: Tensor = getattr(module, layers[name])(embeddings)
         if rows is not None:
             projected = projected.index_select(0, rows)
         heads = (module.num_attention_heads, -1)

@@ -346,12 +346,12 @@ class Encoder(nn.Module):
 @contextlib.contextmanager
 def checkpointed_layers(encoder: Encoder) -> Iterator[None]:
     """Turn gradient checkpointing on for a ``with`` block; UserError if the model has none."""
-    kind = encoder.model.config.model_type
+    model_type = encoder.model.config.model_type
     layers = encoder.checkpointable
     if not (encoder.model.supports_gradient_checkpointing and layers):
         raise UserError(
-            f"--gradient-checkpointing: transformers has none for {kind} models: leave it out, or "
-            "lower --max-tokens."
+            f"--gradient-checkpointing: transformers has none for {model_type} models: leave it "
+            "out, or lower --max-tokens."
         )
     before = [layer.gradient_checkpointing for layer in layers]
     for layer in layers:
@@ -380,7 +380,7 @@ def _probed_family(model: Any, pad_id: int) -> Family:
     mask[1, 5:] = 0
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    kind = model.config.model_type
+    model_type = model.config.model_type
     try:
         with torch.no_grad():
             among_longer = model(input_ids=padded, attention_mask=mask).last_hidden_state[1, :5]
@@ -388,13 +388,15 @@ def _probed_family(model: Any, pad_id: int) -> Family:
             alone = model(input_ids=ids[1:, :5], attention_mask=mask[1:, :5]).last_hidden_state[0]
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         detail = f"{' '.join(str(error).split()):.200}"
-        raise UserError(f"{kind} models do not run on token ids alone: {detail}") from error
+        raise UserError(f"{model_type} models do not run on token ids alone: {detail}") from error
     finally:
         for module, mode in modes.items():
             module.training = mode
     tolerance = max(1e-3, torch.finfo(alone.dtype).eps ** 0.5) * float(alone.abs().max())
     if not torch.allclose(among_equal.last_hidden_state[1], alone, rtol=0, atol=tolerance):
-        raise UserError(f"{kind} models cannot be batched: sequences of a batch affect each other.")
+        raise UserError(
+            f"{model_type} models cannot be batched: sequences of a batch affect each other."
+        )
     if torch.allclose(among_longer, alone, rtol=0, atol=tolerance):
         return family
     return dataclasses.replace(family, reads_padding="forward pass, as a probe shows")

@@ -133,8 +133,8 @@ _EXCEPTIONS = {
 
 def depth_in_family(model_type: str, parameter_name: str) -> int | None:
     """The depth of a base model's parameter: 0 embeddings, n the n-th layer, None above."""
-    for (kind, prefix), depth in _EXCEPTIONS.items():
-        if kind == model_type and parameter_name.startswith(prefix + "."):
+    for (family_type, prefix), depth in _EXCEPTIONS.items():
+        if family_type == model_type and parameter_name.startswith(prefix + "."):
             return depth
     if _EMBEDDINGS.match(parameter_name):
         return 0

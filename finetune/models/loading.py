@@ -320,17 +320,17 @@ def refusal(config: Any) -> str:
     """
     from transformers.models.auto import modeling_auto
 
-    kind = config.model_type
-    if kind in REFUSED:
-        return REFUSED[kind]
+    model_type = config.model_type
+    if model_type in REFUSED:
+        return REFUSED[model_type]
     if config.is_encoder_decoder:
         return "is an encoder and a decoder"
     names = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if kind in FAMILIES or kind in names or getattr(config, "auto_map", None):
+    if model_type in FAMILIES or model_type in names or getattr(config, "auto_map", None):
         return ""
     if getattr(config, "use_bidirectional_attention", False):  # EmbeddingGemma
         return "is a decoder that attends in both directions, which no test here covers"
-    if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return "is a decoder: each token reads only the tokens before it"
     return "is not known as a bidirectional text encoder"
 
@@ -492,21 +492,23 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
                 "run it with --trust-remote-code, such as finetune embed; training needs a model "
                 "type that transformers has, as a trained model could not be loaded without it."
             ) from error
-        kind = "model folder" if Path(name).is_dir() else "model"
+        noun = "model folder" if Path(name).is_dir() else "model"
         detail = " ".join(detail.split())
-        raise UserError(f"{kind} {name!r} cannot be loaded: {detail:.300}") from error
+        raise UserError(f"{noun} {name!r} cannot be loaded: {detail:.300}") from error
 
 
 def _why_damaged(folder: Path) -> str:
     import transformers
     from safetensors import SafetensorError, safe_open
 
-    kind = ""
+    model_type = ""
     for path in sorted(folder.iterdir()):
         try:
             if path.name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
                 content = read_object(path)
-                kind = str(content.get("model_type")) if path.name == "config.json" else kind
+                model_type = (
+                    str(content.get("model_type")) if path.name == "config.json" else model_type
+                )
             elif path.suffix == ".safetensors":
                 with safe_open(path, "numpy"):
                     pass
@@ -514,9 +516,9 @@ def _why_damaged(folder: Path) -> str:
             return str(error)
         except (OSError, SafetensorError) as error:
             return f"{path}: {error}"
-    if kind not in FAMILIES or kind in transformers.CONFIG_MAPPING:
+    if model_type not in FAMILIES or model_type in transformers.CONFIG_MAPPING:
         return ""
     return (
-        f"it is of type {kind!r}, which transformers {transformers.__version__} does not have: "
-        "pip install --upgrade transformers"
+        f"it is of type {model_type!r}, which transformers {transformers.__version__} does not "
+        "have: pip install --upgrade transformers"
     )

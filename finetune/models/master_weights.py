@@ -242,8 +242,8 @@ class MasterWeights:
         for flat in self._flats:
             for number in flat.numbers if flat.master in state else ():
                 moments[self._names[number]] = {
-                    kind: self._view(values, number) if values.ndim else values.clone()
-                    for kind, values in state[flat.master].items()
+                    moment: self._view(values, number) if values.ndim else values.clone()
+                    for moment, values in state[flat.master].items()
                 }
         return moments
 
@@ -253,14 +253,14 @@ class MasterWeights:
         """Restore what ``moments`` returned."""
         for weight, name in self._plain.items():
             if name in moments:
-                state = {kind: value.to(weight.device) for kind, value in moments[name].items()}
+                state = {moment: value.to(weight.device) for moment, value in moments[name].items()}
                 optimizer.state[weight] = state
         for flat in self._flats:
             for number in flat.numbers:
                 state = optimizer.state[flat.master] if self._names[number] in moments else {}
-                for kind, value in moments.get(self._names[number], {}).items():
+                for moment, value in moments.get(self._names[number], {}).items():
                     if value.ndim:
-                        values = state.setdefault(kind, torch.zeros_like(flat.master))
+                        values = state.setdefault(moment, torch.zeros_like(flat.master))
                         self._view(values, number).copy_(value)
                     else:
-                        state[kind] = value.to(flat.master.device)
+                        state[moment] = value.to(flat.master.device)

@@ -30,15 +30,15 @@ TARGET = "target-"
 """Beginning of the names of arrays of targets."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Kind = np.dtype[Any]
+DType = np.dtype[Any]
 """The type of the values of an array."""
 WHOLE = np.dtype(np.int32)
 """The type of whole numbers whose limit is not known."""
-_KINDS = {"b": np.dtype(bool), "i": WHOLE, "u": WHOLE, "f": np.dtype(np.float32)}
-"""The types of targets, by the kind of their values."""
+_DTYPES = {"b": np.dtype(bool), "i": WHOLE, "u": WHOLE, "f": np.dtype(np.float32)}
+"""The dtypes of targets, by the NumPy kind of their values."""
 
 
-def whole(limit: int) -> Kind:
+def whole(limit: int) -> DType:
     """The type of whole numbers from 0 to ``limit``."""
     return np.dtype(np.uint16) if limit <= np.iinfo(np.uint16).max else WHOLE
 
@@ -53,24 +53,24 @@ class Ragged(NamedTuple):
 
     @classmethod
     def of(
-        cls, rows: Sequence[Sequence[Any]] | Sequence[Array], kind: Kind | None = None
+        cls, rows: Sequence[Sequence[Any]] | Sequence[Array], dtype: DType | None = None
     ) -> Ragged:
         """Concatenate rows of Python values, or arrays.
 
-        ``kind`` is the type of the values; None takes one of 4 bytes, or ``bool``.
+        ``dtype`` is the type of the values; None takes one of 4 bytes, or ``bool``.
         """
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         if len(rows) and isinstance(rows[0], np.ndarray):
             values = np.concatenate(rows)
-        elif kind is None:
+        elif dtype is None:
             values = np.array(list(chain.from_iterable(rows)))
         else:
-            values = np.fromiter(chain.from_iterable(rows), kind, int(counts.sum()))
-        if kind is None:
-            kind = _KINDS[values.dtype.kind] if len(values) else WHOLE
+            values = np.fromiter(chain.from_iterable(rows), dtype, int(counts.sum()))
+        if dtype is None:
+            dtype = _DTYPES[values.dtype.kind] if len(values) else WHOLE
         same = len(counts) and (counts == counts[0]).all()
         return cls(
-            values.astype(kind, copy=False), _boundaries(counts), int(counts[0]) if same else None
+            values.astype(dtype, copy=False), _boundaries(counts), int(counts[0]) if same else None
         )
 
     @classmethod
@@ -110,7 +110,7 @@ class FlatSequences(Sequence[TokenSequence]):
 
     @classmethod
     def of(
-        cls, items: Iterable[TokenSequence], ids: Kind = WHOLE, words: Kind = WHOLE
+        cls, items: Iterable[TokenSequence], ids: DType = WHOLE, words: DType = WHOLE
     ) -> FlatSequences:
         """Convert sequences to flat arrays, with these types of their ids and word starts."""
         if isinstance(items, FlatSequences):
@@ -204,8 +204,8 @@ class EncodedExamples(Sequence[FlatSequences]):
         cls,
         examples: Sequence[Sequence[TokenSequence]],
         num_cut: int = 0,
-        ids: Kind = WHOLE,
-        words: Kind = WHOLE,
+        ids: DType = WHOLE,
+        words: DType = WHOLE,
     ) -> EncodedExamples:
         """Flatten the sequences of each example, with types as ``FlatSequences.of``."""
         counts = np.fromiter(map(len, examples), np.int64, len(examples))
@@ -239,8 +239,8 @@ class EncodedExamples(Sequence[FlatSequences]):
         widths = joiner.widths
         rows = {n: w for n, w in widths.items() if has_targets or not n.startswith(TARGET)}
         if folder is not None:
-            kinds = {name: values.dtype.str for name, values in arrays.items()}
-            content = {"num_cut": num_cut, "rows": rows, "kinds": kinds}
+            dtypes = {name: values.dtype.str for name, values in arrays.items()}
+            content = {"num_cut": num_cut, "rows": rows, "kinds": dtypes}
             (folder / ENTRY).write_text(json.dumps(content), encoding="utf-8")
         return _assembled(arrays, rows, num_cut)
 
@@ -304,7 +304,7 @@ class _Growing:
     """An array that grows in memory, or in a file. Its type is the type of its first values."""
 
     def __init__(self, path: Path | None) -> None:
-        self.kind = WHOLE
+        self.dtype = WHOLE
         self.last = 0
         self.file = io.BytesIO() if path is None else path.open("wb")
 
@@ -312,16 +312,16 @@ class _Growing:
         if not len(values):
             return  # and so of no type
         if not self.file.tell():
-            self.kind = values.dtype
+            self.dtype = values.dtype
         self.last = values[-1]
-        values = values.astype(self.kind, casting="same_kind", copy=False)
+        values = values.astype(self.dtype, casting="same_kind", copy=False)
         self.file.write(np.ascontiguousarray(values).data)
 
     def finish(self) -> Array:
         if isinstance(self.file, io.BytesIO):
-            return np.frombuffer(self.file.getbuffer(), self.kind)
+            return np.frombuffer(self.file.getbuffer(), self.dtype)
         self.file.close()
-        return _mapped(Path(self.file.name), self.kind.str)
+        return _mapped(Path(self.file.name), self.dtype.str)
 
 
 def load_encoded(folder: Path) -> EncodedExamples:
@@ -331,15 +331,15 @@ def load_encoded(folder: Path) -> EncodedExamples:
         OSError, ValueError, KeyError: A file is missing or damaged.
     """
     described: dict[str, Any] = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-    kinds = described["kinds"]
-    arrays = {name: _mapped(folder / f"{name}.bin", kind) for name, kind in kinds.items()}
+    dtypes = described["kinds"]
+    arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in dtypes.items()}
     return _assembled(arrays, described["rows"], described["num_cut"])
 
 
-def _mapped(path: Path, kind: str) -> Array:
+def _mapped(path: Path, dtype: str) -> Array:
     if not path.stat().st_size:
-        return np.zeros(0, kind)
-    return np.memmap(path, kind, mode="r").view(np.ndarray)
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, mode="r").view(np.ndarray)
 
 
 def _assembled(

@@ -42,8 +42,8 @@ class Mask(NamedTuple):
 
     position: Array
     """[M]"""
-    kind: Array
-    """``MASKED``, ``RANDOM`` or ``KEPT`` [M], one kind for each unit."""
+    replacement: Array
+    """``MASKED``, ``RANDOM`` or ``KEPT`` [M], one for each unit."""
     unit: Array
     """The unit of each position [M]: the subword, the word, or the span, numbered from 0. Spans
     that touch are one unit."""
@@ -86,13 +86,14 @@ class Masking:
         """Apply the masks of an epoch to sequences; without a seed, masks for scoring.
 
         ``word_starts`` of the sequences begin the words. The targets ``position``, ``token``,
-        ``kind`` and ``unit`` describe a mask; an earlier mask is undone first. With ``separator``
-        there are also ``left`` and ``right``, the positions beside the unit of each target: -1 for
-        a special token, as at the ends of a text.
+        ``replacement`` and ``unit`` describe a mask; an earlier mask is undone first. With
+        ``separator`` there are also ``left`` and ``right``, the positions beside the unit of each
+        target: -1 for a special token, as at the ends of a text.
         """
         ids, offsets, width = sequences.ids
         ids = np.array(_original(sequences))
-        names = ("position", "token", "kind", "unit", *_SIDES[: 2 * (self.separator is not None)])
+        sides = _SIDES[: 2 * (self.separator is not None)]
+        names = ("position", "token", "replacement", "unit", *sides)
         targets: dict[str, list[Any]] = {name: [] for name in names}
         words = sequences.words
         for row, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
@@ -112,8 +113,8 @@ class Masking:
                     _SIDES, _neighbors(mask, self.separator[sequence_ids]), strict=True
                 ):
                     targets[name].append(beside)
-            sequence_ids[mask.position[mask.kind == MASKED]] = self.mask_id
-            random = mask.position[mask.kind == RANDOM]
+            sequence_ids[mask.position[mask.replacement == MASKED]] = self.mask_id
+            random = mask.position[mask.replacement == RANDOM]
             drawn = generator.random(len(random)) * self._pool[-1]
             sequence_ids[random] = np.searchsorted(self._pool, drawn, side="right")
         rows = {name: Ragged.of(values) for name, values in targets.items()}
@@ -160,8 +161,8 @@ class Masking:
                 begins[chosen] - np.cumsum(lengths) + lengths, lengths
             )
         draws = generator.random(int(unit[-1]) + 1)
-        kind = (draws >= SHARES[0]).astype(np.int64) + (draws >= sum(SHARES))
-        return Mask(position, kind[unit], unit)
+        replacement = (draws >= SHARES[0]).astype(np.int64) + (draws >= sum(SHARES))
+        return Mask(position, replacement[unit], unit)
 
 
 def special_subwords(tokenizer: Any) -> Array:

@@ -23,7 +23,7 @@ from finetune.data.word_splitting import UNSPACED
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, load_pretrained_tokenizer
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.encodings import WHOLE, Kind, whole
+from finetune.preprocessing.encodings import WHOLE, DType, whole
 from finetune.preprocessing.subwords import Subwords, Template
 from finetune.types import Batch, TokenSequence, UserError
 
@@ -107,7 +107,7 @@ class SubwordTokenizer(Subwords):
         return pack([TokenSequence(n, *self.build(ids[:room])) for n, ids in enumerate(subwords)])
 
     @cached_property
-    def id_kind(self) -> Kind:
+    def id_dtype(self) -> DType:
         """The type of arrays that hold every subword id."""
         most = self.backend.get_vocab_size()
         # a vocabulary may have gaps; that a large one needs more is known already

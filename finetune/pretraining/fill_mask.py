@@ -86,7 +86,7 @@ class MaskedTask(Task):
         number = torch.from_numpy(rows["position"].counts)
         targets = {
             name: torch.from_numpy(rows[name].values.astype(np.int64))
-            for name in ("position", "token", "kind", "left", "right", "next")
+            for name in ("position", "token", "replacement", "left", "right", "next")
             if name in rows
         }
         targets["position"] += begins_of(sequences).repeat_interleave(number)

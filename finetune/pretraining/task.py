@@ -165,7 +165,7 @@ class PretrainingTask(MaskedTask):
         the second text is random, and the probability that it follows.
         """
         targets = batch.targets
-        columns = [scores.loss, scores.best, targets["token"], targets["kind"]]
+        columns = [scores.loss, scores.best, targets["token"], targets["replacement"]]
         if self.state.config.boundary:
             none = torch.full_like(scores.loss, torch.nan)
             columns.append(none.index_copy(0, targets["boundary"], scores.boundary))

@@ -70,7 +70,7 @@ class ErrorExample:
 
     run: str
     where: str
-    kinds: Sequence[str]
+    categories: Sequence[str]
     labels: Sequence[str]
     """Labels of gold and prediction that differ."""
     views: Sequence[str]
@@ -136,7 +136,7 @@ def error_examples(
             ErrorExample(
                 run=name,
                 where=example.where or f"example {id}",
-                kinds=list(dict.fromkeys(e.category for e in errors if not run.items.has_sizes)),
+                categories=[*dict.fromkeys(e.category for e in errors if not run.items.has_sizes)],
                 labels=list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
                 views=[view for view, ids in views.items() if id in ids],
                 errors=errors,

@@ -170,24 +170,24 @@ def _axes(ranges: Ranges, x_name: str) -> list[ChartShape]:
         ]
     for value in ticks(ranges.left, ranges.right):
         shapes.append(_text(ranges.x(value), height - BOTTOM + 17, tick(value)))
-    return [*shapes, _text((LEFT + width - RIGHT) / 2, height - 5, x_name, kind="axis")]
+    return [*shapes, _text((LEFT + width - RIGHT) / 2, height - 5, x_name, style="axis")]
 
 
-def _shape(element: str, kind: str, text: str = "", **attributes: Any) -> ChartShape:
+def _shape(element: str, style: str, text: str = "", **attributes: Any) -> ChartShape:
     values = {
         name: f"{value:.1f}" if isinstance(value, float) else value
         for name, value in attributes.items()
     }
-    return ChartShape(element, {"class": kind} | values, text)
+    return ChartShape(element, {"class": style} | values, text)
 
 
-def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> ChartShape:
-    return _shape("line", kind, x1=x1, y1=y1, x2=x2, y2=y2)
+def _line(style: str, x1: float, y1: float, x2: float, y2: float) -> ChartShape:
+    return _shape("line", style, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def _dot(x: float, y: float, kind: str, tooltip: str) -> ChartShape:
-    return _shape("circle", kind, tooltip, cx=x, cy=y, r=3)
+def _dot(x: float, y: float, style: str, tooltip: str) -> ChartShape:
+    return _shape("circle", style, tooltip, cx=x, cy=y, r=3)
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "tick") -> ChartShape:
-    return _shape("text", kind, text, x=x, y=y, **{"text-anchor": anchor})
+def _text(x: float, y: float, text: str, anchor: str = "middle", style: str = "tick") -> ChartShape:
+    return _shape("text", style, text, x=x, y=y, **{"text-anchor": anchor})

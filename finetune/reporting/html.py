@@ -157,11 +157,11 @@ def _page(
         _by_run("Environment", _environment, runs),
     ]
     tasks = ", ".join(dict.fromkeys(run.task for _, run in runs))
-    kind = "comparison" if len(models) > 1 else "seeds" if len(runs) > 1 else "run"
+    what = "comparison" if len(models) > 1 else "seeds" if len(runs) > 1 else "run"
     fingerprints = dict.fromkeys(str(run.config.get("fingerprint", ""))[:16] for _, run in runs)
     named = ", ".join(filter(None, fingerprints))
     return page_of(
-        f"{tasks} · {kind}",
+        f"{tasks} · {what}",
         ", ".join(model.name for model in models),
         sections,
         about="; ".join(dict.fromkeys("{} on {}".format(*model.source) for model in models)),
@@ -235,7 +235,7 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
     values = {
         "run": ("Run", [e.run for e in examples] if len(evaluated) > 1 else []),
         "view": ("Show", [view for e in examples for view in e.views]),
-        "kind": ("Kind", [kind for e in examples for kind in e.kinds]),
+        "category": ("Category", [name for e in examples for name in e.categories]),
         "label": ("Label", [label for e in examples for label in e.labels]),
     }
     errors = {
@@ -371,8 +371,8 @@ def _confusion(analysis: Analysis) -> Section:
     if "confused" in known:
         tables = [replace(known["confused"], rows=known["confused"].rows[:MOST_CONFUSED])]
     if analysis.errors and not matrix:
-        counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
-        tables.append(PageTable("Errors by kind", ["kind", "number"], counts))
+        counts = list(map(list, count_categories(analysis.errors).items()))
+        tables.append(PageTable("Errors by category", ["category", "number"], counts))
     if len(matrix) > MOST_LABELS:
         notes = [
             f"The matrix of {len(matrix)} labels is too large for this page: "

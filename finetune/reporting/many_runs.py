@@ -61,8 +61,8 @@ def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | No
         Section("The best trial", lines),
         Section("Trials", [*failures, legend], tables=[table]),
     ]
-    kind = f"search over settings of {search.task}"
-    page = page_of(kind, search.folder.name, sections, command="finetune search")
+    eyebrow = f"search over settings of {search.task}"
+    page = page_of(eyebrow, search.folder.name, sections, command="finetune search")
     content = {
         "task": search.task,
         "metric": search.metric,

@@ -111,10 +111,10 @@ def metadata(run: Run, native: bool) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     data = _hub_data(run)
-    kind = CONFIGS[run.task].description.pipeline
+    pipeline = CONFIGS[run.task].description.pipeline
     results = [
         EvalResult(
-            task_type=kind,
+            task_type=pipeline,
             dataset_type=data.get("id") or "local-data",
             dataset_name=_data_name(run),
             dataset_config=data.get("config"),
@@ -136,7 +136,7 @@ def metadata(run: Run, native: bool) -> str:
         library_name=CONFIGS[run.task].description.library if native else "finetune",
         metrics=list(metrics) or None,
         model_name=_title(run) if results else None,
-        pipeline_tag=kind,
+        pipeline_tag=pipeline,
         tags=["finetune", run.task],
     )
     return content.to_yaml().strip()

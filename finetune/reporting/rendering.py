@@ -65,7 +65,7 @@ class Section:
 
 
 def page_of(
-    kind: str,
+    eyebrow: str,
     heading: str,
     sections: Sequence[Section],
     *,
@@ -76,14 +76,14 @@ def page_of(
 ) -> str:
     """Render a page of notes, charts and tables: one file that needs no network.
 
-    ``kind`` stands above the heading, ``about`` and ``metadata`` (values with what they count)
+    ``eyebrow`` stands above the heading, ``about`` and ``metadata`` (values with what they count)
     under it, ``source`` and the ``command`` at the end. A section without content is left out.
     """
     script = _template_text("script.js")
     script_hash = hashlib.sha256(script.encode()).digest()
     return render(
         "page.html",
-        kind=kind,
+        eyebrow=eyebrow,
         heading=heading,
         sections=[section for section in sections if section.has_content],
         about=about,

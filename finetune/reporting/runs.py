@@ -69,10 +69,10 @@ class Run(RunFolder):
 
     @property
     def class_rows(self) -> tuple[str, Sequence[Mapping[str, Any]]]:
-        """The kind of the classes, such as ``label``, and the scores of each; empty if unknown."""
+        """The column of the classes, such as ``label``, and their scores; empty if unknown."""
         tables = self.evaluated.tables if self.evaluated else {}
-        kind = next((name for name in ("label", "type", "tag", "relation") if name in tables), "")
-        return kind, tables.get(kind, [])
+        column = next((name for name in ("label", "type", "tag", "relation") if name in tables), "")
+        return column, tables.get(column, [])
 
     @property
     def positive(self) -> str | None:
@@ -365,10 +365,10 @@ def summary_lines(model: ModelRuns) -> list[str]:
     ]
     if run.selection_note:
         lines.append(run.selection_note)
-    kind, rows = run.class_rows
+    column, rows = run.class_rows
     if 2 <= len(rows) <= MOST_CLASSES:
-        scores = (f"{row[kind]} {row['f1']:.4f} ({row['support']:,})" for row in rows)
-        lines.append(f"F1 by {kind} (examples): {', '.join(scores)}")
-    if rare := [f"{row[kind]} ({row['support']})" for row in rows if row["support"] < RARE]:
+        scores = (f"{row[column]} {row['f1']:.4f} ({row['support']:,})" for row in rows)
+        lines.append(f"F1 by {column} (examples): {', '.join(scores)}")
+    if rare := [f"{row[column]} ({row['support']})" for row in rows if row["support"] < RARE]:
         lines.append(f"rare on {score.split}, with scores that say little: {abbreviated(rare)}")
     return lines

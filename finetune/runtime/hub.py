@@ -26,7 +26,7 @@ ID = re.compile(r"([\w.\-]+/)?[\w.\-]+")
 
 _SIGN_IN = "sign in with `hf auth login`, or set HF_TOKEN"
 
-_Kind = Literal["model", "dataset"]
+_RepoType = Literal["model", "dataset"]
 Reason = Literal["missing", "refused", "revision", "unreachable", "failed", "cut"]
 
 
@@ -42,7 +42,7 @@ class HubError(UserError):
 class Repository:
     """A repository at one commit."""
 
-    kind: _Kind
+    repo_type: _RepoType
     id: str
     revision: str | None
     """The branch, tag or commit that was asked for; None for ``main``."""
@@ -57,7 +57,9 @@ class Repository:
         from huggingface_hub import snapshot_download, try_to_load_from_cache
 
         def cached(name: str) -> object:
-            return try_to_load_from_cache(self.id, name, revision=self.commit, repo_type=self.kind)
+            return try_to_load_from_cache(
+                self.id, name, revision=self.commit, repo_type=self.repo_type
+            )
 
         if self.online and not all(map(cached, names)):
             reporter = Reporter(quiet=process_index() != 0)
@@ -65,7 +67,7 @@ class Repository:
         with self.errors(), _bars_on_a_terminal():
             folder = snapshot_download(
                 self.id,
-                repo_type=self.kind,
+                repo_type=self.repo_type,
                 revision=self.commit,
                 allow_patterns=[*names],
                 local_files_only=not self.online,
@@ -74,23 +76,23 @@ class Repository:
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
         """Context that raises HubError for the errors of libraries that read the repository."""
-        return _hub_errors(self.kind, self.id, self.revision, reading=self.online)
+        return _hub_errors(self.repo_type, self.id, self.revision, reading=self.online)
 
 
-def find_repository(kind: _Kind, id: str, revision: str | None = None) -> Repository:
+def find_repository(repo_type: _RepoType, id: str, revision: str | None = None) -> Repository:
     """Look up a repository on the hub, or in the cache if the hub does not answer.
 
     Raises HubError if it is in neither, or the hub refuses the token.
     """
-    return _find(kind, id, revision or None)
+    return _find(repo_type, id, revision or None)
 
 
-_PINNED: dict[tuple[_Kind, str, str | None], str] = {}
+_PINNED: dict[tuple[_RepoType, str, str | None], str] = {}
 
 
-def pin_repository(kind: _Kind, id: str, revision: str | None, commit: str) -> None:
+def pin_repository(repo_type: _RepoType, id: str, revision: str | None, commit: str) -> None:
     """Let ``find_repository`` return this commit for a revision, for instance in a resumed run."""
-    _PINNED[kind, id, revision or None] = commit
+    _PINNED[repo_type, id, revision or None] = commit
     _forget()
 
 
@@ -109,7 +111,7 @@ def remembered(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @remembered
-def _find(kind: _Kind, id: str, revision: str | None) -> Repository:
+def _find(repo_type: _RepoType, id: str, revision: str | None) -> Repository:
     from huggingface_hub import HfApi, constants
 
     class Client(HfApi):
@@ -121,25 +123,25 @@ def _find(kind: _Kind, id: str, revision: str | None) -> Repository:
             self.info = super().repo_info(repo_id, **{**options, "timeout": TIMEOUT})
             return self.info
 
-    revision = _PINNED.get((kind, id, revision), revision)
+    revision = _PINNED.get((repo_type, id, revision), revision)
     client, offline = Client(), constants.HF_HUB_OFFLINE
-    with _hub_errors(kind, id, revision):
+    with _hub_errors(repo_type, id, revision):
         if revision is None or not COMMIT.fullmatch(revision):  # without the hub: of the cache
             resolved = client.resolve_revision(
-                id, repo_type=kind, revision=revision, local_files_only=offline
+                id, repo_type=repo_type, revision=revision, local_files_only=offline
             )
             commit = resolved.resolved
-        elif not _cached_files(kind, id, commit := revision):
-            client.repo_info(id, repo_type=kind, revision=commit)
+        elif not _cached_files(repo_type, id, commit := revision):
+            client.repo_info(id, repo_type=repo_type, revision=commit)
         else:
             with contextlib.suppress(Exception):  # a commit in the cache never changes
-                client.repo_info(id, repo_type=kind, revision=commit)
+                client.repo_info(id, repo_type=repo_type, revision=commit)
     if client.info is not None:
         names = [file.rfilename for file in client.info.siblings or ()]
-        return Repository(kind, id, revision, commit, names, online=True)
-    if names := _cached_files(kind, id, commit):
-        return Repository(kind, id, revision, commit, names, online=False)
-    raise HubError(_not_cached(kind, id, revision), "unreachable")
+        return Repository(repo_type, id, revision, commit, names, online=True)
+    if names := _cached_files(repo_type, id, commit):
+        return Repository(repo_type, id, revision, commit, names, online=False)
+    raise HubError(_not_cached(repo_type, id, revision), "unreachable")
 
 
 def forget_repositories() -> None:
@@ -153,10 +155,10 @@ def _forget() -> None:
         forget()
 
 
-def _cached_files(kind: _Kind, id: str, commit: str) -> list[str]:
+def _cached_files(repo_type: _RepoType, id: str, commit: str) -> list[str]:
     from huggingface_hub import constants
 
-    name = "--".join([f"{kind}s", *id.split("/")])
+    name = "--".join([f"{repo_type}s", *id.split("/")])
     folder = Path(constants.HF_HUB_CACHE).expanduser() / name / "snapshots" / commit
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return [path.relative_to(folder).as_posix() for path in paths]
@@ -220,7 +222,7 @@ def upload_folder(
 
 @contextlib.contextmanager
 def _hub_errors(
-    kind: _Kind, id: str, revision: str | None = None, *, reading: bool = False
+    repo_type: _RepoType, id: str, revision: str | None = None, *, reading: bool = False
 ) -> Iterator[None]:
     try:
         yield
@@ -229,25 +231,25 @@ def _hub_errors(
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:
-            if meaning := _meaning(cause, kind, id, revision, reading=reading):
+            if meaning := _meaning(cause, repo_type, id, revision, reading=reading):
                 raise HubError(*meaning) from error
             cause = cause.__cause__ or cause.__context__
         from huggingface_hub import errors
 
         if isinstance(error, errors.RevisionResolutionError | errors.LocalEntryNotFoundError):
-            raise HubError(_not_cached(kind, id, revision), "unreachable") from error
+            raise HubError(_not_cached(repo_type, id, revision), "unreachable") from error
         raise
 
 
 def _meaning(
-    error: BaseException, kind: _Kind, id: str, revision: str | None, *, reading: bool
+    error: BaseException, repo_type: _RepoType, id: str, revision: str | None, *, reading: bool
 ) -> tuple[str, Reason] | None:
     from huggingface_hub import constants
     from huggingface_hub import errors as untyped
 
     errors: Any = untyped
-    hub, what = f"the hub at {constants.ENDPOINT}", _named(kind, id)
-    page = f"{constants.ENDPOINT}/{'datasets/' if kind == 'dataset' else ''}{id}"
+    hub, what = f"the hub at {constants.ENDPOINT}", _named(repo_type, id)
+    page = f"{constants.ENDPOINT}/{'datasets/' if repo_type == 'dataset' else ''}{id}"
     detail = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": .")[:200]
     lost: tuple[str, Reason] = (f"{what}: {hub} cannot be reached ({detail}).", "unreachable")
     if reading:
@@ -270,7 +272,7 @@ def _meaning(
             f"{what}: this is no id of a repository (NAME or OWNER/NAME).",
             "missing",
         ),
-        errors.OfflineModeIsEnabled: (_not_cached(kind, id, revision), "unreachable"),
+        errors.OfflineModeIsEnabled: (_not_cached(repo_type, id, revision), "unreachable"),
         errors.HfHubHTTPError: lost,
         (errors.HTTPError, ConnectionError, TimeoutError, errors.XetDownloadError): lost,
     }
@@ -287,13 +289,13 @@ def _meaning(
     return None
 
 
-def _named(kind: _Kind, id: str) -> str:
-    return f"{'data set' if kind == 'dataset' else kind} {id!r}"
+def _named(repo_type: _RepoType, id: str) -> str:
+    return f"{'data set' if repo_type == 'dataset' else repo_type} {id!r}"
 
 
-def _not_cached(kind: _Kind, id: str, revision: str | None) -> str:
+def _not_cached(repo_type: _RepoType, id: str, revision: str | None) -> str:
     at = f" at {revision}" if revision else ""
-    return f"{_named(kind, id)}: HF_HUB_OFFLINE is set, and the cache does not have it{at}."
+    return f"{_named(repo_type, id)}: HF_HUB_OFFLINE is set, and the cache does not have it{at}."
 
 
 @contextlib.contextmanager

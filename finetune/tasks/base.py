@@ -125,7 +125,7 @@ class Task(ABC):
 
     @property
     def description(self) -> TaskDescription:
-        """The task in words, and the kind of its examples and models."""
+        """The task in words, and the type of its examples and models."""
         return self.state.config.description
 
     @property
@@ -183,7 +183,7 @@ class Task(ABC):
             for_training: Leave out what ``sequences_of_epoch`` adds. Examples without gold have
                 targets, too, which add nothing to the loss.
         """
-        widths = self.tokenizer.id_kind, whole(2 * self.state.max_length)  # two texts of a pair
+        widths = self.tokenizer.id_dtype, whole(2 * self.state.max_length)  # two texts of a pair
 
         def encoded_chunk(start: int) -> EncodedExamples:
             with without_garbage_collection():

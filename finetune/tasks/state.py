@@ -31,7 +31,7 @@ class TaskState(Decoder):
     labels: LabelSet
     max_length: int  # in tokens, special tokens included
     pairs: bool | None = None
-    """Whether examples are pairs of texts; None for words and for data of both kinds."""
+    """Whether examples are pairs of texts; None for words and for data of both types."""
     decisions: Mapping[str, Any] = field(default_factory=dict)
     """What `finetune thresholds` saved, as ``Decisions.to_dict`` returns it."""
 

@@ -82,8 +82,8 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
     """Restore what ``save_checkpoint`` has saved, except the weights of the models."""
     moments: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in load_file(str(folder / OPTIMIZER)).items():
-        name, _, kind = key.rpartition(".")
-        moments.setdefault(name, {})[kind] = value
+        name, _, moment = key.rpartition(".")
+        moments.setdefault(name, {})[moment] = value
     shapes = {name: values["exp_avg"].shape for name, values in moments.items()}
     if any(masters.shapes.get(name) != shape for name, shape in shapes.items()):
         raise UserError(
@@ -106,9 +106,9 @@ def save_training_state(
     Then write the checksums of all files in the folder.
     """
     tensors = {
-        f"{name}.{kind}": value.detach().cpu().clone()
+        f"{name}.{moment}": value.detach().cpu().clone()
         for name, values in moments.items()
-        for kind, value in values.items()
+        for moment, value in values.items()
     }
     save_file(tensors, str(folder / OPTIMIZER))
     text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"

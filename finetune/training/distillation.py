@@ -344,12 +344,12 @@ def student_config(
     both. The default learning rate is higher than usual: few layers with many targets take larger
     steps.
     """
-    kind = type(teacher)
+    cls = type(teacher)
     inherited: dict[str, Any] = {
-        name: getattr(teacher, name) for name, mark in affects_of(kind).items() if mark.inherited
+        name: getattr(teacher, name) for name, mark in affects_of(cls).items() if mark.inherited
     }
     start = {"init_from": folder} if model is None else {"model": model}
-    config = kind(**{**inherited, **start, **changed})
+    config = cls(**{**inherited, **start, **changed})
     if config.lr is None:
         lr = round(LR_FACTOR * default_learning_rate(starting_config(config).hidden_size), 8)
         config = replace(config, lr=lr)

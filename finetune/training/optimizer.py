@@ -168,8 +168,8 @@ def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Opti
 def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The learning rates in the log: `lr` of the top layer, and `head_lr` if it differs."""
     rates = {
-        kind: [group["lr"] for group in optimizer.param_groups if group["encoder"] == kind]
-        for kind in (True, False)
+        part: [group["lr"] for group in optimizer.param_groups if group["encoder"] == part]
+        for part in (True, False)
     }
     if not (rates[True] and rates[False]):
         return {"lr": max(rates[True] or rates[False])}

@@ -43,7 +43,7 @@ from finetune.training.run_folder import (
 )
 from finetune.types import UserError
 
-_Kind = Literal["seed", "fold", "size"]
+_Varied = Literal["seed", "fold", "size"]
 """The setting in which runs differ: seed, fold, or size of the training data."""
 TrainOne = Callable[[TrainConfig, Dataset, RunWriter], object]
 """Trains a run in its opened folder and writes all its files, ``README.md`` last."""
@@ -55,7 +55,7 @@ OnStart = Callable[[TrainConfig, bool], object]
 class Runs:
     """Several runs in a folder: their settings and data, and what ``train`` finds."""
 
-    kind: _Kind
+    varied: _Varied
     folder: Path
     configs: Mapping[Any, TrainConfig]
     """The settings by seed, or by name of the run; ``out`` is in the folder."""
@@ -77,7 +77,7 @@ class Runs:
     @property
     def file(self) -> str:
         """Name of the file with the summary: ``seeds.json``, ``folds.json`` or ``sizes.json``."""
-        return f"{self.kind}s.json"
+        return f"{self.varied}s.json"
 
     @property
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
@@ -102,7 +102,7 @@ class Runs:
         def require_model() -> None:
             if not self.metrics:
                 reasons = dict.fromkeys(chain.from_iterable(self.degenerate.values()))
-                raise UserError(f"{self.folder}: no {self.kind} has a model: {' '.join(reasons)}")
+                raise UserError(f"{self.folder}: no {self.varied} has a model: {' '.join(reasons)}")
 
         states = dict(zip(keys, on_main_process(find_states), strict=True))
         for key, config in self.configs.items():
@@ -132,14 +132,14 @@ class Runs:
             raise Diverged(f"not run, because {config.init_from} has no model.")
 
     def _require_folder(self) -> None:
-        folder, kind = self.folder, self.kind
+        folder, varied = self.folder, self.varied
         require_writable(folder)
         if RunFolder.open(folder).is_run:
             raise UserError(
-                f"--{kind}s: {folder} is the folder of a single run: use another --out."
+                f"--{varied}s: {folder} is the folder of a single run: use another --out."
             )
         path = folder / self.file
-        runs = [inside for inside in folder.glob(f"{kind}-*") if inside.is_dir()]
+        runs = [inside for inside in folder.glob(f"{varied}-*") if inside.is_dir()]
         new = is_free(folder) or all(folder / name in runs for name in entries(folder))
         has_runs = path.is_file() or any(RunFolder.open(run).is_run for run in runs)
         require_own(folder, has_runs or (new and all(map(is_free, runs))))
@@ -147,7 +147,7 @@ class Runs:
         for name, value in self.fixed_settings.items():
             if name not in ("repeats", "sizes") and saved.get(name) != value:  # which may grow
                 raise UserError(
-                    f"{folder}: holds {kind}s with {name} = {saved.get(name)!r}, now {value!r}: "
+                    f"{folder}: holds {varied}s with {name} = {saved.get(name)!r}, now {value!r}: "
                     "continue with the same data and options, or use another --out."
                 )
 
@@ -165,7 +165,7 @@ class Runs:
             raise UserError(problem or f"{folder / name} is missing: train the run again.")
         metrics = run.metrics
         self.fingerprint = self.fingerprint or run.config["fingerprint"]
-        drawn = self.kind != "seed" or run.config.get("per_class")  # each has its own data
+        drawn = self.varied != "seed" or run.config.get("per_class")  # each has its own data
         if run.config["fingerprint"] != self.fingerprint and not drawn:
             raise UserError(
                 f"{folder}: was trained on other data than the other seeds: choose another --out, "
@@ -197,8 +197,8 @@ class Runs:
     def _write(self) -> None:
         content = {
             **self.fixed_settings,
-            "seeds" if self.kind == "seed" else "runs": list(self.metrics),
-            **({"scores": self.metrics} if self.kind == "size" else {"metrics": self.summary}),
+            "seeds" if self.varied == "seed" else "runs": list(self.metrics),
+            **({"scores": self.metrics} if self.varied == "size" else {"metrics": self.summary}),
             "degenerate": [{"seed": seed, "reasons": r} for seed, r in self.degenerate.items()],
             "recipe": self.recipe_run.to_dict() if self.recipe_run else None,
             "verdicts": [verdict.to_dict() for verdict in self.verdicts()],
@@ -208,9 +208,9 @@ class Runs:
         write_text(self.folder / self.file, text)
 
 
-def runs_folder(config: TrainConfig, task: str, kind: str, name: str | None = None) -> Path:
+def runs_folder(config: TrainConfig, task: str, varied: str, name: str | None = None) -> Path:
     """The folder of several runs: ``config.out``, else one in ``runs/``."""
-    return Path(config.out or RUNS / f"{name or run_name(config, task)}-{kind}")
+    return Path(config.out or RUNS / f"{name or run_name(config, task)}-{varied}")
 
 
 def state_of(config: TrainConfig) -> str:
@@ -248,7 +248,7 @@ def plan_seeds(
     """
     dataset = _read(name, config)
     return Runs(
-        kind="seed",
+        varied="seed",
         folder=folder,
         configs=seed_configs(config, number, folder, start),
         data_of=lambda _: dataset,
@@ -301,7 +301,7 @@ def plan_folds(
         return fold_data(dataset, examples, num_folds, config.seed + repeat - 1, number - 1)
 
     return Runs(
-        kind="fold",
+        varied="fold",
         folder=folder,
         configs={
             run: replace(config, seed=config.seed + index, out=str(folder / run))
@@ -378,7 +378,7 @@ def plan_sizes(
         return dataset.with_splits({**dataset.splits, "train": examples.take(chosen).renumbered()})
 
     return Runs(
-        kind="size",
+        varied="size",
         folder=folder,
         configs={
             run: replace(config, seed=seed, out=str(folder / run))

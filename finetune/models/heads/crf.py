@@ -166,11 +166,11 @@ def chain_divergence(
     of a score s(y) is linear in its expected counts, the gradient of its log Z (structure-level
     distillation; Wang et al., 2020).
     """
-    kind = scores.emissions.dtype
+    dtype = scores.emissions.dtype
     layout = (batch.num_words, batch.targets["begins"], batch.targets["ends"])
     with torch.enable_grad():
         fixed = [
-            (part.detach().to(kind) / temperature).requires_grad_() for part in _centred(teacher)
+            (part.detach().to(dtype) / temperature).requires_grad_() for part in _centred(teacher)
         ]
         expected = CrfScores(*fixed)
         partition = log_partition(expected, *layout).sum()
@@ -281,9 +281,9 @@ def _word_order(num_words: tuple[int, ...], device: torch.device) -> WordOrder:
 def _prepare(scores: CrfScores, num_words: Sequence[int]) -> tuple[CrfScores, WordOrder]:
     order = _word_order(tuple(num_words), scores.emissions.device)
     assert len(order.words) == len(scores.emissions), "words and emissions do not match"
-    kind = torch.promote_types(scores.emissions.dtype, torch.float32)
-    kind = torch.promote_types(scores.transitions.dtype, kind)
-    wide = CrfScores(*(score.to(kind) for score in scores))
+    dtype = torch.promote_types(scores.emissions.dtype, torch.float32)
+    dtype = torch.promote_types(scores.transitions.dtype, dtype)
+    wide = CrfScores(*(score.to(dtype) for score in scores))
     return wide, order
 
 

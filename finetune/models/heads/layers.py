@@ -1,4 +1,4 @@
-"""The layers of the heads of transformers above the hidden states, by kind of head and family.
+"""The layers of the heads of transformers above the hidden states, by type of head and family.
 
 Each takes a model of transformers and the hidden states that its head reads, and returns logits. A
 model type without a row runs as the class of transformers does, whole and on padded rows.
@@ -70,8 +70,8 @@ def _mask_of_distilbert(model: Any, states: Tensor) -> Any:
     return model.vocab_projector(model.vocab_layer_norm(states))
 
 
-def _same(layers: _Layers, *kinds: str) -> dict[str, _Layers]:
-    return dict.fromkeys(kinds, layers)
+def _same(layers: _Layers, *model_types: str) -> dict[str, _Layers]:
+    return dict.fromkeys(model_types, layers)
 
 
 _bert = _pooled(lambda model, first: model.base_model.pooler(first[:, None]))
@@ -86,7 +86,7 @@ _either = {  # for one text and for a choice
     ),
     "distilbert": _pooled(lambda model, first: F.relu(model.pre_classifier(first))),
 }
-_packed = [kind for kind, family in FAMILIES.items() if family.packing]
+_packed = [model_type for model_type, family in FAMILIES.items() if family.packing]
 
 _LAYERS: Mapping[str, Mapping[str, _Layers]] = {
     "SequenceClassification": {

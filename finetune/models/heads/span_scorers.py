@@ -173,11 +173,11 @@ class PooledContent:
 
     def __init__(self, vectors: Tensor, scores: Tensor | None, widest: int) -> None:
         """Tabulate vectors [W, h], weighted by a softmax of their scores [W] if there are any."""
-        kind = torch.promote_types(vectors.dtype, torch.float32)
-        self.sums = [vectors.to(kind)]
+        dtype = torch.promote_types(vectors.dtype, torch.float32)
+        self.sums = [vectors.to(dtype)]
         self.weights: list[tuple[Tensor, Tensor]] = []  # [n]: largest score, sum of weights
         if scores is not None:
-            scores = scores.to(kind)
+            scores = scores.to(dtype)
             top = scores.detach()  # a shift of all scores leaves a softmax unchanged
             weight = (scores - top).exp()  # 1, with the gradient of the score
             self.weights = [(top, weight)]
