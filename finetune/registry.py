@@ -179,13 +179,13 @@ class ListPaths(NamedTuple):
 
 
 LISTS = {
-    "members": ListPaths(
+    "tasks": ListPaths(
         "finetune.suites.commands:SuiteRun",
         "finetune.suites.commands:parse_suite",
         "finetune.suites.definition:suite_lines",
     )
 }
-"""Files of an extension that list recipes, by the key that only they have."""
+"""Files of an extension that list recipes, by the key of the list; they name no `task`."""
 
 OPTIONAL_PACKAGES = {
     "fastapi": "fastapi>=0.115",

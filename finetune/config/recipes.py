@@ -205,7 +205,7 @@ def _yaml_files(folder: str | Path) -> list[Path]:
 def listed_recipes(path: str | Path) -> str | None:
     """The key under which a file lists recipes, one of ``LISTS``; None for a recipe."""
     _, content, _ = open_recipe(path)
-    return next((key for key in content if key in LISTS), None)
+    return next((key for key in content if key in LISTS and "task" not in content), None)
 
 
 def is_multitask(path: str | Path) -> bool:

@@ -19,16 +19,16 @@ from finetune.types import UserError, abbreviated, did_you_mean
 SUITE_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("title", "description", "source"), str),
     "models": tuple[str, ...],
-    "average": Literal["members", "scores", "none"],
+    "average": Literal["tasks", "scores", "none"],
 }
-"""The keys of a suite file besides ``members``, its tasks, with their types."""
+"""The keys of a suite file besides ``tasks``, with their types."""
 TASK_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("recipe", "from", "published", "note"), str),
     "scores": tuple[str, ...],
     "weight": float,
 }
 AVERAGES = {
-    "members": "mean over the data sets; a data set with several scores counts with their mean",
+    "tasks": "mean over the data sets; a data set with several scores counts with their mean",
     "scores": "mean over the scores",
 }
 """The definitions of the average in words."""
@@ -71,7 +71,7 @@ class Suite:
     source: str = ""
     models: Sequence[str] = ()
     """The models that have separate recipes."""
-    average: str = "members"
+    average: str = "tasks"
     tasks: Mapping[str, SuiteTask]
     """The tasks in the order of the file."""
 
@@ -112,20 +112,20 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
             values |= typed_values(where(*above, key), f"key {{!r}} of {what}", hints, {key: value})
         return values
 
-    listed = content.pop("members", None)
+    listed = content.pop("tasks", None)
     values = typed("a suite", SUITE_KEYS, content)
     models = values.get("models", ())
     last = (model or "").rstrip("/").split("/")[-1]
     chosen = last if last in models else next(iter(models), "")
     if not isinstance(listed, dict) or not listed or "title" not in values:
-        problem = "a suite needs a `title`, and tasks below `members`, each with a `recipe`"
+        problem = "a suite needs a `title`, and `tasks`, each with a `recipe`"
         raise UserError(f"{path}: {problem}.")
     tasks = {}
     for name, entry in listed.items():
         if not re.fullmatch(r"\w[\w.-]*", name) or name in RESULT_FILES:
             problem = "is no plain name: use letters, digits, -, . and _"
-            raise UserError(f"{where('members', name)}: {name!r} {problem}.")
-        keys = typed("a task of the suite", TASK_KEYS, entry, "members", name)
+            raise UserError(f"{where('tasks', name)}: {name!r} {problem}.")
+        keys = typed("a task of the suite", TASK_KEYS, entry, "tasks", name)
         tasks[name] = _suite_task(path, name, keys, chosen, where)
     suite = Suite(path=path, tasks=tasks, **values)
     suite.order()
@@ -135,11 +135,11 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
 def _suite_task(
     path: Path, name: str, values: dict[str, Any], model: str, where: Callable[..., str]
 ) -> SuiteTask:
-    at = where("members", name)
+    at = where("tasks", name)
     if "recipe" not in values:
         raise UserError(f"{at}: {name} has no recipe: write `{name}: {{recipe: nli/rte-minilm}}`.")
     for key in values.keys() & {"recipe", "published"}:
-        line, named = where("members", name, key), values[key]
+        line, named = where("tasks", name, key), values[key]
         if "{model}" in named and not model:
             raise UserError(f"{line}: {named!r} names a model: list the `models` of the suite.")
         named = named.replace("{model}", model)
@@ -158,7 +158,7 @@ def _suite_task(
         split, _, metric = text.partition(" ")
         legal = metrics_of(recipe.task)
         if not is_split(split) or metric.partition(":")[0] not in legal:
-            line, hint = where("members", name, "scores"), did_you_mean(metric, legal)
+            line, hint = where("tasks", name, "scores"), did_you_mean(metric, legal)
             raise UserError(f"{line}: {text!r} must be SPLIT METRIC, as `test accuracy`.{hint}")
         scores.append(Score(split, metric))
     scores = scores or [*dict.fromkeys(Score(e.split, e.metric) for e in recipe.expected)]

@@ -108,7 +108,7 @@ def test_spans_missing_wrong_and_too_many():
         },
     ]
     rows = [
-        (s.kind, s.given, s.suggested, s.confidence, s.example.where)
+        (s.category, s.given, s.suggested, s.confidence, s.example.where)
         for s in issues_of(task("ner", ["LOC", "PER"]), examples, predictions)
     ]
     assert rows == [

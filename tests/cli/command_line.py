@@ -34,7 +34,7 @@ def command_line() -> str:
 def _options(kind: type[Any]) -> Iterator[str]:
     for option in options_of(kind):
         default = "" if option.required else f" = {option.default!r}"
-        yield f"{option.name}: {_type_name(option.kind)}{default}"
+        yield f"{option.name}: {_type_name(option.type)}{default}"
 
 
 def _type_name(kind: Any) -> str:

@@ -35,7 +35,7 @@ MEMBERS = sorted({file.task for file in GLUE.values()})
 SUITE = """title: Questions
 source: none
 average: none
-members:
+tasks:
 """ + "".join(f"  {name}: {{recipe: qa.yaml, scores: [test f1]}}\n" for name in MEMBERS)
 CLASSES = (
     "AutoModel",

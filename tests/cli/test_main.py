@@ -281,13 +281,13 @@ def test_every_choice_of_every_command_refuses_another_value():
     checked = 0
     for command in COMMANDS:
         for option in options_of(command_class(command)):
-            kinds = [each for each in (option.kind, *get_args(option.kind)) if each is not NoneType]
+            kinds = [each for each in (option.type, *get_args(option.type)) if each is not NoneType]
             choices = [each for each in kinds if get_origin(each) is Literal]
             if not choices or str in kinds:
                 continue
-            assert converted(option.name, get_args(choices[0])[0], option.kind)
+            assert converted(option.name, get_args(choices[0])[0], option.type)
             with pytest.raises(UserError, match=rf"^{option.name} must be .*not 'no-choice'"):
-                converted(option.name, "no-choice", option.kind)
+                converted(option.name, "no-choice", option.type)
             checked += 1
     assert checked > 50
 

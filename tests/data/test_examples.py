@@ -64,7 +64,7 @@ VIEWS: dict[str, Callable[[Examples], Any]] = {
     "golds": lambda rows: (list(rows.golds()), rows.gold_counts()),
     "statistics": lambda rows: {name: rows.stats(name).tolist() for name in COLUMN_STATS},
     "content": lambda rows: b"".join(rows.content("")),
-    "kind": lambda rows: (rows.kind, rows.are_words, len(rows), rows.lack("key")),
+    "type": lambda rows: (rows.example_type, rows.are_words, len(rows), rows.lack("key")),
     "codes": lambda rows: tuple(map(list, rows.codes("key"))),
     "places": lambda rows: rows.places([1, 0]),
 }

@@ -355,7 +355,7 @@ def test_fingerprint_is_of_the_content_only(tmp_path):
     assert a.fingerprint == "2296be6824d2d29a38a4bb1e3a97a256c2b8da99620bffd98ebeab8f0bf042c4"
 
 
-def test_kind_of(tmp_path):
+def test_input_type_of(tmp_path):
     files = {
         "a.jsonl": ('{"tokens": ["a"], "tags": ["O"]}\n', "tokens"),
         "b.jsonl": (ROW, "text"),
@@ -368,9 +368,9 @@ def test_kind_of(tmp_path):
         "i.csv": ("text,label\nx,y\n", "text"),
         "j.train": ("Ann NNP I-NP I-PER\n", "tokens"),
     }
-    for name, (content, kind) in files.items():
+    for name, (content, expected) in files.items():
         (tmp_path / name).write_text(content)
-        assert input_type_of(str(tmp_path / name)) == kind, name
+        assert input_type_of(str(tmp_path / name)) == expected, name
 
 
 def test_importing_data_imports_no_heavy_library():

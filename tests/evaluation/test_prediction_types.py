@@ -139,7 +139,7 @@ REASONS = {
 
 
 def branches(module: str) -> Iterator[tuple[int, str]]:
-    """Comparisons of a ``kind`` with the name of one, keys of lines, and classes of predictions."""
+    """Comparisons of a prediction type with its name, keys of lines, and classes of predictions."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -149,15 +149,15 @@ def branches(module: str) -> Iterator[tuple[int, str]]:
                 for each in ast.walk(side)
                 if isinstance(each, ast.Constant) and isinstance(each.value, str)
             }
-            asked = any(ast.unparse(side).split(".")[-1] in ("kind", "row") for side in sides)
-            if asked and constants & NAMES:
+            names = {ast.unparse(side).split(".")[-1] for side in sides}
+            if names & {"prediction_type", "row"} and constants & NAMES:
                 yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
             if set(ast.unparse(node.args[1]).replace("|", " ").split()) & PREDICTIONS:
                 yield node.lineno, ast.unparse(node)
 
 
-def test_only_kinds_ask_for_a_kind():
+def test_only_prediction_types_ask_for_one():
     found: dict[str, list[Any]] = {}
     for module, path in MODULES.items():
         name = path.relative_to(ROOT).as_posix()

@@ -43,7 +43,7 @@ KINDS_BY_HAND = {
 def test_every_kind():
     gold, predicted = zip(*KINDS_BY_HAND.values(), strict=True)
     found = match_spans(list(filter(None, gold)), list(filter(None, predicted)))
-    assert {match.kind: match for match in found} == KINDS_BY_HAND
+    assert {match.category: match for match in found} == KINDS_BY_HAND
 
 
 @quick
@@ -54,7 +54,7 @@ def test_every_pair_that_shares_words_is_looked_at(gold: list[Span], predicted: 
 
 
 def by_criterion(matches: list[list[Match]]) -> dict[str, dict]:
-    kinds = [match.kind for sentence in matches for match in sentence]
+    kinds = [match.category for sentence in matches for match in sentence]
     return {row["counted"]: row for row in scores_by_criterion(kinds)}
 
 

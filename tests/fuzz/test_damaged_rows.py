@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "read_text_file": read_text_file,
     "read_token_file": read_token_file,
     "read_gold": read_gold,
-    "data_kind": input_type_of,
+    "input_type_of": input_type_of,
     "read_annotations": read_annotations,
     "read_senses": read_senses,
     "read_running_text": read_running_text,

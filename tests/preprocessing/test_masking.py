@@ -53,7 +53,7 @@ def test_the_counts_of_an_epoch(unit: str) -> None:
     assert numbers.sum() / (500 * 126) == pytest.approx(0.15, abs=0.001)
     kinds, per_unit = [], 0
     for mask in masks(found):
-        by_unit = {(unit, kind) for unit, kind in zip(mask.unit, mask.kind, strict=True)}
+        by_unit = {(unit, kind) for unit, kind in zip(mask.unit, mask.replacement, strict=True)}
         per_unit += len({unit for unit, _ in by_unit})
         kinds += [kind for _, kind in by_unit]
     assert len(kinds) == per_unit, "every unit has one kind"
@@ -72,7 +72,7 @@ def test_what_the_model_reads(unit: str) -> None:
         assert mask.position.tolist() == sorted(set(mask.position.tolist()))
         assert 1 <= mask.position[0] and mask.position[-1] <= len(before) - 2, "special tokens stay"
         assert found.targets["token"].row(row) == [before[p] for p in mask.position]
-        kinds = dict(zip(mask.position.tolist(), mask.kind.tolist(), strict=True))
+        kinds = dict(zip(mask.position.tolist(), mask.replacement.tolist(), strict=True))
         for position, (old, new) in enumerate(zip(before, after, strict=True)):
             if kinds.get(position, KEPT) == KEPT:
                 assert new == old
@@ -180,7 +180,7 @@ def test_random_subwords_by_frequency() -> None:
     drawn = Counter(
         found[row].input_ids[p]
         for row, mask in enumerate(masks(found))
-        for p in mask.position[mask.kind == RANDOM]
+        for p in mask.position[mask.replacement == RANDOM]
     )
     assert set(drawn) == {50, 60}
     assert drawn[50] / drawn.total() == pytest.approx(0.75, abs=0.05)

@@ -1,4 +1,4 @@
-"""A suite of three tiny members, of which one starts from another."""
+"""A suite of three tiny tasks, of which one starts from another."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ EXPECTED = """expected:
 """
 SUITE = """title: Tiny
 source: "a made-up benchmark"
-average: members
-members:
+average: tasks
+tasks:
   follow:
     recipe: follow.yaml
     from: pairs

@@ -16,7 +16,7 @@ PACKAGED = find_suites(packaged_path("recipes"))
 
 def test_a_suite(suite: Path):
     read = load_suite(suite)
-    assert (read.title, read.average) == ("Tiny", "members")
+    assert (read.title, read.average) == ("Tiny", "tasks")
     assert list(read.tasks) == ["follow", "mood", "pairs", "names"]
     assert read.tasks["follow"].scores == [Score("test", "accuracy"), Score("test", "macro_f1")]
     assert read.tasks["mood"].scores == [Score("test", "accuracy")], "the expected score"
@@ -36,7 +36,7 @@ def test_tasks_follow_those_that_they_start_from(suite: Path):
     [
         ("title: Tiny\n", "", r"tiny\.yaml: a suite needs a `title`"),
         ("average:", "averages:", r"tiny\.yaml:3: unknown key 'averages' of a suite.*'average'"),
-        ("average: members", "average: median", r"tiny\.yaml:3: average must be one of members"),
+        ("average: tasks", "average: median", r"tiny\.yaml:3: average must be one of tasks"),
         (
             "from: pairs",
             "form: pairs",
@@ -79,11 +79,11 @@ def test_wrong_suites(old: str, new: str, message: str, suite: Path):
 
 
 def test_a_recipe_of_a_suite_runs_no_code(suite: Path):
-    for name in ("own.yaml", "members.yaml"):
+    for name in ("own.yaml", "suite.yaml"):
         path = suite.with_name(name)
         text = suite.with_name("mood.yaml").read_text("utf-8") + "custom_loss: own.py:mine\n"
-        members = suite.read_text("utf-8").replace("mood.yaml", "own.yaml")
-        path.write_text(text if name == "own.yaml" else members, "utf-8")
+        listing = suite.read_text("utf-8").replace("mood.yaml", "own.yaml")
+        path.write_text(text if name == "own.yaml" else listing, "utf-8")
     with pytest.raises(UserError, match=r"own\.yaml:\d+: a file cannot set custom_loss"):
         load_suite(path)
 
@@ -96,12 +96,12 @@ def test_a_suite_is_no_recipe(suite: Path):
 def test_packaged_suites(path: Path):
     read = load_suite(path.stem)
     for model in read.models:
-        for member in load_suite(path, model).tasks.values():
+        for task in load_suite(path, model).tasks.values():
             if "{model}" in path.read_text("utf-8"):
-                assert member.recipe.settings["model"] == model, member.name
-            assert member.recipe.smoke, "suites have a quick check"
-            if "init_from" in member.recipe.settings:
-                assert member.start is not None
+                assert task.recipe.settings["model"] == model, task.name
+            assert task.recipe.smoke, "suites have a quick check"
+            if "init_from" in task.recipe.settings:
+                assert task.start is not None
     text = path.read_text("utf-8")
     assert f"finetune run {path.stem}" in text and read.source
     listed = run("run").out
@@ -110,8 +110,8 @@ def test_packaged_suites(path: Path):
 
 def test_a_misspelled_list_of_tasks_is_no_recipe(suite: Path):
     path = suite.with_name("misspelled.yaml")
-    path.write_text(suite.read_text("utf-8").replace("members:\n", "member:\n"), "utf-8")
+    path.write_text(suite.read_text("utf-8").replace("tasks:\n", "taks:\n"), "utf-8")
     outcome = run("run", path)
     assert outcome.code == 2
     assert f"{path}: names no `task`" in outcome.err
-    assert "Perhaps you meant 'members'?" in outcome.err
+    assert "Perhaps you meant 'tasks'?" in outcome.err

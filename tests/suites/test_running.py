@@ -30,8 +30,8 @@ def record(folder: Path) -> dict[str, Any]:
     return content
 
 
-def metrics(folder: Path, member: str, seed: int) -> dict[str, Any]:
-    path = folder / member / f"seed-{seed}" / "metrics.json"
+def metrics(folder: Path, task: str, seed: int) -> dict[str, Any]:
+    path = folder / task / f"seed-{seed}" / "metrics.json"
     found: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return found
 
