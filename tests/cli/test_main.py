@@ -227,7 +227,7 @@ def test_lists_and_switches(calls: list[tuple]):
     assert parse(["tag", "--no-resume"]).config.resume is False
     assert parse(["score", "p", "--json"]).format == "json"
     search = parse(["search", "tag", "--space", "lr=1,2", "steps=3", "--space", "seed=1", "--crf"])
-    assert search.space == (("lr=1,2", "steps=3"), ("seed=1",)) and search.training.config.crf
+    assert search.space == (("lr=1,2", "steps=3"), ("seed=1",)) and search.config.crf
 
 
 def test_traceback_on_demand(monkeypatch: pytest.MonkeyPatch):
