@@ -40,7 +40,7 @@ from finetune.types import UserError
 if TYPE_CHECKING:
     from finetune.pretraining.commands import VocabularyCommand
 
-VocabularyType = Literal["wordpiece", "bpe", "unigram"]
+Algorithm = Literal["wordpiece", "bpe", "unigram"]
 MEASURED_CHARACTERS = 2_000_000
 """Characters of each source, from lines spread evenly over it, that ``coverage`` measures."""
 
@@ -90,12 +90,12 @@ def sampled_lines(samples: Sequence[Sample], seed: int) -> Iterator[str]:
                 yield line
 
 
-def plain_tokenizer(kind: VocabularyType, *, lowercase: bool = False) -> Any:
+def plain_tokenizer(algorithm: Algorithm, *, lowercase: bool = False) -> Any:
     """Make the tokenizer of BERT, RoBERTa or XLM-R with its special tokens alone."""
-    if kind == "wordpiece":
+    if algorithm == "wordpiece":
         return BertTokenizer(do_lower_case=lowercase, strip_accents=False)
     steps: list[Any] = [normalizers.Lowercase()] * lowercase
-    if kind == "bpe":
+    if algorithm == "bpe":
         special = "<s> <pad> </s> <unk> <mask>".split()
         ids = {token: id for id, token in enumerate(special)}
         tokenizer: Any = RobertaTokenizer(vocab=ids, merges=[])
