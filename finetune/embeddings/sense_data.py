@@ -7,7 +7,7 @@ et al. 2017.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -23,9 +23,8 @@ from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, read_lines
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table
-from finetune.data.token_rows import DOCUMENT_COLUMNS, WORD_COLUMNS
 from finetune.data.word_splitting import split_words
-from finetune.embeddings.wordnet import DATA_FILES, base_forms, sense_key
+from finetune.embeddings.wordnet import DATA_FILES, sense_key
 from finetune.evaluation.items import (
     Grouping,
     Items,
@@ -38,20 +37,14 @@ from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import SenseTarget, TokenExample, UserError
 
-_POS = {name: name for name in DATA_FILES}
-_POS |= {"N": "NOUN", "V": "VERB", "A": "ADJ", "S": "ADJ", "R": "ADV"}
-"""The part of speech of each legal name, in upper case: universal tags and WordNet's letters."""
-_MARKED = re.compile(r"\*([^*=\s](?:[^*=]*[^*=\s])?)(?:=([^*]+))?\*")
-_FRAMEWORK_ID = re.compile(r"((?:.+\.)?d\d+)\.s\d+\.t\d+")
+_MARKED = re.compile(r"\*([^*\s](?:[^*]*[^*\s])?)\*")
 _TARGET = (
     '{"start": 0, "end": 1, "lemma": "bank", "pos": "NOUN", "senses": ["bank%1:14:00::"]}, end '
-    "exclusive"
+    "exclusive, pos NOUN, VERB, ADJ or ADV"
 )
 
 
-def read_senses(
-    spec: str, *, splits: Sequence[str] | None = None, encoding: str = UTF_8
-) -> Dataset:
+def read_senses(spec: str, *, encoding: str = UTF_8) -> Dataset:
     """Read sentences with targets into TokenExamples; ``spec`` is as in ``read_text``.
 
     Files are JSON Lines or Parquet with ``tokens`` and ``targets``, or the XML of the framework of
@@ -60,7 +53,7 @@ def read_senses(
     Raises:
         DataError: If the data cannot be read; the message names file and line.
     """
-    source = open_splits(resolve(spec), splits, _open, encoding)
+    source = open_splits(resolve(spec), None, _open, encoding)
     examples = {split: Examples(_examples(table)) for split, table in source.splits.items()}
     for split, rows in examples.items():
         if not any(example.targets for example in rows):
@@ -87,32 +80,28 @@ def marked_sentence(
     Raises:
         UserError: No word is marked, or a marked word has no senses.
     """
-    marked, num_marks = [], 0
-    for match in _MARKED.finditer(text):
-        begin = match.start() - num_marks
-        word, lemma = match[1], (match[2] or match[1]).strip()
-        marked.append((begin, begin + len(word), word, lemma))
-        num_marks += len(match[0]) - len(word)
-    if not marked:
-        raise UserError(
-            f"{where} {text!r:.80}: no word is marked: put the word between asterisks, as in "
-            "'He sat on the *bank*.'"
-        )
-    plain = _MARKED.sub(r"\1", text)
-    words, offsets = split_words(plain)
-    targets = []
-    for begin, end, word, lemma in marked:
-        inside = [n for n, (a, b) in enumerate(offsets) if a < end and b > begin]
-        forms = [(form, pos) for pos in DATA_FILES for form in base_forms(lemma, pos)]
-        forms = [form for form in forms if has_senses(*form)]
-        if not forms or not inside:
+    words, targets = list[str](), list[SenseTarget]()
+    for number, piece in enumerate(_MARKED.split(text)):
+        if number % 2 == 0:  # between the marked words
+            words += split_words(piece)[0]
+            continue
+        start, (word, _, lemma) = len(words), piece.partition("=")
+        words += split_words(word)[0]
+        lemma = (lemma or word).strip().lower().replace(" ", "_")
+        listed = [pos for pos in DATA_FILES if has_senses(lemma, pos)]
+        if not listed or len(words) == start:
             raise UserError(
                 f"{where}: no sense of {lemma!r} is known: name WordNet's files with --inventory, "
                 f"or write the base form after an equals sign, as in *{word}=go*."
             )
-        span = inside[0], inside[-1] + 1
-        targets += [SenseTarget(*span, form, pos, key=word, where=where) for form, pos in forms]
-    return TokenExample(0, tuple(words), text=plain, where=where, targets=tuple(targets))
+        span = start, len(words)
+        targets += [SenseTarget(*span, lemma, pos, key=word, where=where) for pos in listed]
+    if not targets:
+        raise UserError(
+            f"{where} {text!r:.80}: no word is marked: put the word between asterisks, as in "
+            "'He sat on the *bank*.'"
+        )
+    return TokenExample(0, tuple(words), where=where, targets=tuple(targets))
 
 
 def _open(file: DataFile) -> Table:
@@ -126,29 +115,24 @@ def _open(file: DataFile) -> Table:
 
 def _examples(table: Table) -> Iterator[TokenExample]:
     for index, row in enumerate(table.rows):
-        columns = (row.values.get(name) for name in WORD_COLUMNS)
-        tokens: Any = next((value for value in columns if value is not None), None)
-        targets = row.values.get("targets")
-        if not conforms(tokens, list[str]):
+        tokens, targets = row.values.get("tokens"), row.values.get("targets")
+        if not conforms(tokens, list[str]) or not isinstance(targets, list | tuple):
             raise DataError(
-                f"{row.where}: tokens must be a list of words, not {tokens!r:.60}; columns "
-                f"here: {', '.join(row.values)}."
+                f"{row.where}: a row needs `tokens`, a list of words, and `targets`, [{_TARGET}]; "
+                f"columns here: {', '.join(row.values)}."
             )
-        if not isinstance(targets, list | tuple):
-            raise DataError(
-                f"{row.where}: targets must be a list, not {targets!r:.60}: [{_TARGET}]."
-            )
+        words: Any = tokens
+        document = row.values.get("document")
+        document = None if document in (None, "") else str(document)
         name = index if row.key is None else row.key
-        documents = (row.values.get(name) for name in DOCUMENT_COLUMNS)
-        document = next((str(name) for name in documents if name not in (None, "")), None)
         yield TokenExample(
             index,
-            tuple(tokens),
+            tuple(words),
             document=document,
             where=row.where,
             key=row.key,
             targets=tuple(
-                _target(item, len(tokens), f"{name}.{number}", document, row.where)
+                _target(item, len(words), f"{name}.{number}", document, row.where)
                 for number, item in enumerate(targets)
             ),
         )
@@ -156,31 +140,15 @@ def _examples(table: Table) -> Iterator[TokenExample]:
 
 def _target(item: Any, num_words: int, id: str, document: str | None, where: str) -> SenseTarget:
     values: dict[str, Any] = item if isinstance(item, dict) else {}
-    fields: Any = map(values.get, ("start", "end", "lemma", "pos"))
-    start, end, lemma, pos = fields
-    if not (
-        conforms([start, end], list[int])
-        and 0 <= start < end <= num_words
-        and isinstance(lemma, str)
-        and lemma.strip()
-    ):
+    fields: Any = map(values.get, ("start", "end", "lemma", "pos", "senses"))
+    start, end, lemma, pos, senses = fields
+    legal = conforms([start, end], list[int]) and conforms(senses or [], list[str])
+    if not (legal and 0 <= start < end <= num_words and lemma and pos in DATA_FILES):
         raise DataError(
             f"{where}: {item!r:.100} is not a target of the {num_words} words: write {_TARGET}."
         )
-    if str(pos).upper() not in _POS:
-        raise DataError(
-            f"{where}: pos {pos!r} of {lemma!r} must be one of {', '.join(DATA_FILES)}."
-        )
-    senses = values.get("senses") or []
-    if not conforms(senses, list[str]) or not all(senses):
-        raise DataError(f"{where}: senses must be a list of sense keys, not {senses!r:.60}.")
-    key = str(values.get("id") or id)
-    if document is None and (match := _FRAMEWORK_ID.fullmatch(key)):
-        document = match[1]
-    lemma = lemma.strip().lower().replace(" ", "_")
-    return SenseTarget(
-        start, end, lemma, _POS[str(pos).upper()], _keys(senses), key, document, where
-    )
+    lemma, key = str(lemma).strip().lower().replace(" ", "_"), str(values.get("id") or id)
+    return SenseTarget(start, end, lemma, pos, _keys(senses or ()), key, document, where)
 
 
 def _keys(senses: Iterable[str]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from finetune.data.json_files import read_object
 from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
 from finetune.embeddings.vectors import Array, unit_vectors
-from finetune.embeddings.wordnet import Inventory, pos_of, read_inventory
+from finetune.embeddings.wordnet import DATA_FILES, Inventory, pos_of, read_inventory
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder, write_text
@@ -235,7 +235,7 @@ class WordSenses:
         glosses: dict[str, Array] = {}
         if self.settings.gloss_weight:
             senses = {sense: None for target, _ in pairs for sense in self.candidates(target)}
-            texts = self.inventory.glosses([s for s in senses if s in self.inventory])
+            texts = self.inventory.glosses(senses)
             embeddings = self.embedder.encode(texts.values())
             glosses = {s: e.vectors.mean(axis=0) for s, e in zip(texts, embeddings, strict=True)}
         return [(target, self.cosines(target, vector, glosses)) for target, vector in pairs]
@@ -256,12 +256,11 @@ class WordSenses:
 
     def save(self, folder: Path) -> None:
         """Write the sense vectors, their counts and the settings into a folder."""
-        rows = np.array(list(self.vectors.values()), dtype=np.float32)
-        (folder / VECTORS_FILE).write_bytes(save({"vectors": rows}))
+        vectors = {sense: vector.astype(np.float32) for sense, vector in self.vectors.items()}
+        (folder / VECTORS_FILE).write_bytes(save(vectors))
         content = {
             "settings": asdict(self.settings),
             "weights": self.embedder.settings["weights"],
-            "senses": list(self.vectors),
             "counts": [[*lemma, dict(by_sense)] for lemma, by_sense in self.counts.items()],
         }
         write_text(folder / SENSES_FILE, json.dumps(content, ensure_ascii=False) + "\n")
@@ -282,13 +281,11 @@ class WordSenses:
         if not path.is_file():
             raise UserError(f"{folder}: no {SENSES_FILE} in it: name a run of finetune wsd.")
         counts_type = list[list[str | dict[str, int]]]
-        types = {"settings": dict, "weights": str, "senses": list[str], "counts": counts_type}
-        content = read_object(path, types)
+        content = read_object(path, {"settings": dict, "weights": str, "counts": counts_type})
         try:
             settings = SenseSettings.restored(content["settings"])
             counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
-            rows = load_file(folder / VECTORS_FILE)["vectors"]
-            vectors = dict(zip(content["senses"], rows, strict=True))
+            vectors = load_file(folder / VECTORS_FILE)
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
             raise UserError(f"{folder}: damaged ({error}): fit the senses again.") from error
         settings = replace(settings, inventory=inventory or settings.inventory)
@@ -325,7 +322,10 @@ def fit_senses(command: Wsd) -> None:
     )
     for note in data.notes:
         show(note, error=True)
-    _report_unknown(senses, [t for rows in data.splits.values() for e in rows for t in e.targets])
+    gold = {s for rows in data.splits.values() for e in rows for t in e.targets for s in t.senses}
+    if (unknown := sorted(gold - senses.inventory.offsets.keys())) and command.inventory:
+        title = f"{quantity(len(unknown), 'gold sense')} are not in the inventory"
+        show(f"{title} ({abbreviated(unknown, 4)}): is it another version of WordNet?", error=True)
     metrics: dict[str, dict[str, float]] = {}
     with replace_folder(out) as folder:
         for split, examples in data.splits.items():
@@ -366,7 +366,6 @@ def predict_senses(command: Predict) -> None:
     if command.text:
         return
     predictions = senses.predict(examples, reporter=Reporter())
-    _report_unknown(senses, [prediction.target for prediction in predictions])
     with open_rows(command.out, [Path(file), *run.glob("*")]) as write:
         for prediction in predictions:
             write(prediction.to_dict())
@@ -377,28 +376,18 @@ def predict_senses(command: Predict) -> None:
 def _show_senses(senses: WordSenses, text: str) -> None:
     listed = senses.inventory.senses.keys() | senses.counts.keys()
     sentence = marked_sentence(text, lambda *lemma: lemma in listed)
+    has_glosses = all((senses.inventory.folder / name).is_file() for name in DATA_FILES.values())
     by_word: dict[tuple[int, str], dict[str, float | None]] = {}
     for target, _, scores in senses.predict([sentence]):
         candidates = by_word.setdefault((target.start, target.key), {})
         candidates |= {sense: scores.get(sense) for sense in senses.candidates(target)}
     for number, ((_, word), candidates) in enumerate(by_word.items()):
-        glosses = senses.inventory.definitions(candidates)
+        glosses = senses.inventory.glosses(candidates) if has_glosses else {}
         show("\n" * (number > 0) + word)
         # senses without vectors follow in the order of the inventory
         order = sorted(candidates.items(), key=lambda item: (item[1] is None, -(item[1] or 0.0)))
-        table = [(sense, pos_of(sense), score, glosses.get(sense)) for sense, score in order]
-        print_table(("sense", "part of speech", "score", "gloss"), table)
-    if senses.settings.inventory is None:
-        note = "glosses come from WordNet: name the folder of its files, --inventory FOLDER."
-        show(note, error=True)
-
-
-def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:
-    unknown = [s for target in targets for s in target.senses if s not in senses.inventory]
-    if unknown and senses.settings.inventory is not None:
-        names = abbreviated(sorted({*unknown}), 4)
-        show(
-            f"{quantity(len(unknown), 'gold sense')} are not in the inventory ({names}): it may be "
-            "of another version of WordNet.",
-            error=True,
-        )
+        rows = [
+            (sense, pos_of(sense), score, glosses.get(sense, "").rpartition(" - ")[2])
+            for sense, score in order
+        ]
+        print_table(("sense", "part of speech", "score", "gloss"), rows)

@@ -20,13 +20,6 @@ POS_OF_TYPE = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The part of speech of each type in sense keys; 5 is a satellite adjective."""
 DATA_FILES = {"NOUN": "data.noun", "VERB": "data.verb", "ADJ": "data.adj", "ADV": "data.adv"}
 _INDEX = "index.sense"
-ENDINGS = {
-    "NOUN": "s: ses:s ves:f xes:x zes:z ches:ch shes:sh men:man ies:y",
-    "VERB": "s: ies:y es:e es: ed:e ed: ing:e ing:",
-    "ADJ": "er: est: er:e est:e",
-    "ADV": "",
-}
-"""Inflectional endings and what stands in the base form, by part of speech."""
 _KEY = re.compile(r"[^\s%]+%[1-5]:\d\d:\d\d:[^\s:]*:(\d\d)?")
 _MARKER = re.compile(r"\((?:a|p|ip)\)")
 
@@ -45,23 +38,6 @@ def pos_of(key: str) -> str:
     return POS_OF_TYPE[key.partition("%")[2][0]]
 
 
-def base_forms(word: str, pos: str) -> list[str]:
-    """List the possible base forms of an inflected word, the word itself first.
-
-    The rules come from morphy(7WN), without its lists of exceptions.
-
-    >>> base_forms("Banks", "NOUN")
-    ['banks', 'bank']
-    """
-    word = word.lower().replace(" ", "_")
-    forms = [word]
-    for rule in ENDINGS[pos].split():
-        ending, _, base = rule.partition(":")
-        if word.endswith(ending) and len(word) > len(ending):
-            forms.append(word.removesuffix(ending) + base)
-    return list(dict.fromkeys(forms))
-
-
 @dataclass(frozen=True)
 class Inventory:
     """The senses of every lemma and part of speech, from a folder of WordNet's files."""
@@ -75,15 +51,8 @@ class Inventory:
     def __contains__(self, key: str) -> bool:
         return key in self.offsets
 
-    def definitions(self, keys: Collection[str]) -> dict[str, str]:
-        """Read the definitions of the listed senses; empty without the data files."""
-        listed = [
-            key for key in keys if key in self and (self.folder / DATA_FILES[pos_of(key)]).is_file()
-        ]
-        return {key: text.split(" - ", 2)[2] for key, text in self.glosses(listed).items()}
-
     def glosses(self, keys: Collection[str]) -> dict[str, str]:
-        """Make a text for each sense: its lemma, all lemmas of its synset, and its definition.
+        """Make the text of each listed sense: its lemma, all lemmas of its synset, its definition.
 
         LMMS (Loureiro & Jorge 2019) embeds this text, with usage examples.
 
@@ -91,7 +60,8 @@ class Inventory:
             DataError: A data file is missing, or is of another version than the index.
         """
         glosses = {}
-        for key in sorted(keys, key=lambda key: (DATA_FILES[pos_of(key)], self.offsets[key])):
+        listed = self.offsets.keys() & keys
+        for key in sorted(listed, key=lambda key: (DATA_FILES[pos_of(key)], self.offsets[key])):
             path, offset = self.folder / DATA_FILES[pos_of(key)], self.offsets[key]
             if not path.is_file():
                 raise DataError(

@@ -73,7 +73,7 @@ REFUSED = {
     "wsd --model MODEL --out new": {
         "--data SENSES --glosses=-1": "--glosses must be a finite number of 0 or more",
         "--data SENSES --glosses 1": "add --inventory FOLDER",
-        "--data TEXTS": "tokens must be a list of words",
+        "--data TEXTS": "a row needs `tokens`, a list of words",
         "--data TEST": "no train split (found: test)",
     },
     "vocabulary": {
@@ -87,7 +87,7 @@ REFUSED = {
     },
     "vocabulary a.txt --out new --size 420 --for MODEL": {
         "--vectors a.vec": "--vectors needs two files",
-        "--vectors a.vec b.vec": "--vectors have 2 and 3 dimensions",
+        "--vectors a.vec b.vec": "--vectors have different numbers of dimensions",
         "--vectors a.vec no.vec": "--vectors no.vec: no such file",
     },
     "perplexity MODEL": {

@@ -43,7 +43,7 @@ def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
     assert second.senses == ("a%5:00:00:dead:00", "b%3:00:00::"), "without the marker (p)"
     names = ("start", "end", "lemma", "pos", "senses")
     targets = [{n: getattr(t, n) for n in names} | {"id": t.key} for t in example.targets]
-    row = {"id": "d000.s000", "tokens": example.words, "targets": targets}
+    row = {"id": "d000.s000", "document": "d000", "tokens": example.words, "targets": targets}
     write_jsonl(tmp_path / "x.jsonl", [row])
     with gzip.open(tmp_path / "z.jsonl.gz", "wt") as file:
         file.write((tmp_path / "x.jsonl").read_text())
@@ -54,22 +54,22 @@ def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
             [(*(getattr(t, n) for n in names), t.key, t.document) for t in sentence.targets]
             for sentence in (same, example)
         )
-        assert from_rows == expected, "the ids name the document"
+        assert from_rows == expected
 
 
-TARGET = {"start": 0, "end": 1, "lemma": "b", "pos": "n"}
+TARGET = {"start": 0, "end": 1, "lemma": "b", "pos": "NOUN"}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokens": "a b"}, "tokens must be a list of words"),
-        ({"targets": None}, "targets must be a list"),
+        ({"tokens": "a b"}, "a row needs `tokens`, a list of words"),
+        ({"targets": None}, "a row needs .* and `targets`"),
         ({"targets": [TARGET | {"start": 1, "end": 3}]}, "target of the 2 words"),
         ({"targets": [TARGET | {"start": 1, "end": 1}]}, "target of the 2 words"),
-        ({"targets": [{"start": 0, "end": 1, "pos": "n"}]}, "target of the 2 words"),
-        ({"targets": [TARGET | {"pos": "X"}]}, "must be one of NOUN"),
-        ({"targets": [TARGET | {"senses": [3]}]}, "list of sense keys"),
+        ({"targets": [{"start": 0, "end": 1, "pos": "NOUN"}]}, "target of the 2 words"),
+        ({"targets": [TARGET | {"pos": "X"}]}, "pos NOUN, VERB, ADJ or ADV"),
+        ({"targets": [TARGET | {"senses": [3]}]}, "target of the 2 words"),
         ({"targets": []}, "no row of train has targets"),
     ],
 )

@@ -59,7 +59,7 @@ def test_scores_are_those_of_the_framework() -> None:
 
 def test_files_of_predictions(tmp_path: Path) -> None:
     targets = [
-        {"start": 0, "end": 1, "lemma": "x", "pos": "n", "id": id, "senses": senses}
+        {"start": 0, "end": 1, "lemma": "x", "pos": "NOUN", "id": id, "senses": senses}
         for id, senses in (("d.t0", [A, B]), ("d.t1", [A]), ("d.t2", ["x%5:00:00:dead(p):00"]))
     ]
     gold = write_jsonl(tmp_path / "gold.jsonl", [{"tokens": ["x"], "targets": targets}])
@@ -203,7 +203,7 @@ def test_scores_of_a_run(fitted: Path) -> None:
 
 
 def test_predictions_of_texts_and_files(fitted: Path, tmp_path: Path) -> None:
-    typed = run("predict", fitted, "--text", "He sat on the *banks* of the river.").ok()
+    typed = run("predict", fitted, "--text", "He sat on the *banks=bank* of the river.").ok()
     lines = typed.out.splitlines()
     assert lines[0] == "banks" and lines[1].split()[:2] == ["sense", "part"]
     assert "bank%1:17:00::" in typed.out and "the edge of a river" in typed.out
@@ -212,8 +212,8 @@ def test_predictions_of_texts_and_files(fitted: Path, tmp_path: Path) -> None:
     named = run("predict", fitted, "--text", "He *went=bank* there, and took the *bass*.").ok()
     assert {"went", "bass"} <= {*named.out.splitlines()}, named.err
     targets = [
-        {"start": 1, "end": 2, "lemma": "bass", "pos": "n"},
-        {"start": 0, "end": 1, "lemma": "kiosk", "pos": "n"},
+        {"start": 1, "end": 2, "lemma": "bass", "pos": "NOUN"},
+        {"start": 0, "end": 1, "lemma": "kiosk", "pos": "NOUN"},
     ]
     new = write_jsonl(tmp_path / "new.jsonl", [{"tokens": ["a", "bass"], "targets": targets}])
     saved = tmp_path / "out.jsonl"
