@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
     from transformers.utils.logging import set_verbosity_error
 
     torch.set_num_threads(1)
-    hypothesis.settings.register_profile("suite", max_examples=25, deadline=None, database=None)
+    for module in (torch.nn.Linear, torch.nn.Embedding):
+        module.reset_parameters = _of_real_weights(module.reset_parameters)
+    hypothesis.settings.register_profile("suite", max_examples=15, deadline=None, database=None)
     hypothesis.settings.load_profile("suite")
     set_verbosity_error()  # each change of it clears the caches of all loggers
+
+
+def _of_real_weights(reset: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Weights on the meta device have no values, but torch draws them all the same, in Python."""
+    return lambda module: None if module.weight.is_meta else reset(module)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -93,7 +100,11 @@ def _seed() -> None:
 def _fixtures_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from tests import fixtures
 
-    fixtures.open_folder(tmp_path_factory.mktemp("fixtures"))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    (folder / "fixtures").mkdir(exist_ok=True)
+    fixtures.open_folder(folder / "fixtures")
     return fixtures
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints, data and runs that tests share: each is made on first use, once in a session.
+"""Checkpoints, data and runs that tests share: each is made on first use, by one worker for all.
 
 checkpoint("roberta")                          # a folder with a tiny encoder and its tokenizer
 data("sentiment")                              # a folder with the three splits
@@ -12,6 +12,7 @@ before you patch what makes it.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 import finetune
 from finetune.config.tasks import CONFIGS, TrainConfig
@@ -174,20 +176,29 @@ def made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:
     key = f"{name} {choices!r} {make.__qualname__}"
     if key not in _made_so_far:
         assert _root is not None, "tests/conftest.py opens the folder"
-        out = _root / str(len(list(_root.iterdir()))) / name
-        out.parent.mkdir()
-        with torch.random.fork_rng(devices=[]):  # a test draws the same numbers, first or not
-            make(out)
+        digest = hashlib.sha256(key.replace(str(_root), "").encode()).hexdigest()
+        folder = _root / digest[:12]
+        out, finished = folder / name, folder / "finished"
+        folder.mkdir(exist_ok=True)
+        with FileLock(folder / "lock"):  # of all workers of pytest-xdist, one makes it
+            if not finished.exists():
+                shutil.rmtree(out, ignore_errors=True)  # of an attempt that failed
+                with torch.random.fork_rng(devices=[]):  # a test draws equal numbers, first or not
+                    make(out)
+                finished.touch()
         _made_so_far[key] = out, _files(out)
+    _asked.add(key)
     return _made_so_far[key][0]
 
 
+_asked: set[str] = set()
+"""What was asked for since the last look at what has changed."""
 _made_so_far: dict[str, tuple[Path, dict[Path, tuple[int, int]]]] = {}
 _root: Path | None = None
 
 
 def open_folder(folder: Path) -> None:
-    """Let all be made in an empty folder."""
+    """Let all be made in a folder."""
     global _root
     _root = folder
 
@@ -195,10 +206,12 @@ def open_folder(folder: Path) -> None:
 def changed_files() -> list[Path]:
     """Files that are not as they were made; what is lost or new in a folder is made again."""
     found = []
-    for key, (folder, before) in list(_made_so_far.items()):
+    while _asked:
+        folder, before = _made_so_far[key := _asked.pop()]
         now = _files(folder)
         if now != before:
             found += [path for path in {*before, *now} if before.get(path) != now.get(path)]
+            shutil.rmtree(folder.parent)
             del _made_so_far[key]
     return found
 

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,9 +32,28 @@ class Fork:
         self._folder = tempfile.TemporaryDirectory()
         self._paths = [Path(self._folder.name, name) for name in ("out", "err")]
         assert words[0] == sys.executable, words
+        for path in self._paths:
+            path.touch()
+        self._lines = self._paths[0].open(encoding="utf-8")
         arguments = (list(words[1:]), environment, str(workdir), *map(str, self._paths))
         self._process = CONTEXT.Process(target=_run, args=arguments)
         self._process.start()
+        self.terminate = self._process.terminate
+
+    def __enter__(self) -> Fork:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def readline(self) -> str:
+        """Wait for the next line of the output."""
+        line = ""
+        while not line.endswith("\n") and self._process.is_alive():
+            time.sleep(0.01)
+            line += self._lines.readline()
+        return line
 
     @property
     def returncode(self) -> int | None:

@@ -5,6 +5,7 @@ save_tiny_checkpoint(tmp_path / "bert", "bert")     # then: finetune … --model
 
 from __future__ import annotations
 
+import copy
 import functools
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def config(
 ) -> Any:
     """A configuration of layers of ``WIDTH``; weights large enough to matter."""
     size = {
-        "vocab_size": Tokenizer.from_str(_backend(family)).get_vocab_size(),
+        "vocab_size": len(_vocabulary(family)),
         "hidden_size": WIDTH,
         "num_hidden_layers": layers,
         "num_attention_heads": HEADS,
@@ -168,7 +169,7 @@ def config(
         del size["hidden_dropout_prob"], size["attention_probs_dropout_prob"]
     if family in ("roberta", "xlm-roberta", "camembert", "jina_embeddings_v3"):
         size["type_vocab_size"] = 1
-    vocabulary, names = Tokenizer.from_str(_backend(family)).get_vocab(), _names(family)
+    vocabulary, names = _vocabulary(family), _names(family)
     size |= {
         "pad_token_id": vocabulary[names["pad"]],
         "cls_token_id": vocabulary[names["cls"]],
@@ -190,13 +191,21 @@ def model(
     **changes: Any,
 ) -> PreTrainedModel:
     """A random model; biases and norms are random too, so that no gradient is zero by symmetry."""
-    torch.manual_seed(seed)
-    made = auto_class.from_config(config(family, dropout=dropout, **changes))
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return made.eval()
+    key = f"{family} {auto_class} {dropout} {seed} {changes}"
+    if key not in _models:
+        torch.default_generator.manual_seed(seed)
+        made = auto_class.from_config(config(family, dropout=dropout, **changes)).eval()
+        with torch.no_grad():
+            for parameter in made.parameters():
+                if parameter.ndim == 1:
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+        _models[key] = made, torch.get_rng_state()
+    made, state = _models[key]
+    torch.set_rng_state(state)
+    return copy.deepcopy(made)
+
+
+_models: dict[str, tuple[PreTrainedModel, torch.Tensor]] = {}
 
 
 def save_tiny_checkpoint(
@@ -236,6 +245,11 @@ def _backend(family: str) -> str:
         special_tokens=[(cls, trained.token_to_id(cls)), (sep, trained.token_to_id(sep))],
     )
     return trained.to_str()
+
+
+@functools.cache
+def _vocabulary(family: str) -> dict[str, int]:
+    return Tokenizer.from_str(_backend(family)).get_vocab()
 
 
 def _wordpiece(unknown: str, special: list[str]) -> Tokenizer:

@@ -5,6 +5,7 @@ Also the commands that start, resume and use it.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -135,12 +136,6 @@ def advice(config: TrainConfig, num_examples: int, degenerate: bool) -> str:
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
     """Collect the versions, the machine and the command of this process."""
-    versions = {"finetune": finetune.__version__}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
     return {
         "command": command_line(),
         "python": platform.python_version(),
@@ -150,8 +145,19 @@ def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
         "threads": threads,
         "device": device,
         "precision": precision,
-        "versions": versions,
+        "versions": {"finetune": finetune.__version__, **_versions()},
     }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
 
 
 def command_line() -> str:

@@ -112,7 +112,10 @@ class Step:
 
     def _forward(self, batch: Batch, layers: Sequence[int] = ()) -> tuple[Any, list[Tensor]]:
         if batch.seed is not None:
-            torch.manual_seed(batch.seed)
+            on_cpu = batch.input_ids.device.type == "cpu"
+            # torch.manual_seed formats a traceback for each kind of device that is not there
+            seed = torch.default_generator.manual_seed if on_cpu else torch.manual_seed
+            seed(batch.seed)
         states: list[Tensor] = []
         with self.casting:
             if layers:

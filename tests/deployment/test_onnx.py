@@ -98,6 +98,7 @@ def answers(folder: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 LIKE_OTHERS = ("xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", "xlm-roberta-xl")
+LIKE_OTHERS += ("distilbert", "roberta-prelayernorm", "jina_embeddings_v3")
 """Families whose graphs are those of another one: all are exported in slow tests."""
 
 

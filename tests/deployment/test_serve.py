@@ -7,15 +7,13 @@ import contextlib
 import hashlib
 import http.client
 import json
-import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +31,7 @@ from finetune.deployment.server import ServedModel, Waiting, make_app
 from finetune.types import TextExample, UserError
 from tests.command import run
 from tests.deployment.conftest import blocking
+from tests.forks import in_fork
 from tests.small_data import close
 
 ROOT = Path(__file__).parents[2]
@@ -218,27 +217,12 @@ def post(port: int, body: bytes) -> tuple[int, dict[str, Any]]:
     return found
 
 
-@contextlib.contextmanager
-def serving(folder: Path, *, before: str = "") -> Iterator[tuple[subprocess.Popen[str], int, str]]:
-    """Serve a run as ``mine``, after some Python code; the process, its port and its curl line."""
-    code = f"{before}\nfrom finetune.cli.main import main; main()"
-    server = subprocess.Popen(
-        [sys.executable, "-c", code, "serve", f"mine={folder}", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        found = re.match(r"serving mine at http://127\.0\.0\.1:(\d+)/docs \(Ctrl-C stops\)", line)
-        assert found, line + server.communicate(timeout=10)[1]
-        yield server, int(found[1]), server.stdout.readline()
-    finally:
-        server.kill()
-        server.communicate()
+def served_by(server: Any, readline: Callable[[], str]) -> tuple[int, str]:
+    """The port of a process that serves a run as ``mine``, and its curl line."""
+    line = readline()
+    found = re.match(r"serving mine at http://127\.0\.0\.1:(\d+)/docs \(Ctrl-C stops\)", line)
+    assert found, line + server.communicate(timeout=10)[1]
+    return int(found[1]), readline()
 
 
 def test_an_export_is_served_without_torch(runs: dict[str, Path], tmp_path: Path):
@@ -247,8 +231,17 @@ def test_an_export_is_served_without_torch(runs: dict[str, Path], tmp_path: Path
     digest = hashlib.sha256((tmp_path / "graph" / "model.onnx").read_bytes()).hexdigest()
     texts = ["a lovely room", "", "dull and cold " * 30]
     expected = [p.to_dict() for p in finetune.load(runs["texts"]).predict(texts)]
-    before = blocking("torch", "transformers", "accelerate", "scipy")
-    with serving(tmp_path / "graph", before=before) as (_, port, _):
+    code = blocking("torch", "transformers", "accelerate", "scipy")
+    code += "\nfrom finetune.cli.main import main; main()"
+    words = [sys.executable, "-c", code, "serve", f"mine={tmp_path / 'graph'}", "--port", "0"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        subprocess.Popen(words, **pipes, text=True, cwd=ROOT) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(server.kill)
+        assert server.stdout is not None
+        port, _ = served_by(server, server.stdout.readline)
         found = post(port, json.dumps({"examples": texts}).encode())[1]["predictions"]
         assert found[1] == expected[1] and found[1]["label"] is None
         for row, other in zip(found, expected, strict=True):
@@ -264,7 +257,9 @@ def test_a_server(runs: dict[str, Path]):
     """Documented requests, a client that goes, and a stop that answers what is under way."""
     page = (ROOT / "docs" / "serving.md").read_text("utf-8")
     curls = re.findall(r"^curl .*$", page, flags=re.MULTILINE)
-    with serving(runs["texts"]) as (server, port, hint):
+    words = [sys.executable, "-m", "finetune", "serve", f"mine={runs['texts']}", "--port", "0"]
+    with in_fork(words, ROOT) as server:
+        port, hint = served_by(server, server.readline)
         assert f"curl -s http://127.0.0.1:{port}/predict -d " in hint
         for line in (*curls, hint):
             assert post(port, shlex.split(line)[-1].encode())[0] == 200
@@ -283,7 +278,7 @@ def test_a_server(runs: dict[str, Path]):
             slow.sendall(head)
             waiting.start()
             post(port, b'{"text": "after it"}')
-            server.send_signal(signal.SIGTERM)
+            server.terminate()
             slow.sendall(b'"text": "late"}')
             assert slow.recv(100_000).startswith(b"HTTP/1.1 200")
         waiting.join(60)

@@ -71,6 +71,7 @@ class Recorder:
     def text(self, text: str) -> str:
         """Return a text without folders, times and speeds."""
         text = text.replace(str(self.workdir), "PLACE").replace(str(ROOT), "ROOT")
+        text = re.sub(r"PLACE/made/\w+/", "PLACE/made/0/", text)
         text = re.sub(
             r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+\d\d:?\d\d|Z)?", "TIME", text
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests import fixtures as fx
-from tests.browser import PHONE, assert_readable, screenshot
+from tests.browser import DESK, PHONE, assert_readable, screenshot
 from tests.command import run
 from tests.runs import label_run, spans_run, tag_run
 
@@ -62,6 +62,11 @@ def test_filters(opened: Any):
     page.wait_for_function("document.getElementById('count').textContent === '7 of 7 examples'")
     page.fill("#search", "no such words")
     assert shown(page) == 0
+    page.fill("#search", "")
+    text = page.locator("#errors").inner_text()  # other scripts
+    assert "<script>alert('x')</script>" in text and "東京" in text
+    right_to_left = page.locator("dd", has_text="مرحبا").first
+    assert right_to_left.evaluate("e => getComputedStyle(e).direction") == "rtl"
 
 
 def test_long_lists_are_unfolded(opened: Any):
@@ -74,7 +79,7 @@ def test_long_lists_are_unfolded(opened: Any):
     assert shown(page) == 60 and not page.locator("#more").is_visible()
 
 
-def test_filters_from_the_keyboard(opened: Any):
+def test_theme_and_filters_from_the_keyboard(opened: Any):
     page = opened("texts")
     page.locator("#search").focus()
     page.keyboard.type("bright")
@@ -87,18 +92,6 @@ def test_filters_from_the_keyboard(opened: Any):
     page.select_option("[data-filter=kind]", "bad taken for good")
     assert shown(page) == 1
     assert "0.970" in page.locator("#errors > li:visible").inner_text()
-
-
-def test_runs_side_by_side(opened: Any):
-    page = opened("both")
-    assert shown(page) == 6
-    page.select_option("[data-filter=run]", "other texts")
-    assert shown(page) == 3
-    assert "not significant" in page.locator("#comparison").inner_text()
-
-
-def test_theme(opened: Any):
-    page = opened("texts")
     background, button = "getComputedStyle(document.body).backgroundColor", page.locator("#theme")
     light, dark = "rgb(246, 247, 249)", "rgb(20, 23, 27)"
     for scheme, begun in (("light", light), ("dark", dark)):
@@ -111,24 +104,31 @@ def test_theme(opened: Any):
         assert seen == [("Theme: light", light), ("Theme: dark", dark), ("Theme: auto", begun)]
 
 
-@pytest.mark.parametrize("name", ["both", "tag"])
-def test_phone_and_contrast(opened: Any, name: str):
+def check_phone_and_contrast(page: Any, name: str) -> None:
     """The whole width is shown, and texts reach the ratio of 4.5 (WCAG 2.2, 1.4.3)."""
-    page = opened(name, viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert_readable(page)
-    page.evaluate("document.querySelectorAll('summary').forEach((each) => each.click())")
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert_readable(page)
-        screenshot(page, f"{name}-{scheme}")
+    for click in (False, True):
+        if click:
+            page.evaluate("document.querySelectorAll('summary').forEach((each) => each.click())")
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert_readable(page)
+            screenshot(page, f"{name}-{scheme}")
+
+
+def test_runs_side_by_side(opened: Any):
+    page = opened("both", viewport=PHONE)
+    assert shown(page) == 6
+    page.select_option("[data-filter=run]", "other texts")
+    assert shown(page) == 3
+    assert "not significant" in page.locator("#comparison").inner_text()
+    page.get_by_role("button", name="Clear filters").click()
+    check_phone_and_contrast(page, "both")
 
 
 @pytest.mark.parametrize("name", ["nli", "tag"])
 def test_reasons(opened: Any, name: str):
-    page = opened(name)
+    page = opened(name, viewport=PHONE if name == "tag" else DESK)
     first = page.locator("#errors > li", has=page.locator(".why")).first
     words = first.locator(".why span[title]")
     assert words.count() > 1 and words.first.get_attribute("title")[0] in "+-"
@@ -137,11 +137,5 @@ def test_reasons(opened: Any, name: str):
     assert strongest.evaluate(background) != page.locator("body").evaluate(background)
     assert first.locator(".neighbors li").count() == 2 and first.locator(".neighbors mark").count()
     screenshot(page, f"{name}-reasons")
-
-
-def test_other_scripts(opened: Any):
-    page = opened("entities")
-    text = page.locator("#errors").inner_text()
-    assert "<script>alert('x')</script>" in text and "東京" in text
-    right_to_left = page.locator("dd", has_text="مرحبا").first
-    assert right_to_left.evaluate("e => getComputedStyle(e).direction") == "rtl"
+    if name == "tag":
+        check_phone_and_contrast(page, name)

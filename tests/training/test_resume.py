@@ -42,11 +42,11 @@ qa --data questions | {SLOW}
 choice --data choices --weight-decay 0.3 | {SLOW}
 pretrain --data short_text --mask spans --boundary --nsp
 pretrain --data short_text --mask words | {SLOW}
-sentence --data numbers --objective mirror --max-tokens 60 --precision bf16
+sentence --data numbers --objective mirror --max-tokens 120 --precision bf16
 sentence --data short_text --objective cmlm --max-tokens 60 | {SLOW}
 sentence --data pairs --objective softmax --max-tokens 60 | {SLOW}
 sentence --data numbers --objective cosine | {SLOW}
-run both.yaml
+run both.yaml --limit 24
 distill teacher --model narrow --unlabeled windows/test.jsonl
 distill teacher --layers 1 --hidden-weight 0 --unlabeled windows/test.jsonl | {SLOW}
 distill words --layers 1 | {SLOW}

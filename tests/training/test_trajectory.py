@@ -33,6 +33,7 @@ from tests.training.same_weights import (
 from tests.training.stopping import at_step, interrupt_in_step, interrupted
 from tests.training.test_multitask import write_recipe
 
+SUMS_OF_PARTS = ("crf", "ner windows", "context", "choice")
 EXACT: dict[str, Any] = {"lr": 1e-2, "epochs": 2.0, "steps": None, "max_length": 32}
 
 
@@ -52,12 +53,10 @@ def config_of(
         ("classify", "bert", {}),
         ("balanced", "roberta", {"loss": "focal:2", "class_weights": "auto"}),
         ("tag windows", "deberta-v2", {"label_smoothing": 0.1, "word_score": "mean"}),
-        ("crf", "bert", {}),
-        ("ner windows", "bert", {}),
         ("ner windows", "squeezebert", {"representation": "biaffine"}),
-        ("context", "bert", {}),
-        ("choice", "bert", {}),
         ("pretrain", "bert", {"data": "short_text", "mask": "words"}),
+        # losses of parts are those of the whole: tests/tasks/test_tasks.py
+        *(pytest.param(kind, "bert", {}, marks=pytest.mark.slow) for kind in SUMS_OF_PARTS),
         pytest.param(
             "multi ner",
             "bert",
