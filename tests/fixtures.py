@@ -150,7 +150,7 @@ def trained(kind: str, **changes: Any) -> Path:
     def make(out: Path) -> None:
         finetune.train(config(kind, **changes, out=str(out)), quiet=True)
 
-    return made(kind, changes, make)
+    return made(KINDS[kind][0], config(kind, **changes), make)
 
 
 def untrained(task: str, rows: list[Any], **settings: Any) -> Path:

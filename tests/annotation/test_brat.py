@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.annotation.reading import read_annotations
@@ -180,7 +180,6 @@ def test_bytes_that_are_not_utf8_are_named(write, tmp_path):
         examples(data)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.text("aé😀ß東\u0301 .\n\u2028", max_size=8), min_size=1, max_size=6), st.data())
 def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
     """Spans over random stretches of any text keep their characters, but for invisible ends."""

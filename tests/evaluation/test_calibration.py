@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 from sklearn.metrics import log_loss
@@ -43,7 +43,6 @@ def test_edges_and_nothing():
     assert [bin.number for bin in reliability([0.0, 1.0], [False, True])] == [1, *[0] * 13, 1]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
 def test_bins_hold_everything(answers: list[tuple[float, bool]]):
     confidences, right = map(list, zip(*answers, strict=True))

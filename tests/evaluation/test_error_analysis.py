@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
@@ -304,7 +304,6 @@ drawn = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(drawn, drawn)
 def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span]):
     found = span_errors(gold, predicted)

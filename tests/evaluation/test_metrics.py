@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from seqeval.metrics import f1_score, precision_score, recall_score
@@ -43,7 +43,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*NearConstant"),
 ]
 LABELS = ["neutral", "entailment", "contradiction"]
-quick = settings(max_examples=25, deadline=None)
 
 
 def paired(values, min_size=1, max_size=25):
@@ -77,7 +76,6 @@ def plain(scores):
 # Classification and regression
 
 
-@quick
 @given(paired(st.sampled_from(LABELS)))
 def test_classification_is_scikit_learns(pair):
     gold, predicted = pair
@@ -108,7 +106,6 @@ def test_classification_is_scikit_learns(pair):
         assert each["support"] == report[label]["support"]
 
 
-@quick
 @given(paired(st.sampled_from(["no", "yes"])))
 def test_two_labels_have_the_f1_of_the_positive_class(pair):
     expected = sklearn_metrics.f1_score(*pair, pos_label="yes", zero_division=0)
@@ -116,7 +113,6 @@ def test_two_labels_have_the_f1_of_the_positive_class(pair):
         assert text_scores("label", *pair, labels)["f1"] == pytest.approx(expected)
 
 
-@quick
 @given(paired(st.frozensets(st.sampled_from("abcd"))))
 def test_multilabel_is_scikit_learns(pair):
     scores = text_scores("labels", *map(lambda side: [tuple(each) for each in side], pair), "abcd")
@@ -136,7 +132,6 @@ def test_multilabel_is_scikit_learns(pair):
     )
 
 
-@quick
 @given(paired(st.integers(-20, 20).map(lambda n: n / 4), min_size=2))
 def test_regression_is_scipys(pair):
     gold, predicted = pair
@@ -206,7 +201,6 @@ def test_no_spans_score_zero():
 @pytest.mark.parametrize(
     ("scheme", "theirs"), [("BIO", IOB2), ("BIOES", IOBES), ("BILOU", BILOU), ("IOB1", None)]
 )
-@quick
 @given(data=st.data())
 def test_tagging_is_seqevals(scheme, theirs, data):
     names = tag_names(["X", "art-film"], scheme)
@@ -226,7 +220,6 @@ def test_tagging_is_seqevals(scheme, theirs, data):
         assert scores["span_f1_strict"] == pytest.approx(strict)
 
 
-@quick
 @given(paired(st.sampled_from(["DET", "NOUN", "VERB"])))
 def test_plain_tags_are_scored_as_scikit_learn_scores_words(pair):
     scores = tagging_scores(*([side[:2], side[2:]] for side in pair), None)
@@ -303,7 +296,6 @@ def naive(pairs):
     return scores
 
 
-@settings(max_examples=25, deadline=None)
 @given(sentences)
 def test_against_a_naive_count(pairs):
     gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]
@@ -325,7 +317,6 @@ def flat_spans(draw, num_words=8):
     ]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(flat_spans(), flat_spans()), min_size=1, max_size=5))
 def test_flat_spans_score_as_in_strict_seqeval(pairs):
     gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]

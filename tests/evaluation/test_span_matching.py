@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.evaluation.prediction_types import scores_of
@@ -27,7 +27,6 @@ drawn = st.lists(
     max_size=6,
 )
 sentences = st.lists(st.tuples(drawn, drawn), min_size=1, max_size=4)
-quick = settings(max_examples=25, deadline=None)
 
 
 KINDS_BY_HAND = {
@@ -46,7 +45,6 @@ def test_every_kind():
     assert {match.category: match for match in found} == KINDS_BY_HAND
 
 
-@quick
 @given(drawn, drawn)
 def test_every_pair_that_shares_words_is_looked_at(gold: list[Span], predicted: list[Span]):
     shared = [(g, p) for p in predicted for g in gold if set(range(*g[:2])) & set(range(*p[:2]))]
@@ -87,7 +85,6 @@ def test_the_nearest_partner_is_taken():
     ]
 
 
-@quick
 @given(sentences)
 def test_kinds_partition_spans(rows: list[tuple[list[Span], list[Span]]]):
     for right, answers in rows:
@@ -97,7 +94,6 @@ def test_kinds_partition_spans(rows: list[tuple[list[Span], list[Span]]]):
         assert match_spans(right[::-1], answers[::-1]) == matches
 
 
-@quick
 @given(sentences)
 def test_strict_is_span_f1_and_criteria_are_ordered(rows: list[tuple[list[Span], list[Span]]]):
     gold, predicted = zip(*rows, strict=True)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.data.spans import inner_spans
@@ -32,7 +32,6 @@ rows = st.lists(
     min_size=1,
     max_size=4,
 )
-quick = settings(max_examples=25, deadline=None)
 
 
 def tables_of(kind: str, words, gold, predicted, train=None) -> dict[str, list[dict]]:
@@ -66,7 +65,6 @@ def test_depths_of_a_nest():
     assert [depths(spans)[span] for span in spans] == [0, 0, 1, 2, 0]
 
 
-@quick
 @given(drawn)
 def test_depth_is_the_longest_chain_around(spans: list[Span]):
     found = depths(spans)
@@ -83,7 +81,6 @@ def test_depth_is_the_longest_chain_around(spans: list[Span]):
     assert found == {span: chain(span) for span in set(spans)}
 
 
-@quick
 @given(rows)
 def test_subgroups_sum_to_the_whole(sentences: list[tuple[list[str], list[Span], list[Span]]]):
     words, gold, predicted = zip(*sentences, strict=True)

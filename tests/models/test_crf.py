@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.data.tag_schemes import SCHEMES, illegal_transitions, tag_names
@@ -101,7 +101,6 @@ sentences = st.builds(
     st.lists(st.integers(0, 5), min_size=1, max_size=4),
     st.just(True),
 )
-some = settings(max_examples=25, deadline=None)
 
 
 def log_sum(values) -> float:
@@ -114,13 +113,11 @@ def same(found: torch.Tensor, expected) -> None:
     torch.testing.assert_close(found, torch.tensor(np.array(expected, dtype=float)), **CLOSE)
 
 
-@some
 @given(cases)
 def test_partition_is_the_sum_over_all_sequences(case: Case) -> None:
     same(log_partition(case.scores(), *case.layout), [log_sum(t.values()) for t in case.counted()])
 
 
-@some
 @given(cases)
 def test_score_of_a_sequence(case: Case) -> None:
     path = torch.tensor(case.path)
@@ -129,7 +126,6 @@ def test_score_of_a_sequence(case: Case) -> None:
     same(path_score(case.scores(), path, *case.layout), own)
 
 
-@some
 @given(sentences)
 def test_marginals_are_summed_probabilities(case: Case) -> None:
     rows = []
@@ -145,7 +141,6 @@ def test_marginals_are_summed_probabilities(case: Case) -> None:
     assert (found[impossible] == 0).all(), "exactly"
 
 
-@some
 @given(cases, st.integers(0, 99))
 def test_partial_annotation_is_the_sum_over_what_fits_it(case: Case, seed: int) -> None:
     known = np.random.default_rng(seed).random(len(case.path)) < 0.5
@@ -161,7 +156,6 @@ def test_partial_annotation_is_the_sum_over_what_fits_it(case: Case, seed: int) 
     same(log_partition(scores, *case.layout), expected)
 
 
-@some
 @given(cases)
 def test_gradient_of_likelihood_is_counts_less_expected_counts(case: Case) -> None:
     """Of emissions, edges and transitions; and no NaN beside what is ruled out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.preprocessing.span_candidates import (
@@ -15,7 +15,6 @@ from finetune.preprocessing.span_candidates import (
 )
 from finetune.preprocessing.windows import windows
 
-quick = settings(max_examples=25, deadline=None)
 lengths = st.integers(0, 14)
 widths = st.none() | st.integers(1, 17)
 
@@ -29,7 +28,6 @@ def looped(num_words: int, max_width: int | None) -> list[list[int]]:
     ]
 
 
-@quick
 @given(lengths, widths)
 def test_candidates_equal_loops(num_words, max_width):
     spans = candidates(num_words, max_width)
@@ -44,7 +42,6 @@ def test_candidates_are_shared_and_cannot_be_changed():
         candidates(5, 3)[0, 0] = 7
 
 
-@quick
 @given(lengths, widths)
 def test_place_is_the_index(num_words, max_width):
     spans = candidates(num_words, max_width)
@@ -89,7 +86,6 @@ def expected(bounds: list[tuple[int, int]], max_width: int | None) -> list[tuple
     return sorted(row for row in rows if row[0] is not None)
 
 
-@quick
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), max_size=5), widths)
 def test_each_span_that_is_held_is_answered_once(extents, max_width):
     """Any windows, in any order, as long as they begin at word 0 somewhere."""
@@ -97,7 +93,6 @@ def test_each_span_that_is_held_is_answered_once(extents, max_width):
     assert sorted(answers(bounds, max_width)) == expected(bounds, max_width)
 
 
-@quick
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=25), st.integers(1, 9), st.data(), widths)
 def test_windows_of_long_texts(piece_counts, capacity, data, max_width):
     overlap = data.draw(st.integers(0, capacity - 1))

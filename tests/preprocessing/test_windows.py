@@ -4,13 +4,12 @@ import math
 from itertools import accumulate, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.preprocessing.windows import Window, windows
 
 
-@settings(max_examples=25, deadline=None)
 @given(counts=st.lists(st.integers(0, 9), max_size=40), capacity=st.integers(1, 16), data=st.data())
 def test_windows(counts, capacity, data):
     overlap = data.draw(st.integers(0, capacity - 1))
@@ -35,7 +34,6 @@ def test_windows(counts, capacity, data):
             assert overlap <= size(right.start, left.end) < overlap + largest
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     counts=st.lists(st.integers(1, 5), min_size=1, max_size=40),
     capacity=st.integers(5, 16),

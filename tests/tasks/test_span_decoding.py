@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.models.heads.span_classifier import DECODINGS
@@ -25,7 +25,6 @@ from finetune.tasks.span_decoding import (
 )
 from finetune.types import Span
 
-quick = settings(max_examples=25, deadline=None)
 THRESHOLDS = {"A": 0.3, "B": 0.5}  # and C has the default
 ROUND = [0.0, 0.01, 0.3, 0.31, 0.5, 0.6, 0.9, 1.0]
 scores = st.sampled_from(ROUND) | st.floats(0, 1)
@@ -85,7 +84,6 @@ def best_total(candidates, decoding: str) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
-@quick
 @given(scored(), st.randoms(use_true_random=False))
 def test_decoding_equals_enumeration(decoding, candidates, shuffle):
     chosen = best_spans(candidates, decoding, THRESHOLDS)
@@ -174,7 +172,6 @@ def validation(draw, most_texts=4, most=6):
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
-@settings(max_examples=25, deadline=None)
 @given(validation())
 def test_one_threshold_equals_trying_all(decoding, data):
     gold, candidates = data
@@ -187,7 +184,6 @@ def test_one_threshold_equals_trying_all(decoding, data):
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
-@settings(max_examples=25, deadline=None)
 @given(data=validation())
 def test_thresholds_by_type_do_no_harm(decoding, data):
     """Copies of the texts give every type enough gold."""

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.data.tag_schemes import continuation_tag, illegal_transitions, tag_names
@@ -29,7 +29,6 @@ def legal(tags: list[str], scheme: str | None) -> bool:
 
 @pytest.mark.parametrize("scheme", TAGS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
 def test_viterbi_equals_enumeration(scheme: str | None, data) -> None:
     names = TAGS[scheme]
     num_words = data.draw(st.integers(1, 4))
