@@ -722,7 +722,7 @@ class AnswerPrediction(Prediction):
     ``best`` are the most probable answers, the best first, whether or not one is predicted.
     ``score`` is the probability of the prediction, and ``no_answer_score`` of no answer; None for
     models that always answer. An answer that is None was not found: the context has no words. In
-    predictions of a file, places and ``best`` may be None, and scores NaN.
+    predictions of a file, positions and ``best`` may be None, and scores NaN.
     """
 
     answer: FoundAnswer | None

@@ -27,10 +27,10 @@ _SKIPPED_PREFIXES = tuple("REAMN*#")
 
 
 class _Standoff(NamedTuple):
-    """The lines of an .ann file: spans by id and their places, relations with theirs."""
+    """The lines of an .ann file: spans by id and their locations, relations with theirs."""
 
     spans: dict[str, dict[str, Any]]
-    places: list[str]
+    locations: list[str]
     relations: list[tuple[str, tuple[str, ...]]]
     num_skipped: int
 
@@ -99,7 +99,7 @@ def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool)
     row = TokenRow(tuple(words), str(text_path), key=stem.name, text=text, offsets=tuple(offsets))
     if lines is None:
         return row
-    row = with_spans(row, spans, lines.places, split=related)
+    row = with_spans(row, spans, lines.locations, split=related)
     if not related:
         return row
     indices = {id: number for number, id in enumerate(lines.spans)}
@@ -115,7 +115,7 @@ def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool)
 
 def _read_standoff(path: Path, encoding: str) -> _Standoff:
     spans: dict[str, dict[str, Any]] = {}
-    places, relations, num_skipped = [], [], 0
+    locations, relations, num_skipped = [], [], 0
     for number, line, _ in read_lines(str(path), path, encoding):
         where = f"{path}:{number}"
         if line.startswith("T"):
@@ -131,7 +131,7 @@ def _read_standoff(path: Path, encoding: str) -> _Standoff:
             starts_and_ends = (pair.split() for pair in ranges.split(";"))
             fragments = [(int(start), int(end)) for start, end in starts_and_ends]
             spans[id] = {"offsets": fragments, "label": label, "text": text or ""}
-            places.append(where)
+            locations.append(where)
         elif match := _RELATION.fullmatch(line):
             relations.append((where, match.groups()))
         elif line.startswith(_SKIPPED_PREFIXES):
@@ -141,7 +141,7 @@ def _read_standoff(path: Path, encoding: str) -> _Standoff:
                 f"{where}: {line!r:.60} is not a line of standoff annotation: lines begin with T "
                 f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}."
             )
-    return _Standoff(spans, places, relations, num_skipped)
+    return _Standoff(spans, locations, relations, num_skipped)
 
 
 def write_documents(rows: Sequence[AnnotatedRow], folder: Path, omitted: Omissions) -> None:

@@ -36,18 +36,18 @@ def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:
             )
     first = 0
     for number, words in enumerate(sentences):
-        place = f"{where}, sentence {number + 1}"
+        location = f"{where}, sentence {number + 1}"
         if not isinstance(words, list):
-            raise DataError(f"{place}: {words!r:.60} is not a list of words.")
+            raise DataError(f"{location}: {words!r:.60} is not a list of words.")
         values: dict[str, Any] = {"tokens": words, "document": row["doc_key"]}
         if "ner" in row:
-            spans = [_numbers(item, 2, place) for item in row["ner"][number]]
+            spans = [_numbers(item, 2, location) for item in row["ner"][number]]
             values["spans"] = [[s - first, e + 1 - first, label] for (s, e), label in spans]
             if row.get("relations") is not None:
-                pairs = [_numbers(item, 4, place) for item in row["relations"][number]]
-                values["relations"] = _relations(pairs, [words for words, _ in spans], place)
+                pairs = [_numbers(item, 4, location) for item in row["relations"][number]]
+                values["relations"] = _relations(pairs, [words for words, _ in spans], location)
         first += len(words)
-        yield Row(values, place)
+        yield Row(values, location)
 
 
 def _numbers(item: Any, count: int, where: str) -> tuple[tuple[int, ...], str]:
@@ -108,8 +108,8 @@ def cluener_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
         spans = [
             {"start": start, "end": end + 1, "label": label, "text": text}
             for label, mentions in row["label"].items()
-            for text, places in mentions.items()
-            for start, end in places
+            for text, positions in mentions.items()
+            for start, end in positions
         ]
     except (AttributeError, TypeError, ValueError):
         legal = "{label: {mention: [[first character, last character]]}}"

@@ -177,7 +177,7 @@ class GoldOptions(MetricOptions):
 
     @property
     def source(self) -> GoldSource:
-        """The place of the gold, and the settings to read it."""
+        """The file of the gold, and the settings to read it."""
         return self.gold_source(self.gold, train=self.train)
 
 

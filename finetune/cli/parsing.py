@@ -56,8 +56,8 @@ class _Parser(argparse.ArgumentParser):
 
 def before_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split arguments at `--`, after which nothing is an option."""
-    place = arguments.index("--") if "--" in arguments else len(arguments)
-    return [*arguments[:place]], [*arguments[place + 1 :]]
+    index = arguments.index("--") if "--" in arguments else len(arguments)
+    return [*arguments[:index]], [*arguments[index + 1 :]]
 
 
 def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def parsed_known(
     words, after = before_dashes(arguments)
     for option in filter(lambda option: option.switch, options):  # its value may be left out
         legal = {"true", "false", *values_of(option.type)}
-        for place, word in enumerate(words):
-            if word == option.name and not legal & {*words[place + 1 : place + 2]}:
-                words[place] = f"{word}=true"
+        for index, word in enumerate(words):
+            if word == option.name and not legal & {*words[index + 1 : index + 2]}:
+                words[index] = f"{word}=true"
     words += [NO_OPTION + word for word in after]
     has_texts = any(option.name == "--text" and option.item for option in options)
     if has_texts and words and not is_option(words[0]):

@@ -89,7 +89,7 @@ class Locations(NamedTuple):
     def where(cls, rows: Examples, which: Iterable[bool]) -> Locations:
         """Locate the examples for which ``which`` is true."""
         indices = indices_of(which)
-        return cls(rows.places(indices[:MAX_LOCATIONS]), len(indices))
+        return cls(rows.locations(indices[:MAX_LOCATIONS]), len(indices))
 
 
 def _first_of(locations: Sequence[str], number: int, most: int) -> tuple[str, ...]:
@@ -460,8 +460,8 @@ def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
     extra = int((counts - 1).sum())
     repeats = f"{quantity(extra, 'repeated example')} ({100 * extra / len(rows):.1f}%)"
     message = f"{split}: {repeats}: equal texts within the split"
-    by_place = np.argsort(order[begins])[:MAX_LOCATIONS]
-    where = Locations(rows.places(order[begins[by_place] + 1]), len(begins))
+    by_location = np.argsort(order[begins])[:MAX_LOCATIONS]
+    where = Locations(rows.locations(order[begins[by_location] + 1]), len(begins))
     yield from _located("info", "duplicates", message, where)
     examined = np.zeros(len(rows), bool)
     # in the order of hashes: a random sample
@@ -475,7 +475,7 @@ def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
 
 
 def _conflicts(repeated: Examples, hashes: Sequence[int]) -> Locations:
-    firsts = dict.fromkeys(hashes, ("", None))  # the place and the gold of the first labeled text
+    firsts = dict.fromkeys(hashes, ("", None))  # location and gold of the first labeled text
     conflicts: dict[int, str] = {}
     for key, row in zip(hashes, repeated, strict=True):
         if row.gold_labels() is None or key in conflicts:
@@ -509,9 +509,9 @@ def _leaks(splits: _Splits) -> Iterator[Finding]:
             if len(shared):
                 leaks.append((name, shared, first[at[shared]]))
         for name, shared, first in sorted(leaks, key=lambda leak: int(leak[1][0])):
-            places = rows.places(shared[:MAX_LOCATIONS])
-            originals = splits[name].places(first[:MAX_LOCATIONS])
-            pairs = (f"{where} = {twin}" for where, twin in zip(places, originals, strict=True))
+            locations = rows.locations(shared[:MAX_LOCATIONS])
+            originals = splits[name].locations(first[:MAX_LOCATIONS])
+            pairs = (f"{where} = {twin}" for where, twin in zip(locations, originals, strict=True))
             percent = 100 * len(shared) / len(rows)
             counted = f"{quantity(len(shared), 'example')} ({percent:.1f}%)"
             message = f"{split}: {counted} also in {name}"
@@ -535,8 +535,8 @@ def _spans(splits: _Splits) -> Iterator[Finding]:
                 labels = ", ".join(span.label for span in same)
                 several.append(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
             for a, b in crossing_pairs(spans):
-                place = f"words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end}"
-                crossing.append(f"{where}, {place} ({b.label})")
+                location = f"words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end}"
+                crossing.append(f"{where}, {location} ({b.label})")
         total = widths.total()
         if split == "train" and total:
             limit, widest = proposed_width(widths), max(widths)

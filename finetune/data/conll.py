@@ -138,7 +138,7 @@ def _with_named_columns(
     usual = {
         role: name
         for role, name in usual.items()
-        if all(_place(column.strip(), layout, names) is not None for column in name.split(","))
+        if all(_index(column.strip(), layout, names) is not None for column in name.split(","))
     }
     columns = {**usual, **columns}
     if "words" in columns:
@@ -151,8 +151,8 @@ def _with_named_columns(
 
 
 def _column(file: DataFile, role: str, name: str, layout: Layout, names: Sequence[str]) -> int:
-    if (place := _place(name, layout, names)) is not None:
-        return place
+    if (number := _index(name, layout, names)) is not None:
+        return number
     width = layout.num_columns
     called = f", named {', '.join(names)}" if names else ""
     raise DataError(
@@ -161,7 +161,7 @@ def _column(file: DataFile, role: str, name: str, layout: Layout, names: Sequenc
     )
 
 
-def _place(name: str, layout: Layout, names: Sequence[str]) -> int | None:
+def _index(name: str, layout: Layout, names: Sequence[str]) -> int | None:
     width = layout.num_columns
     for candidate in (name.lower(), _OTHER_NAMES.get(name.lower(), "")):
         if candidate in names:

@@ -157,7 +157,7 @@ class Examples(Sequence[Any]):
                 counts[name] += number
         return counts, without
 
-    def places(self, indices: Iterable[int]) -> list[str]:
+    def locations(self, indices: Iterable[int]) -> list[str]:
         """The ``file:line`` of a few examples."""
         return [str(self[int(index)].where) for index in indices]
 

@@ -74,7 +74,7 @@ class ReadOptions(NamedTuple):
     predicting: bool = False  # no gold is needed
     usual_columns: Mapping[str, str] = {}  # to read if the file has them and the user names none
     errors: list[str] | None = None  # gets the errors of single rows; None raises the first
-    convert_row: Callable[[Any, str], Iterator[Row]] | None = None  # JSON of a tool, and its place
+    convert_row: Callable[[Any, str], Iterator[Row]] | None = None  # JSON of a tool, its location
 
 
 class DataFile:
@@ -111,7 +111,7 @@ class DataFile:
         return text
 
     def where(self, number: int) -> str:
-        """The place ``file:line``."""
+        """The location ``file:line``."""
         return f"{self.name}:{number}"
 
 

@@ -1,4 +1,4 @@
-"""JSON of users and of saved files: parsed with the place of errors, checked for its types.
+"""JSON of users and of saved files: parsed with the location of errors, checked for its types.
 
 Rows are objects in lines or a list, and files of SQuAD, which has articles with paragraphs, whose
 questions have answers:
@@ -194,18 +194,18 @@ def squad_rows(
 ) -> Iterator[Row]:
     """Yield the questions of a file of SQuAD, or of one article, with their context.
 
-    ``where`` is the place of the value. A question is found by its id: ``FILE:question ID``.
+    ``where`` is the location of the value. A question is found by its id: ``FILE:question ID``.
     ``errors`` gets the errors of articles, paragraphs and questions; None raises the first.
     """
 
-    def value_of(part: Any, name: str, place: str, missing: Any = None) -> Any:
+    def value_of(part: Any, name: str, location: str, missing: Any = None) -> Any:
         """A value of a part of the file, None if it is missing."""
         expected = list if name in ("paragraphs", "qas") else str
         content = part.get(name, missing) if isinstance(part, Mapping) else None
         if isinstance(content, expected):
             return content
         must = f"{name!r} must be {'a list' if expected is list else 'a text'}, not {content!r:.60}"
-        keep_error(DataError(f"{place}: in a file of SQuAD, {must}."), errors)
+        keep_error(DataError(f"{location}: in a file of SQuAD, {must}."), errors)
         return None
 
     articles = [value] if value.get("data") is None else value["data"]
@@ -214,9 +214,9 @@ def squad_rows(
         title = value_of(article, "title", f"{file}:article {number}", missing="")
         if title is None:
             continue
-        place = f"{file}:article {number}" + (f" ({title})" if title else "")
-        for count, paragraph in enumerate(value_of(article, "paragraphs", place) or (), 1):
-            inside = f"{place}, paragraph {count}"
+        of_article = f"{file}:article {number}" + (f" ({title})" if title else "")
+        for count, paragraph in enumerate(value_of(article, "paragraphs", of_article) or (), 1):
+            inside = f"{of_article}, paragraph {count}"
             context = value_of(paragraph, "context", inside)
             questions = None if context is None else value_of(paragraph, "qas", inside)
             for index, question in enumerate(questions or (), 1):

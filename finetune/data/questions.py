@@ -63,7 +63,7 @@ def locate(text: str, start: int | None, context: str) -> Answer:
 
 
 def misplaced(example: Question) -> str:
-    """The reason why no answer of a question has a place in its context; empty if one has."""
+    """The reason why no answer of a question is found in its context; empty if one has."""
     answers = example.answers or ()
     if not answers or any(answer.start is not None for answer in answers):
         return ""
@@ -106,7 +106,7 @@ class QuestionReader(RowReader):
         return make
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Note answers at other places, and questions without gold."""
+        """Note answers that were moved, and questions without gold."""
         notes = []
         for split, rows in splits.items():
             if moved := tables[split].corrected:

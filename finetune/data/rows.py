@@ -4,7 +4,7 @@
    tables, too: a stream of rows with their ``file:line``, of named columns or of words.
 2. A ``RowReader``, one for each shape of example, chooses the columns of a table once, from its
    first rows.
-3. It makes an example of each row. Bad rows raise an error with their place, or are listed.
+3. It makes an example of each row. Bad rows raise an error with their location, or are listed.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
     for number, line in enumerate(lines):
         if number < most:
             chosen.append((number, line))
-        elif (place := random.randrange(number + 1)) < most:
-            chosen[place] = number, line
+        elif (slot := random.randrange(number + 1)) < most:
+            chosen[slot] = number, line
     return [line for _, line in sorted(chosen)]
 
 
@@ -245,7 +245,7 @@ def _have_text_after_blank(texts: Iterable[str]) -> bool:
 
 
 def _documents(units: Iterable[tuple[str, str]], separated: bool = False) -> Iterator[_Document]:
-    """Yield each text with its place; if separated, join the texts between blank ones."""
+    """Yield each text with its location; if separated, join the texts between blank ones."""
     for filled, group in groupby(units, lambda unit: bool(unit[0].strip())):
         texts = (("\n".join(filter(str.strip, text.split("\n"))), at) for text, at in group)
         if filled and separated:

@@ -1,4 +1,4 @@
-"""Spans of words: nesting, crossing, several labels and widths, and their places in characters."""
+"""Spans of words: nesting, crossing, several labels, widths, and positions in characters."""
 
 from __future__ import annotations
 

@@ -387,9 +387,9 @@ class _Strata:
 
         sizes = np.bincount(groups)
         order = np.array(random.Random(seed).sample(range(len(sizes)), len(sizes)), np.int64)
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        self.group, self.sizes = place[groups], sizes[order]  # [N], [G]
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        self.group, self.sizes = rank[groups], sizes[order]  # [N], [G]
         self.names, example, label = _labels_of_examples(examples)
         pairs = label * len(sizes) + self.group[example]
         pairs, self._count = np.unique(pairs, return_counts=True)

@@ -59,7 +59,7 @@ class Table:
     read: Columns = field(default_factory=dict)
     """The columns that are read, by role, once a reader has chosen them."""
     corrected: list[str] = field(default_factory=list)
-    """The places of values that the reader has corrected, as it makes examples."""
+    """The locations of values that the reader has corrected, as it makes examples."""
     left_out: int = 0
     """How many rows are no examples."""
 
@@ -479,8 +479,8 @@ def read_parquet(file: DataFile, options: ReadOptions) -> Table:
     return parquet_table([file.name], file.name, f"{file.name}:row ", options)
 
 
-def parquet_table(paths: Sequence[Any], name: str, place: str, options: ReadOptions) -> Table:
-    """Read Parquet files as one table; the place of a row is ``place`` and its number from 1."""
+def parquet_table(paths: Sequence[Any], name: str, location: str, options: ReadOptions) -> Table:
+    """Read Parquet files as one table; a row is at ``location`` and its number from 1."""
     import pyarrow
     import pyarrow.parquet
 
@@ -506,7 +506,7 @@ def parquet_table(paths: Sequence[Any], name: str, place: str, options: ReadOpti
                     for batch in opened.iter_batches(holder.CHUNK):
                         for row in batch.to_pylist():
                             number += 1
-                            yield Row(row, f"{place}{number}")
+                            yield Row(row, f"{location}{number}")
             except (pyarrow.ArrowException, OSError, ValueError) as error:
                 raise DataError(
                     f"{path}: damaged after row {number - first} ({error}): copy it again."

@@ -118,20 +118,20 @@ def token_row(
 
 
 def with_spans(
-    sentence: TokenRow, value: Any, places: Sequence[str] = (), split: bool = False
+    sentence: TokenRow, value: Any, locations: Sequence[str] = (), split: bool = False
 ) -> TokenRow:
-    """Add the JSON spans of a row to its words; ``places`` are their own, if they have any.
+    """Add the JSON spans of a row to its words; ``locations`` are their own, if they have any.
 
     With ``split``, its words are also split where spans begin or end.
     """
     words, text, offsets = sentence.words, sentence.text, sentence.offsets
-    parsed = read_spans(value, sentence.where, len(words), text, offsets, places)
+    parsed = read_spans(value, sentence.where, len(words), text, offsets, locations)
     if split and parsed.unreachable:
         offsets, text = offsets or (), text or ""
         ends = [*words_to_chars(offsets, parsed.spans), *parsed.unreachable]
         pieces = split_offsets(offsets, ends)
         words = tuple(text[start:end] for start, end in pieces)
-        return with_spans(sentence._replace(words=words, offsets=pieces), value, places)
+        return with_spans(sentence._replace(words=words, offsets=pieces), value, locations)
     spans, unreachable, discontinuous = parsed
     return sentence._replace(spans=spans, unreachable=unreachable, discontinuous=discontinuous)
 
@@ -204,7 +204,7 @@ def _tags(row: Row, column: str, num_words: int, names: Sequence[str] | None) ->
 
 class ParsedSpans(NamedTuple):
     """The spans of a row in words, the spans in characters that begin or end inside a word, and the
-    places of discontinuous spans."""
+    locations of discontinuous spans."""
 
     spans: tuple[Span, ...]
     unreachable: tuple[Span, ...]
@@ -217,7 +217,7 @@ def read_spans(
     num_words: int,
     text: str | None = None,
     offsets: Offsets | None = None,
-    places: Sequence[str] = (),
+    locations: Sequence[str] = (),
 ) -> ParsedSpans:
     """Read a list of JSON spans: sorted, without repetitions.
 
@@ -226,38 +226,38 @@ def read_spans(
     ``end_char``; or ``offsets``, a list of pairs, read from the first start to
     the last end. Positions count words, or the characters of ``text`` if it is given; ``offsets``
     [W] then has the characters ``(start, end)`` of each word. Raises DataError for anything else,
-    and for a span whose own ``text`` differs from its characters; it names the place of the span,
-    or ``where``.
+    and for a span whose own ``text`` differs from its characters; it names the location of the
+    span, or ``where``.
     """
     if not isinstance(value, list | tuple):
         raise DataError(f"{where}: {value!r:.60} must be a list of spans: write [{_SPAN}, …].")
     spans: list[Span] = []
-    span_places: list[str] = []
+    span_locations: list[str] = []
     unreachable: list[Span] = []
     discontinuous: list[str] = []
     size, unit = (num_words, "word") if text is None else (len(text), "character")
-    for item, place in zip(value, places or repeat(where), strict=False):
-        fragments, labels = _parse_span(item, place, in_words=text is None)
+    for item, location in zip(value, locations or repeat(where), strict=False):
+        fragments, labels = _parse_span(item, location, in_words=text is None)
         for start, end in fragments:
             if not 0 <= start < end <= size:
                 raise DataError(
-                    f"{place}: span {start} to {end} ({labels[0]}) is empty or outside the "
+                    f"{location}: span {start} to {end} ({labels[0]}) is empty or outside the "
                     f"{quantity(size, unit)} of the row: 0 <= start < end <= {size}, end exclusive."
                 )
         covered = item.get("text") if isinstance(item, Mapping) else None
         if text is not None and isinstance(covered, str) and not covers(text, fragments, covered):
             actual = " ".join(text[start:end] for start, end in fragments)
             raise DataError(
-                f"{place}: a span has the text {covered!r:.60}, but characters {fragments[0][0]} "
-                f"to {fragments[-1][1]} are {actual!r:.60}: count characters, not bytes, from 0 "
-                "and end exclusive."
+                f"{location}: a span has the text {covered!r:.60}, but characters "
+                f"{fragments[0][0]} to {fragments[-1][1]} are {actual!r:.60}: count characters, "
+                "not bytes, from 0 and end exclusive."
             )
         start, end, gaps = enclosing_range(fragments, text)
-        discontinuous += [place] * gaps
+        discontinuous += [location] * gaps
         spans += [Span(start, end, label) for label in labels]
-        span_places += [place] * len(labels)
+        span_locations += [location] * len(labels)
     if text is not None:
-        spans, unreachable = chars_to_words(offsets or (), spans, span_places)
+        spans, unreachable = chars_to_words(offsets or (), spans, span_locations)
     return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), tuple(discontinuous))
 
 

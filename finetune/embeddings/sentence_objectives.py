@@ -310,10 +310,10 @@ class _ConditionalLM(Objective):
             if len(text.input_ids) > longest:
                 ids = [*text.input_ids[: longest - len(self.after)], *self.after]
                 seconds[index] = replace(text, input_ids=ids)
-        pairs, places = [], [tokenizer.pad_token_id] * NUM_CONDITIONS
+        pairs, padding = [], [tokenizer.pad_token_id] * NUM_CONDITIONS
         masked = masking.apply(FlatSequences.of(seconds), seed, epoch)
         for first, second in zip(firsts, masked, strict=True):
-            ids = [*first.input_ids, *second.input_ids, *places]
+            ids = [*first.input_ids, *second.input_ids, *padding]
             segments = first.token_type_ids and first.token_type_ids[:1] * len(ids)
             starts = [0, len(first.input_ids), len(ids)]
             pairs.append(TokenSequence(first.example, ids, segments, starts, 0, second.target))

@@ -207,8 +207,8 @@ def _vectors(
                     compared.append(slice(1))
                     yield text
                 else:
-                    words, place = _with_context(pair.where, text, target, window)
-                    compared.append(place)
+                    words, location = _with_context(pair.where, text, target, window)
+                    compared.append(location)
                     yield words
 
     for embedding in embedder.encode(inputs()):

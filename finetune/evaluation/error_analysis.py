@@ -268,8 +268,8 @@ def mistakes(run: Tables) -> list[ErrorCase]:
     cases = []
     for item in wrong.tolist():
         gold, predicted = type.sides(run, item)
-        place = predicted or gold
-        words = (place["start"], place["end"]) if type.in_words else None
+        span = predicted or gold
+        words = (span["start"], span["end"]) if type.in_words else None
         confidence = float(items.score[item]) if has_score[item] else None
         example = run.examples[items.example[item]]
         cases.append(ErrorCase(example, categories[item], gold, predicted, confidence, words))

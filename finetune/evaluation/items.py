@@ -338,11 +338,11 @@ class PredictionType:
     """Adds to gold and predicted values the decisions, and what the whole lists decide, such as the
     positive class."""
     parse: Callable[[_Row, str, Any], Any]
-    """From a row, its place and its example to the prediction: the inverse of its ``to_dict()``."""
+    """From a row, its location and its example to the prediction, as ``to_dict()`` wrote it."""
     read_gold: Callable[[str | DataFile, GoldSource], Sequence[Any]]
     """From a file to its examples with gold."""
     gold_of_row: Callable[[int, str, _Row], Any]
-    """From the index, the place and the content of a row to the example that it holds."""
+    """From the index, the location and the content of a row to the example that it holds."""
     asked: Callable[[Any], object] = lambda example: tuple(example.texts())
     """From an example to its content without gold."""
     key: str = ""

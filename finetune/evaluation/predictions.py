@@ -53,7 +53,7 @@ _Row = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class GoldSource:
-    """The place of the gold of predictions, and the settings to read it.
+    """The file of the gold of predictions, and the settings to read it.
 
     Attributes:
         gold: A file; None takes the gold in a prediction file, and the vocabulary of its run.
@@ -212,11 +212,11 @@ def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
     return [str(id) for id, _ in rows]
 
 
-def _by_id(ids: Sequence[str], values: Sequence[Any], places: Sequence[str]) -> dict[str, Any]:
+def _by_id(ids: Sequence[str], values: Sequence[Any], locations: Sequence[str]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
-    for id, value, where in zip(ids, values, places, strict=True):
+    for id, value, where in zip(ids, values, locations, strict=True):
         if id in rows:
-            first = places[ids.index(id)]
+            first = locations[ids.index(id)]
             raise DataError(
                 f"{where}: id {id!r:.40} is also in {first}: write one row for each id."
             )

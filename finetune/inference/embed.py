@@ -221,8 +221,8 @@ class Embedder:
         encoding = self.tokenizer.backend.encode(text, add_special_tokens=False)
         subwords = [[id] for id in encoding.ids]
         if self.unit == "subword":
-            places = None if item.text is None else tuple(encoding.offsets)
-            return _Units(id, tuple(encoding.tokens), subwords, places)
+            offsets = None if item.text is None else tuple(encoding.offsets)
+            return _Units(id, tuple(encoding.tokens), subwords, offsets)
         return _Units(id, (text,), subwords, None)
 
     def _embed(

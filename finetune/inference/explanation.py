@@ -87,7 +87,7 @@ def words_of(example: TextExample | TokenExample) -> Words:
         return Words(example.words, None, len(example.words))
     split = [split_words(text) for text in example.texts()]
     words = tuple(word for words, _ in split for word in words)
-    return Words(words, tuple(o for _, places in split for o in places), len(split[0][0]))
+    return Words(words, tuple(o for _, offsets in split for o in offsets), len(split[0][0]))
 
 
 def without(task: Task, example: Any, left_out: Collection[int]) -> Any:
@@ -163,8 +163,8 @@ def _shorter_texts(example: Any, most_words: int | None) -> Any:
         return example
     ends = [split_words(text)[1][:most_words] for text in example.texts()]
     first, *second = (
-        text[: places[-1][1]] if len(places) == most_words else text
-        for text, places in zip(example.texts(), ends, strict=True)
+        text[: offsets[-1][1]] if len(offsets) == most_words else text
+        for text, offsets in zip(example.texts(), ends, strict=True)
     )
     return replace(example, text=first, pair=second[0] if second else None)
 

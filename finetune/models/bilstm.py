@@ -38,17 +38,17 @@ class BiLstm(nn.Module):
         # the order is computed on the CPU, as packing on a device waits for it
         rows = torch.arange(sum(lengths)).split(lengths)
         order, sizes, *_ = pack_sequence(sorted(rows, key=len, reverse=True))
-        place = order.argsort()  # of each token among the packed ones
+        rank = order.argsort()  # of each token among the packed ones
         ends = torch.tensor(lengths).cumsum(0)
-        place_of_last = place.index_copy(0, ends - torch.tensor(lengths), place[ends - 1])
-        order, place, place_of_last = (
-            to_device(index, hidden.device) for index in (order, place, place_of_last)
+        rank_of_last = rank.index_copy(0, ends - torch.tensor(lengths), rank[ends - 1])
+        order, rank, rank_of_last = (
+            to_device(index, hidden.device) for index in (order, rank, rank_of_last)
         )
         with torch.autocast(hidden.device.type, enabled=False):
             states = hidden.to(next(self.lstm.parameters()).dtype).index_select(0, order)
             packed, _ = self.lstm(PackedSequence(states, sizes))
         before, after = packed.data.split(self.lstm.hidden_size, dim=1)
-        both = [before.index_select(0, place_of_last), after.index_select(0, place)]
+        both = [before.index_select(0, rank_of_last), after.index_select(0, rank)]
         return torch.cat(both, 1).to(hidden.dtype)
 
 

@@ -183,11 +183,11 @@ def _hub_errors(name: str) -> Iterator[None]:
     try:
         yield
     except HubError as error:
-        base_name, place, advice = name.partition("@")[0], "", ""
+        base_name, prefix, advice = name.partition("@")[0], "", ""
         aliases = {short.lower() for pair in MODEL_ALIASES.items() for short in pair}
         hint = "" if base_name.lower() in aliases else did_you_mean(base_name, MODEL_ALIASES)
         if error.reason == "missing":
-            place = f"model {name!r} is neither a local folder nor on the model hub: "
+            prefix = f"model {name!r} is neither a local folder nor on the model hub: "
         elif error.reason in ("unreachable", "failed"):
             advice = (
                 f" Bring it: `hf download {resolve_model(base_name)}` on a machine with network, "
@@ -195,7 +195,7 @@ def _hub_errors(name: str) -> Iterator[None]:
             )
         else:  # such as a refusal of access, which no other name would change
             hint = ""
-        raise UserError(f"{place}{error}{advice}{hint}") from error
+        raise UserError(f"{prefix}{error}{advice}{hint}") from error
 
 
 @contextlib.contextmanager
@@ -484,8 +484,8 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
     except (MemoryError, UserError):
         raise
     except Exception as error:
-        place = f"{folder / file}: " if file and (folder / file).is_file() else ""
-        detail = _why_damaged(folder) or f"{place}{type(error).__name__}: {error}"
+        prefix = f"{folder / file}: " if file and (folder / file).is_file() else ""
+        detail = _why_damaged(folder) or f"{prefix}{type(error).__name__}: {error}"
         if "trust_remote_code" in detail:
             raise UserError(
                 f"model {name!r} brings its own Python code. Commands that only read a model "

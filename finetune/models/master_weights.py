@@ -64,7 +64,7 @@ class _Flat:
     master: Tensor
     gradient: Tensor
     numbers: range
-    """The places of the weights in ``MasterWeights.working``."""
+    """The indices of the weights in ``MasterWeights.working``."""
 
 
 class MasterWeights:

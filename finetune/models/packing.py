@@ -165,10 +165,10 @@ class PackedCall(NamedTuple):
 
 
 class PaddedIndex(NamedTuple):
-    """The places of T tokens among N padded rows of L, laid end to end."""
+    """The positions of T tokens among N padded rows of L, laid end to end."""
 
-    sources: Tensor  # the token at each place [N * L]
-    positions: Tensor  # the place of each token [T]
+    sources: Tensor  # the token at each position [N * L]
+    positions: Tensor  # the padded position of each token [T]
     group: Group
 
     def pad(self, rows: Tensor) -> Tensor:

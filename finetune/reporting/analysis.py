@@ -88,7 +88,7 @@ class ErrorExample:
     explanations: Sequence[tuple[str, Sequence[tuple[str, float, float]]]] = ()
     """A predicted label, and each word with its score, also in units of the largest one."""
     neighbors: Sequence[tuple[float, Sequence[tuple[str, str]], str, str]] = ()
-    """Nearest training examples: similarity, labels with their marks, text, and place."""
+    """Nearest training examples: similarity, labels with their marks, text, and location."""
 
 
 def error_examples(
@@ -121,7 +121,7 @@ def error_examples(
     chosen = [run.examples[indices[id]] for id in order[:most]]
     why = reasons(chosen) if reasons and chosen else {}
     examples = []
-    for place, (id, example) in enumerate(zip(order, chosen, strict=False)):
+    for position, (id, example) in enumerate(zip(order, chosen, strict=False)):
         errors = by_id[id]
         sides = [side for error in errors for side in (error.gold, error.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
@@ -145,7 +145,7 @@ def error_examples(
                 texts=[clip(text, _MOST_CHARACTERS) for text in texts if text is not None],
                 sentences=sentences,
                 **_reasons(
-                    example, errors, **{name: listed[place] for name, listed in why.items()}
+                    example, errors, **{name: listed[position] for name, listed in why.items()}
                 ),
             )
         )
@@ -211,10 +211,10 @@ def _reasons(
 def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Part]]]:
     context = example.pair or ""
     sides = [side for side in (error.gold, error.predicted) if side]
-    places = [(side["start"], side["end"]) for side in sides]
-    if not all(isinstance(edge, int) for place in places for edge in place):
+    positions = [(side["start"], side["end"]) for side in sides]
+    if not all(isinstance(edge, int) for position in positions for edge in position):
         return []
-    edges = {edge for place in places for edge in place}
+    edges = {edge for position in positions for edge in position}
     words = list[tuple[int, int]]()
     for start, end in (match.span() for match in re.finditer(r"\S+", context)):
         inside = {edge for edge in edges if start < edge < end}

@@ -47,7 +47,7 @@ class Chart:
 
 
 class Bar(NamedTuple):
-    """A bar of a height ``value`` between two places, with a mark where it is expected to end."""
+    """A bar from x = ``low`` to ``high``, with a mark where its ``value`` is expected to be."""
 
     low: float
     high: float
@@ -92,7 +92,7 @@ def chart(
     ``label`` describes the chart for screen readers. Points of short lines are marked.
     """
     if ranges is None:
-        shown: list[Any] = [place[:2] for _, places in (*lines, *dots) for place in places]
+        shown: list[Any] = [point[:2] for _, points in (*lines, *dots) for point in points]
         xs, ys = zip(*shown, strict=True)
         ranges = Ranges(min(xs), max(xs), *padded(min(ys), max(ys)))
     shapes = _axes(ranges, x_name)

@@ -66,7 +66,7 @@ VIEWS: dict[str, Callable[[Examples], Any]] = {
     "content": lambda rows: b"".join(rows.content("")),
     "type": lambda rows: (rows.example_type, rows.are_words, len(rows), rows.lack("key")),
     "codes": lambda rows: tuple(map(list, rows.codes("key"))),
-    "places": lambda rows: rows.places([1, 0]),
+    "locations": lambda rows: rows.locations([1, 0]),
 }
 
 

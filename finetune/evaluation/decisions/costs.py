@@ -31,7 +31,7 @@ def read_costs(path: str) -> Costs:
     if not Path(path).is_file():
         raise DataError(f"--costs {path!r}: no such file: {_LEGAL}.")
     file = open_data(path)
-    rows: list[tuple[str, Any, Any]] = []  # their places, gold labels and costs
+    rows: list[tuple[str, Any, Any]] = []  # their locations, gold labels and costs
     if Path(path).suffix.lower() == ".json":
         content = parse_json("\n".join(line.text for line in file.lines), path, f": {_LEGAL}.")
         pairs = content.items() if isinstance(content, dict) else ()

@@ -193,10 +193,10 @@ def _tables_of_file(
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
     words = [example.words for example in tables.examples]
     lengths = (bucket(len(each), SENTENCE_LENGTHS) for each in words for _ in each)
-    places = (bucket(index + 1, POSITIONS) for each in words for index in range(len(each)))
+    positions = (bucket(index + 1, POSITIONS) for each in words for index in range(len(each)))
     groups: dict[str, tuple[Any, Sequence[str]]] = {
         "sentence length": (lengths, buckets(SENTENCE_LENGTHS)),
-        "position": (places, buckets(POSITIONS)),
+        "position": (positions, buckets(POSITIONS)),
     }
     if vocabulary is not None:
         known = vocabulary.word_tags

@@ -80,8 +80,8 @@ class Head(nn.Module, ABC):
             'https://huggingface.co/lab/tagger'
         """
         repository = create_repository(repo_id, private=private or None)
-        with tempfile.TemporaryDirectory() as place:
-            self.save_pretrained(place)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
             source = str(self.encoder.model.name_or_path)
             if license is None and Path(source).is_dir():
                 license = model_license(source)
@@ -90,8 +90,8 @@ class Head(nn.Module, ABC):
                 f"---\n{card.to_yaml()}\n---\n\n# {repository}\n\n```python\nimport finetune\n\n"
                 f'model = finetune.load("{repository}")\n```\n'
             )
-            (Path(place) / "README.md").write_text(text, encoding="utf-8")
-            return upload_folder(repository, Path(place))[0]
+            (Path(folder) / "README.md").write_text(text, encoding="utf-8")
+            return upload_folder(repository, Path(folder))[0]
 
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""

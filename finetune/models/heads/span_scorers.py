@@ -220,12 +220,12 @@ class PooledContent:
 
 
 def _by_length(num_words: Sequence[int]) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
-    """Sizes (n, m) of groups; word of each place [sum of n m]; first pair of each word [W]."""
+    """Sizes (n, m) of groups; word of each slot [sum of n m]; first pair of each word [W]."""
     sizes = np.array(num_words)
     begins = sizes.cumsum() - sizes
     bounds = np.array([2**n * half // 2 for n in range(1, 32) for half in (2, 3)])
     bucket = bounds.searchsorted(sizes)
-    groups, places, pairs, number = [], [], np.zeros(sizes.sum(), np.int64), 0
+    groups, slots, pairs, number = [], [], np.zeros(sizes.sum(), np.int64), 0
     for members in (np.flatnonzero(bucket == k) for k in np.unique(bucket[sizes > 0])):
         longest = int(sizes[members].max())
         offsets = np.arange(longest)
@@ -234,9 +234,9 @@ def _by_length(num_words: Sequence[int]) -> tuple[list[tuple[int, int]], Tensor,
         inside = offsets < sizes[members, None]
         pairs[rows[inside]] = firsts[inside]
         groups.append((len(members), longest))
-        places.append(rows.ravel())
+        slots.append(rows.ravel())
         number += rows.size * longest
-    flat = np.concatenate(places) if places else np.zeros(0, np.int64)
+    flat = np.concatenate(slots) if slots else np.zeros(0, np.int64)
     return groups, torch.from_numpy(flat), torch.from_numpy(pairs)
 
 
@@ -266,8 +266,8 @@ class BiaffineScorer(nn.Module):
         last = layout.start + layout.width - 1
         alone: Tensor = self.start(starts)[layout.start] + self.end(ends)[last]
         left, num_classes = self.product(starts), alone.shape[1]  # [W, C h]
-        groups, places, pairs = _by_length(layout.num_words)
-        rows, pairs = all_to_device([places, pairs], words.device)
+        groups, slots, pairs = _by_length(layout.num_words)
+        rows, pairs = all_to_device([slots, pairs], words.device)
         pair_scores, first = [left[:0, :num_classes]], 0
         for size, longest in groups:
             group = rows[first : first + size * longest]
