@@ -253,7 +253,7 @@ class TokenExample:
     ``tags`` has one tag for each word, in BIO if the tags of the data encode spans; ``spans`` may
     nest. With gold, at least one of the two is set. ``text`` and ``offsets`` (characters of each
     word in ``text``) are set for raw text. ``before`` and ``after`` are the words of the preceding
-    and following sentences of the same ``document`` that may be read as context. ``unreachable``
+    and following sentences of the same ``document`` that may be read as context. ``misaligned``
     are gold spans, in characters, that begin or end inside a word. ``targets`` are the words whose
     sense is to be found. ``relations`` connect ``spans``, None without gold. ``id`` and ``key`` are
     as in ``TextExample``.
@@ -269,12 +269,12 @@ class TokenExample:
     where: str = ""
     before: tuple[tuple[str, ...], ...] = ()
     after: tuple[tuple[str, ...], ...] = ()
-    unreachable: tuple[Span, ...] = ()
+    misaligned: tuple[Span, ...] = ()
     key: str | int | None = None
     targets: tuple[SenseTarget, ...] = ()
     relations: tuple[Relation, ...] | None = None
 
-    GOLD: ClassVar[tuple[str, ...]] = ("relations", "spans", "unreachable", "tags")
+    GOLD: ClassVar[tuple[str, ...]] = ("relations", "spans", "misaligned", "tags")
     """The fields that ``labels_of`` takes."""
 
     def line(self) -> str:
@@ -291,33 +291,33 @@ class TokenExample:
 
     def gold_labels(self) -> list[str] | None:
         """The labels of the relations, spans or words, or None without gold."""
-        return self.labels_of(self.relations, self.spans, self.unreachable, self.tags)
+        return self.labels_of(self.relations, self.spans, self.misaligned, self.tags)
 
     @staticmethod
-    def labels_of(relations: Any, spans: Any, unreachable: Any, tags: Any) -> list[str] | None:
+    def labels_of(relations: Any, spans: Any, misaligned: Any, tags: Any) -> list[str] | None:
         """The labels of an example with these values of ``GOLD``."""
         if relations is not None:
             return [relation.label for relation in relations]
         if spans is not None:
-            return [span.label for span in (*spans, *unreachable)]
+            return [span.label for span in (*spans, *misaligned)]
         return None if tags is None else list(tags)
 
     CONTENT: ClassVar[tuple[str, ...]] = (
         *("words", "spans", "tags", "document", "text", "offsets"),
-        *("relations", "unreachable", "targets"),
+        *("relations", "misaligned", "targets"),
     )
     """The fields that ``content_of`` takes."""
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
         """List the content of an example for a fingerprint, from these values of ``CONTENT``."""
-        *content, relations, unreachable, targets = "token", *values
+        *content, relations, misaligned, targets = "token", *values
         if relations is not None:
             content.append(relations)
         if targets:
             targets = [(t.start, t.end, t.lemma, t.pos, t.senses) for t in targets]
-            return [*content, unreachable, targets]
-        return [*content, unreachable] if unreachable else content
+            return [*content, misaligned, targets]
+        return [*content, misaligned] if misaligned else content
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the sentence with its gold to JSON values.
@@ -325,8 +325,8 @@ class TokenExample:
         ``gold`` is an object with ``tags`` or ``spans`` or both, and perhaps ``relations``.
         """
         spans = None if self.spans is None else [span._asdict() for span in self.spans]
-        unreachable = self.unreachable or None  # in characters
-        known: dict[str, Any] = {"tags": self.tags, "spans": spans, "unreachable": unreachable}
+        misaligned = self.misaligned or None  # in characters
+        known: dict[str, Any] = {"tags": self.tags, "spans": spans, "unreachable": misaligned}
         if self.relations is not None:
             known["relations"] = relation_values(self.spans or (), self.relations)
         gold = {name: value for name, value in known.items() if value is not None} or None
@@ -509,7 +509,7 @@ class WindowOutput(NamedTuple):
 class Prediction:
     """Base class of the predictions for an example.
 
-    ``decided`` is what saved decisions add to a prediction, such as its ``withheld`` answers.
+    ``decided`` is what saved decisions add, such as the answers ``withheld`` by abstaining.
     """
 
     id: int
@@ -549,7 +549,7 @@ class TextPrediction(Prediction):
         """The probability of each class, of which one is right; empty if they are not known."""
         return {} if self.score is None or self.scores is None else self.scores
 
-    def withhold(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the labels whose probability is below ``least``: one label is then None."""
         label, known = self.label, self.scores or {}
         if isinstance(label, tuple):
@@ -572,8 +572,8 @@ class ChoicePrediction(Prediction):
     """The index of the most probable choice of a question, its text, and all probabilities.
 
     The probabilities without the fitted temperature, ``uncalibrated``, are not saved.
-    ``only_score`` is the probability of the choice in files that have no others. A choice that is
-    withheld is None, and its text empty.
+    ``only_score`` is the probability of the choice in files that have no others. Where the model
+    abstains, the choice is None, and its text empty.
     """
 
     choice: int | None
@@ -584,7 +584,7 @@ class ChoicePrediction(Prediction):
 
     @property
     def score(self) -> float:
-        """The probability of the choice, also if it is withheld; NaN where a file has none."""
+        """The probability of the choice, also if the model abstains; NaN where a file has none."""
         choice = self.decided.get("withheld") if self.choice is None else self.choice
         return self.scores[choice] if self.scores and choice is not None else self.only_score
 
@@ -593,7 +593,7 @@ class ChoicePrediction(Prediction):
         """The probability of each choice by its index; empty if they are not known."""
         return dict(enumerate(self.scores))
 
-    def withhold(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the choice if its probability is below ``least``."""
         if self.choice is not None and self.score < least(""):
             return self._without(self.choice, choice=None, text="")
@@ -628,8 +628,8 @@ class TokenPrediction(WordPrediction):
     """A tag and its probability for every word.
 
     The tags encode ``spans`` (None without spans, as in POS). ``log_probabilities`` of all tags, a
-    numpy array [W, C], are kept on request only, and are not saved. A tag that is withheld is None;
-    the words of spans that are withheld have the tag O.
+    numpy array [W, C], are kept on request only, and are not saved. Where the model
+    abstains, a tag is None; the words of its spans have the tag O.
     """
 
     tags: tuple[str, ...]
@@ -638,7 +638,7 @@ class TokenPrediction(WordPrediction):
     span_scores: tuple[float, ...] = ()
     log_probabilities: Any = field(default=None, compare=False, repr=False)
 
-    def withhold(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the spans, or plain tags, whose probability is below ``least``."""
         nothing: Any = None
         spans, scores, changes = self.spans, self.span_scores, dict[str, Any]()
@@ -663,7 +663,7 @@ class TokenPrediction(WordPrediction):
 class SpanPrediction(WordPrediction):
     """Labeled spans of words, which may nest, with probabilities.
 
-    ``candidates`` are all scored spans before thresholds and decoding, ``unreachable`` the spans
+    ``candidates`` are all scored spans before thresholds and decoding, ``misaligned`` the spans
     of a file in characters that begin or end inside a word: neither is saved. A score that a file
     does not have is NaN.
     """
@@ -671,9 +671,9 @@ class SpanPrediction(WordPrediction):
     spans: tuple[Span, ...]
     scores: tuple[float, ...]
     candidates: tuple[tuple[Span, float], ...] = ()
-    unreachable: tuple[Span, ...] = ()
+    misaligned: tuple[Span, ...] = ()
 
-    def withhold(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the spans whose probability is below ``least``."""
         (spans, scores), unsure = _divided(self.spans, self.scores, least)
         return self._without(self._spans(*unsure), spans=spans, scores=scores)
@@ -694,11 +694,11 @@ class RelationPrediction(WordPrediction):
     relations: tuple[Relation, ...]
     scores: tuple[float, ...]
 
-    def withhold(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the relations whose probability is below ``least``."""
         (relations, scores), unsure = _divided(self.relations, self.scores, least)
-        withheld = relation_values(self.spans, *unsure)
-        return self._without(withheld, relations=relations, scores=scores)
+        abstained = relation_values(self.spans, *unsure)
+        return self._without(abstained, relations=relations, scores=scores)
 
     def _values(self) -> dict[str, Any]:
         relations = relation_values(self.spans, self.relations, self.scores)
@@ -730,7 +730,7 @@ class AnswerPrediction(Prediction):
     no_answer_score: float | None = None
     best: tuple[FoundAnswer, ...] = ()
 
-    def withhold(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the prediction, an answer or none, if its probability is below ``least``."""
         if self.score < least(""):
             return self._without("" if self.answer is None else self.answer.text, answer=None)
@@ -738,8 +738,8 @@ class AnswerPrediction(Prediction):
 
     def _values(self) -> dict[str, Any]:
         start, end, text, _ = self.answer or (None, None, "", None)
-        is_withheld = self.decided.get("withheld") is not None
-        values = {"answer": None if is_withheld else text, "start": start, "end": end}
+        has_abstained = self.decided.get("withheld") is not None
+        values = {"answer": None if has_abstained else text, "start": start, "end": end}
         scores = _known(score=self.score, no_answer_score=self.no_answer_score)
         return values | scores | {"best": [_json(answer._asdict()) for answer in self.best]}
 

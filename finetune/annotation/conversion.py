@@ -62,7 +62,7 @@ def check_format(annotations: Annotations, to: str) -> None:
         names = {
             span.label
             for example in examples
-            for span in (*(example.spans or ()), *example.unreachable)
+            for span in (*(example.spans or ()), *example.misaligned)
         }
         if odd := sorted(name for name in names if re.search(r"\s", name)):
             problem, legal = f"a label with white space, {odd[0]!r}", _OTHERS["text"]
@@ -206,7 +206,7 @@ def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
         tags: Sequence[str] | None = example.tags
         if example.spans is not None:
             kept = outermost(example.spans)
-            if len(kept) < len(example.spans) or example.unreachable:
+            if len(kept) < len(example.spans) or example.misaligned:
                 what = "the outermost are written"
                 omitted["with spans that overlap", what].append(row.name)
             tags = spans_to_tags(kept, len(example.words), "BIO")

@@ -53,7 +53,7 @@ def write_spans(row: AnnotatedRow, omitted: Omissions) -> dict[str, Any]:
     """Convert words with spans to a task with tokens."""
     example = row.example
     offsets = example.offsets or ()
-    if example.unreachable:
+    if example.misaligned:
         what = "written, Prodigy marks whole tokens"
         omitted["with spans inside of words", what].append(row.name)
     values = row.texts
@@ -70,5 +70,5 @@ def write_spans(row: AnnotatedRow, omitted: Omissions) -> dict[str, Any]:
             "label": label,
         }
         for start, end, label in example.spans
-    ] + [span._asdict() for span in example.unreachable]
+    ] + [span._asdict() for span in example.misaligned]
     return merged(row, values, _answer(row))

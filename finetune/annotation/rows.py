@@ -53,7 +53,7 @@ class AnnotatedRow:
     def character_spans(self) -> list[Span]:
         """The spans of a text, in characters."""
         spans = words_to_chars(self.example.offsets or (), self.example.spans or ())
-        return sorted([*spans, *self.example.unreachable])
+        return sorted([*spans, *self.example.misaligned])
 
     @property
     def relations(self) -> list[dict[str, Any]] | None:

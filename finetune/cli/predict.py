@@ -194,7 +194,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             for _ in rows:
                 pass
             return predictions
-        number = withheld = 0
+        number = abstained = 0
         predictions.reporter = reporter = Reporter()
         writer = row_writer(output, separator=mark, append=self._can_resume)
         with _reporting_what_is_kept(output, self._can_resume), writer as write, reporter:
@@ -204,12 +204,12 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 write(row)
                 number += 1
                 answers = row.get("withheld")
-                withheld += len(answers) if isinstance(answers, list) else answers is not None
+                abstained += len(answers) if isinstance(answers, list) else answers is not None
                 reporter.update(number)
         if self._can_resume:
             settings_path(Path(output).resolve()).unlink(missing_ok=True)
         kept = f" after the {skip:,} that were there" if skip else ""
-        left_out = f", {quantity(withheld, 'answer')} withheld" if withheld else ""
+        left_out = f", abstained from {quantity(abstained, 'answer')}" if abstained else ""
         if self.reports_output:
             show(f"wrote {quantity(number, 'row')}{kept}{left_out}: {output}", error=True)
         return predictions

@@ -208,9 +208,9 @@ def _sentences(file: DataFile, layout: Layout, options: ReadOptions) -> Iterator
         boundary, blank = new is not None and not comment, not text.strip()
         if rows and (boundary or blank):
             columns = list(zip(*rows, strict=False))  # as many as the shortest row has
-            layers = tuple(columns[i] for i in layout.tags if i < len(columns))
+            tag_columns = tuple(columns[i] for i in layout.tags if i < len(columns))
             words = columns[layout.word]
-            yield TokenRow(words, file.where(begin), layers, document=document.name, key=key)
+            yield TokenRow(words, file.where(begin), tag_columns, document=document.name, key=key)
             rows, key = [], None
         if new is not None:
             document = document.following(new)

@@ -132,6 +132,6 @@ def open_text_table(file: DataFile, options: ReadOptions) -> Table:
             "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
         )
     table.usual_columns = options.usual_columns
-    if options.predicting and table.headless is not None and len(table.header) == 1:
+    if options.predicting and table.first_row is not None and len(table.header) == 1:
         table.usual_columns = {**table.usual_columns, "text": "0"}
     return table

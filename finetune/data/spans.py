@@ -79,7 +79,7 @@ def chars_to_words(
     Raises DataError for a span that touches no word.
     """
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-    word_spans, unreachable = [], []
+    word_spans, misaligned = [], []
     for index, (start, end, label) in enumerate(spans):
         first, last = bisect_right(ends, start), bisect_left(starts, end)
         if start >= end or first >= last:
@@ -92,8 +92,8 @@ def chars_to_words(
             word_spans.append(Span(first, last, label))
         else:
             start, end = max(start, starts[first]), min(end, ends[last - 1])
-            unreachable.append(Span(start, end, label))
-    return word_spans, unreachable
+            misaligned.append(Span(start, end, label))
+    return word_spans, misaligned
 
 
 def split_offsets(

@@ -50,7 +50,7 @@ class Table:
     """Rows of named columns (``Row``), or ``TokenRow`` if they are ``sentences``."""
     typed: bool = True  # False if all values are text (CSV, TSV)
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns
-    headless: list[str] | None = None  # first row of a file without column names: 0, 1, …
+    first_row: list[str] | None = None  # first row of a file without column names: 0, 1, …
     notes: list[str] = field(default_factory=list)
     sentences: bool = False
     """Whether the rows are words with their gold, since the format knows its columns."""
@@ -152,8 +152,8 @@ def _check_fit(first: Table, second: Table) -> None:
             f"{first.name} and {second.name} cannot be read as one split, since only one of "
             "them has rows of named columns: convert one of them with `finetune convert`."
         )
-    if (first.headless is None) != (second.headless is None):
-        with_header, without = (first, second) if first.headless is None else (second, first)
+    if (first.first_row is None) != (second.first_row is None):
+        with_header, without = (first, second) if first.first_row is None else (second, first)
         raise DataError(
             f"{with_header.name} names its columns and {without.name} does not: add the same "
             "header to both."
@@ -251,7 +251,7 @@ def missing_column(
 ) -> MissingColumn:
     """Make the error for a role that no column has the usual name of; ``more`` is advice."""
     example = "NAME (its name)"
-    if table.headless is not None:
+    if table.first_row is not None:
         example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
     export = f"; {CONVERT_ADVICE}" if {*table.header} & _OF_TOOLS else ""
     return MissingColumn(
@@ -263,10 +263,10 @@ def missing_column(
 
 
 def _columns_found(table: Table) -> str:
-    if table.headless is None:
+    if table.first_row is None:
         columns = f"columns found: {abbreviated(table.header) or 'none'}"
         return "; ".join([columns, *table.notes])  # such as further sheets of a workbook
-    cells = (cell if len(cell) <= 30 else cell[:29] + "…" for cell in table.headless)
+    cells = (cell if len(cell) <= 30 else cell[:29] + "…" for cell in table.first_row)
     row = ", ".join(f"{index}: {cell!r}" for index, cell in enumerate(cells))
     return f"the file has no header with known names; its first row: {row}"
 
@@ -326,13 +326,13 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     first = next(lines_of_cells, None)
     if first is None:
         return Table(file.name, [], iter(()), typed=False)
-    header, headless = [cell.strip() for cell in first[1]], None
+    header, first_row = [cell.strip() for cell in first[1]], None
     if not _is_header(header, options):
         lines_of_cells = chain([first], lines_of_cells)
-        header, headless = [str(index) for index in range(len(header))], header
+        header, first_row = [str(index) for index in range(len(header))], header
     check_header(header, options, file.where(first[0]))
-    rows = _rows(file, header, headless is None, options.errors, lines_of_cells)
-    return Table(file.name, header, rows, typed=False, headless=headless)
+    rows = _rows(file, header, first_row is None, options.errors, lines_of_cells)
+    return Table(file.name, header, rows, typed=False, first_row=first_row)
 
 
 def check_header(header: Sequence[str], options: ReadOptions, where: str) -> None:

@@ -26,7 +26,7 @@ from finetune.data.tag_schemes import (
 from finetune.data.token_rows import Offsets, TokenRow
 from finetune.types import Span, TokenExample, abbreviated, quantity
 
-_Layers = tuple[tuple[str, ...], ...]
+_TagColumns = tuple[tuple[str, ...], ...]
 
 _SPELLINGS = [
     re.compile(r"(?P<prefix>[BIESLUM])[-_](?P<type>\S+)", re.I),
@@ -95,10 +95,10 @@ def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
     return notes
 
 
-def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
+def respelled(columns: Sequence[Sequence[str]]) -> list[list[str]]:
     """Write the tags ``B_PER``, ``b-per`` and ``PER-B`` as ``B-PER``."""
-    spelled = _spelled({*chain.from_iterable(layers)})
-    return [[spelled.get(tag, tag) for tag in layer] for layer in layers]
+    spelled = _spelled({*chain.from_iterable(columns)})
+    return [[spelled.get(tag, tag) for tag in column] for column in columns]
 
 
 class _Split:
@@ -107,18 +107,18 @@ class _Split:
 
     def __init__(self, rows: Examples) -> None:
         self.rows = rows
-        self.counts = Counter(chain.from_iterable(chain.from_iterable(rows.column("layers"))))
-        self._transitions = count_transitions(chain.from_iterable(rows.column("layers")))
-        num_layers = max(map(len, rows.column("layers")), default=0)
-        self.is_tagged, self.has_several = num_layers > 0, num_layers > 1
+        self.counts = Counter(chain.from_iterable(chain.from_iterable(rows.column("tag_columns"))))
+        self._transitions = count_transitions(chain.from_iterable(rows.column("tag_columns")))
+        num_columns = max(map(len, rows.column("tag_columns")), default=0)
+        self.is_tagged, self.has_several = num_columns > 0, num_columns > 1
         self.may_nest = self.has_several or any(s is not None for s in rows.column("spans"))
         self.names: Mapping[str, str] = _spelled({*self.counts})
         self.scheme: str | None = None
 
     def find_scheme(self) -> None:
         if self.names:
-            layers = (_renamed(layers, self.names) for layers in self.rows.column("layers"))
-            self._transitions = count_transitions(chain.from_iterable(layers))
+            columns = (_renamed(columns, self.names) for columns in self.rows.column("tag_columns"))
+            self._transitions = count_transitions(chain.from_iterable(columns))
         self.scheme = scheme_of(self._transitions)
 
     def num_illegal(self) -> int:
@@ -127,19 +127,19 @@ class _Split:
     def first_illegal(self) -> str:
         return next(
             str(where)
-            for where, layers in self.rows.columns("where", "layers")
+            for where, columns in self.rows.columns("where", "tag_columns")
             if any(
-                illegal_transitions(layer, str(self.scheme))
-                for layer in _renamed(layers, self.names)
+                illegal_transitions(column, str(self.scheme))
+                for column in _renamed(columns, self.names)
             )
         )
 
     def nests(self) -> bool:
         conversion = Conversion(self.names, self.scheme)
-        names = ("layers", "spans", "unreachable", "offsets")
+        names = ("tag_columns", "spans", "misaligned", "offsets")
         return self.may_nest and any(
-            are_nested(conversion.spans_of(_renamed(layers, self.names), spans), *characters)
-            for layers, spans, *characters in self.rows.columns(*names)
+            are_nested(conversion.spans_of(_renamed(columns, self.names), spans), *characters)
+            for columns, spans, *characters in self.rows.columns(*names)
         )
 
 
@@ -161,10 +161,10 @@ def _spelled(all_tags: Set[str]) -> dict[str, str]:
     return {}
 
 
-def _renamed(layers: _Layers, names: Mapping[str, str]) -> _Layers:
+def _renamed(columns: _TagColumns, names: Mapping[str, str]) -> _TagColumns:
     if not names:
-        return layers
-    return tuple(tuple(names.get(tag, tag) for tag in layer) for layer in layers)
+        return columns
+    return tuple(tuple(names.get(tag, tag) for tag in column) for column in columns)
 
 
 class Conversion(NamedTuple):
@@ -178,11 +178,11 @@ class Conversion(NamedTuple):
     """Whether spans may overlap, so that there are no tags for them."""
 
     def example(self, index: int, sentence: TokenRow) -> TokenExample:
-        """Convert a sentence to an example, with its spans and one layer of tags in BIO."""
-        layers = _renamed(sentence.layers, self.names)
-        spans = self.spans_of(layers, sentence.spans)
-        tags = layers[0] if layers else None
-        if self.scheme is not None and len(layers) > 1:
+        """Convert a sentence to an example, with its spans and one column of tags in BIO."""
+        columns = _renamed(sentence.tag_columns, self.names)
+        spans = self.spans_of(columns, sentence.spans)
+        tags = columns[0] if columns else None
+        if self.scheme is not None and len(columns) > 1:
             tags = None
         elif tags is not None and self.scheme not in (None, "BIO"):
             tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
@@ -197,26 +197,28 @@ class Conversion(NamedTuple):
             sentence.text,
             sentence.offsets,
             sentence.where,
-            unreachable=sentence.unreachable,
+            misaligned=sentence.misaligned,
             key=sentence.key,
             relations=sentence.relations,
         )
 
-    def spans_of(self, layers: _Layers, spans: tuple[Span, ...] | None) -> tuple[Span, ...] | None:
+    def spans_of(
+        self, columns: _TagColumns, spans: tuple[Span, ...] | None
+    ) -> tuple[Span, ...] | None:
         """The spans of a sentence, given or encoded by renamed tags."""
-        if spans is not None or self.scheme is None or not layers:
+        if spans is not None or self.scheme is None or not columns:
             return spans
-        tag_spans = chain.from_iterable(tags_to_spans(layer, self.scheme) for layer in layers)
+        tag_spans = chain.from_iterable(tags_to_spans(column, self.scheme) for column in columns)
         return tuple(sorted({*tag_spans}))
 
 
 def are_nested(
-    word_spans: Sequence[Span] | None, unreachable: Sequence[Span], offsets: Offsets | None
+    word_spans: Sequence[Span] | None, misaligned: Sequence[Span], offsets: Offsets | None
 ) -> bool:
     """True if any two spans of a sentence overlap."""
     spans: Sequence[Span] = word_spans or ()
-    if unreachable:
-        spans = [*words_to_chars(offsets or (), spans), *unreachable]
+    if misaligned:
+        spans = [*words_to_chars(offsets or (), spans), *misaligned]
     return overlapping(spans)
 
 
@@ -240,13 +242,13 @@ def _check_plain_tags(splits: Sequence[_Split]) -> None:
     schemes = {split.scheme for split in splits if split.is_tagged}
     if num_inside and (plain.total() * 2 <= num_inside or spelled_alike or len(schemes) > 1):
         for split in splits:
-            for where, words, layers in split.rows.columns("where", "words", "layers"):
-                for layer in _renamed(layers, split.names):
-                    _check_span_tags(where, words, layer, plain, num_inside)
+            for where, words, columns in split.rows.columns("where", "words", "tag_columns"):
+                for column in _renamed(columns, split.names):
+                    _check_span_tags(where, words, column, plain, num_inside)
     for split in splits:
         if split.has_several:
-            rows = split.rows.columns("where", "layers")
-            where = next(where for where, layers in rows if len(layers) > 1)
+            rows = split.rows.columns("where", "tag_columns")
+            where = next(where for where, columns in rows if len(columns) > 1)
             raise DataError(
                 f"{where}: several columns of tags, but they are not span tags (B-TYPE, "
                 "I-TYPE, O): name the one column to read, for instance --columns tags=1."

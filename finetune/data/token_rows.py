@@ -35,12 +35,12 @@ class TokenRow(NamedTuple):
 
     words: tuple[str, ...]
     where: str
-    layers: tuple[tuple[str, ...], ...] = ()  # tags: one sequence, or several if they are nested
+    tag_columns: tuple[tuple[str, ...], ...] = ()  # several if spans are nested
     spans: tuple[Span, ...] | None = None
     document: str | None = None
     text: str | None = None
     offsets: tuple[tuple[int, int], ...] | None = None
-    unreachable: tuple[Span, ...] = ()  # as in ``TokenExample``
+    misaligned: tuple[Span, ...] = ()  # as in ``TokenExample``
     discontinuous: tuple[str, ...] = ()  # location of each discontinuous span
     key: str | int | None = None  # the id of the row
     relations: tuple[Relation, ...] | None = None
@@ -106,7 +106,7 @@ def token_row(
         sentence = sentence._replace(key=row.key)
     if tag_column and cells["tags"] is not None:
         tags = _tags(row, tag_column, len(sentence.words), names.get(tag_column))
-        sentence = sentence._replace(layers=(tags,))
+        sentence = sentence._replace(tag_columns=(tags,))
     if (value := cells.get("spans")) is None:
         return sentence
     sentence = with_spans(sentence, value, split=relations and columns["words"] is None)
@@ -126,14 +126,14 @@ def with_spans(
     """
     words, text, offsets = sentence.words, sentence.text, sentence.offsets
     parsed = read_spans(value, sentence.where, len(words), text, offsets, locations)
-    if split and parsed.unreachable:
+    if split and parsed.misaligned:
         offsets, text = offsets or (), text or ""
-        ends = [*words_to_chars(offsets, parsed.spans), *parsed.unreachable]
+        ends = [*words_to_chars(offsets, parsed.spans), *parsed.misaligned]
         pieces = split_offsets(offsets, ends)
         words = tuple(text[start:end] for start, end in pieces)
         return with_spans(sentence._replace(words=words, offsets=pieces), value, locations)
-    spans, unreachable, discontinuous = parsed
-    return sentence._replace(spans=spans, unreachable=unreachable, discontinuous=discontinuous)
+    spans, misaligned, discontinuous = parsed
+    return sentence._replace(spans=spans, misaligned=misaligned, discontinuous=discontinuous)
 
 
 def _from_words(row: Row, column: str) -> TokenRow:
@@ -207,7 +207,7 @@ class ParsedSpans(NamedTuple):
     locations of discontinuous spans."""
 
     spans: tuple[Span, ...]
-    unreachable: tuple[Span, ...]
+    misaligned: tuple[Span, ...]
     discontinuous: tuple[str, ...]
 
 
@@ -233,7 +233,7 @@ def read_spans(
         raise DataError(f"{where}: {value!r:.60} must be a list of spans: write [{_SPAN}, …].")
     spans: list[Span] = []
     span_locations: list[str] = []
-    unreachable: list[Span] = []
+    misaligned: list[Span] = []
     discontinuous: list[str] = []
     size, unit = (num_words, "word") if text is None else (len(text), "character")
     for item, location in zip(value, locations or repeat(where), strict=False):
@@ -257,8 +257,8 @@ def read_spans(
         spans += [Span(start, end, label) for label in labels]
         span_locations += [location] * len(labels)
     if text is not None:
-        spans, unreachable = chars_to_words(offsets or (), spans, span_locations)
-    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), tuple(discontinuous))
+        spans, misaligned = chars_to_words(offsets or (), spans, span_locations)
+    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*misaligned})), tuple(discontinuous))
 
 
 def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tuple[Relation, ...]:
@@ -295,7 +295,7 @@ def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tu
             )
             if len(one.spans) != 1:
                 problem = "begins or ends inside a word: give the row as `tokens`, split there"
-                if not one.unreachable:
+                if not one.misaligned:
                     problem = "has several labels: write one span for each"
                 raise DataError(f"{where}: span {end} of relation {label!r:.40} {problem}.")
             sides.append(one.spans[0])

@@ -95,8 +95,8 @@ class TokenReader(RowReader):
         """
         notes = []
         for split, rows in splits.items():
-            golds = rows.columns("layers", "spans")
-            without_gold = sum(not layers and spans is None for layers, spans in golds)
+            golds = rows.columns("tag_columns", "spans")
+            without_gold = sum(not tag_columns and spans is None for tag_columns, spans in golds)
             if split == "train" and without_gold == len(rows):
                 raise DataError(
                     f"{tables[split].name}: there are words but no tags: write word<TAB>tag, or a "
@@ -113,8 +113,8 @@ class TokenReader(RowReader):
 
     def predicted(self, index: int, sentence: TokenRow) -> TokenExample:
         """Convert a sentence to an example, with tags in the scheme of the file."""
-        sentence = sentence._replace(layers=()) if len(sentence.layers) > 1 else sentence
-        nested = are_nested(sentence.spans, sentence.unreachable, sentence.offsets)
+        sentence = sentence._replace(tag_columns=()) if len(sentence.tag_columns) > 1 else sentence
+        nested = are_nested(sentence.spans, sentence.misaligned, sentence.offsets)
         return Conversion(nested=nested).example(index, sentence)
 
 
@@ -132,7 +132,7 @@ def read_tokens(
     Tags of a span scheme (IOB1, IO, BIOES, BILOU, BMES) are converted to BIO, and ``spans`` are set
     from them. Tags without a scheme (POS) are unchanged, with ``spans`` None. Spans without tags
     get BIO tags unless some spans of the data set are nested. Spans in characters that begin or end
-    inside a word are kept as ``unreachable``, and counted.
+    inside a word are kept as ``misaligned``, and counted.
 
     Args:
         spec: As in ``read_text``.
@@ -217,16 +217,16 @@ def split_at_gold(example: TokenExample) -> TokenExample:
     Words that the data give, instead of a text, are not split.
     """
     text, offsets, spans = example.text, example.offsets, example.spans
-    if not example.unreachable or spans is None or text is None or offsets is None:
+    if not example.misaligned or spans is None or text is None or offsets is None:
         return example
     if list(offsets) != split_words(text)[1]:
         return example
-    gold = [*words_to_chars(offsets, spans), *example.unreachable]
+    gold = [*words_to_chars(offsets, spans), *example.misaligned]
     pieces = split_offsets(offsets, gold)
     spans = tuple(sorted(chars_to_words(pieces, gold)[0]))
     words = tuple(text[start:end] for start, end in pieces)
     tags = example.tags and tuple(spans_to_tags(spans, len(words), "BIO"))
-    return replace(example, words=words, spans=spans, tags=tags, offsets=pieces, unreachable=())
+    return replace(example, words=words, spans=spans, tags=tags, offsets=pieces, misaligned=())
 
 
 def training_tags(examples: Examples) -> Iterator[Sequence[str]]:
@@ -234,7 +234,7 @@ def training_tags(examples: Examples) -> Iterator[Sequence[str]]:
 
     An example without tags has none.
     """
-    if any(examples.column("unreachable")):
+    if any(examples.column("misaligned")):
         return (split_at_gold(example).tags or () for example in examples)
     return (tags or () for tags in examples.column("tags"))
 
@@ -250,8 +250,8 @@ def _span_notes(splits: Sequence[Examples]) -> list[str]:
     notes = []
     number, first = 0, ""
     for rows in splits:
-        for where, unreachable in rows.columns("where", "unreachable"):
-            number, first = number + len(unreachable), first or (where if unreachable else "")
+        for where, misaligned in rows.columns("where", "misaligned"):
+            number, first = number + len(misaligned), first or (where if misaligned else "")
     if number:
         notes.append(
             f"{WARNING}{quantity(number, 'span')} in characters with an end inside a word: words "

@@ -453,7 +453,7 @@ def known_or_nan(value: Any) -> float:
     return math.nan if known is None else known
 
 
-def withheld_in(row: _Row) -> dict[str, Any]:
+def abstained_in(row: _Row) -> dict[str, Any]:
     """Read the answers from which the model of a row abstained."""
     return {} if row.get("withheld") is None else {"withheld": row["withheld"]}
 

@@ -84,7 +84,7 @@ class Predictor:
             decoding: The decoding; None keeps the decoding of the training.
             threshold: Lowest probabilities of answers: one for all, or by the name of a label or
                 span type. None keeps the thresholds of the model. Unless a label of several or the
-                positive one of two has a threshold, answers below it are withheld.
+                positive one of two has a threshold, the model abstains below it.
             costs: The cost of each predicted label for each gold label: the label with the least
                 expected cost is predicted. None keeps the costs of the model.
             decide: Whether to apply the decisions of ``finetune thresholds``.

@@ -194,6 +194,6 @@ def choose_distance(task: Task, model: Path, split: str, rate: float, *, save: b
         }
         for name, of_split in distances.items()
     ]
-    note = f"answers for texts at a distance above {largest:.4f} are withheld"
+    note = f"the model abstains from texts at a distance above {largest:.4f}"
     fields = {"distance": largest}
     return Choice(fields, {**fields, "splits": rows}, {"": rows}, [note])

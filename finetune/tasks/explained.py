@@ -34,7 +34,7 @@ class Explained:
         return units[self.state.problem]
 
     def labels(self, prediction: Any) -> Sequence[LabelSpan]:
-        """List the labels of a prediction to explain, also one that is withheld."""
+        """List the labels of a prediction to explain, also one that it abstains from."""
         labels, label = self.state.labels, prediction.label
         label = prediction.decided.get("withheld") if label is None else label
         if label is None:
@@ -66,7 +66,7 @@ class ExplainedTags(Explained):
         return "log-probability" if self.state.config.context == "none" else ""
 
     def labels(self, prediction: TokenPrediction) -> Sequence[LabelSpan]:
-        """List the tag of each word, without O and withheld tags."""
+        """List the tag of each word, without O and tags that it abstains from."""
         ids = self.state.labels.ids(prediction.tags, -1)
         tags = enumerate(zip(prediction.tags, ids, strict=True))
         return [LabelSpan(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]

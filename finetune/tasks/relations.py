@@ -224,7 +224,7 @@ class RelationTask(WordTask):
         self, examples: Sequence[TokenExample], encoded: EncodedExamples
     ) -> list[str]:
         notes = super()._encoding_notes(examples, encoded)
-        if number := sum(len(example.unreachable) for example in examples):
+        if number := sum(len(example.misaligned) for example in examples):
             spans = quantity(number, "span begins or ends", "spans begin or end")
             notes.append(f"{spans} inside a word: no pairs with them are classified")
         return notes

@@ -67,7 +67,7 @@ class TrainingData:
     ) -> None:
         self.task, self.accelerator, self.name = task, accelerator, name
         train = dataset.splits["train"]
-        if train.are_words and any(train.column("unreachable")):
+        if train.are_words and any(train.column("misaligned")):
             train = train.map(lambda _, example: split_at_gold(example))
         self.splits = {**dataset.splits, "train": train}
         names = sorted(split for split in self.splits if split.startswith("validation"))

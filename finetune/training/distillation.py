@@ -171,7 +171,7 @@ class DistillationLoss(RunLoss):
         state = self.task.state
         examples: Iterator[Any] = state.read(str(self.weights.unlabeled), encoding=encoding)
         if self.task.description.words:
-            examples = (replace(e, tags=None, spans=None, unreachable=()) for e in examples)
+            examples = (replace(e, tags=None, spans=None, misaligned=()) for e in examples)
         if reach := state.context_words:
             examples = surrounded(examples, reach)
         yield from chunks(replace(e, id=id) for id, e in enumerate(examples, first_id))

@@ -80,7 +80,7 @@ def test_relations_end_inside_of_words(write):
     (example,) = examples(folder)
     ((subject, object, label),) = example.relations
     words = [" ".join(example.words[s.start : s.end]) for s in (subject, object)]
-    assert (words, label, example.unreachable) == (["anti", "CD3"], "binds", ())
+    assert (words, label, example.misaligned) == (["anti", "CD3"], "binds", ())
     write("b", "anti-CD3", "T1\tGENE 5 8\tCD3\nR1\tbinds Arg1:T1 Arg2:T9\n")
     with pytest.raises(DataError, match=r"b\.ann:2: there is no T9 in this file"):
         examples(folder)
@@ -200,7 +200,7 @@ def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
         inside = [(start, end) for start, end in example.offsets if start < b and a < end]
         touched.add((max(a, inside[0][0]), min(b, inside[-1][1])))
     reachable = words_to_chars(example.offsets, example.spans)
-    assert {(start, end) for start, end, _ in (*reachable, *example.unreachable)} == touched
+    assert {(start, end) for start, end, _ in (*reachable, *example.misaligned)} == touched
     whole = split_at_gold(example)
     assert {s[:2] for s in words_to_chars(whole.offsets, whole.spans)} == touched
-    assert whole.unreachable == ()
+    assert whole.misaligned == ()

@@ -38,7 +38,7 @@ QUESTIONS = [
     for i in range(23)
 ]
 RELATED = [
-    TokenExample(i, ("a", "\ufffd"), s, relations=(Relation(*s, "r"),), unreachable=s[:1])
+    TokenExample(i, ("a", "\ufffd"), s, relations=(Relation(*s, "r"),), misaligned=s[:1])
     for i, s in enumerate([(Span(0, 1, "X"), Span(1, 2, "Y"))] * 23)
 ]
 KINDS: dict[str, list[Any]] = {
@@ -100,7 +100,7 @@ def test_memory_and_disk_hold_the_same(kind: str, view: str) -> None:
         ChoiceQuestion(0, "", label="1", choices=("", "b")),
         TextBlock(0, "a", document=2**40, subwords=(b"\0", b"", b"\xff")),
         TokenExample(0, ("", "\ufffd"), (Span(0, 1, "X"),), None, offsets=((0, 0), (1, 2))),
-        TokenExample(0, (), before=((), ("a",)), after=(("b",),), unreachable=(Span(0, 2, "Y"),)),
+        TokenExample(0, (), before=((), ("a",)), after=(("b",),), misaligned=(Span(0, 2, "Y"),)),
         TokenExample(0, ("a",), targets=(SenseTarget(0, 1, "a", "NOUN", ("s1", "s2"), "k"),)),
         TokenExample(0, ("a\x1fb", "", "\x1f"), tags=("",)),
         TokenExample(0, ("",), tags=()),

@@ -336,11 +336,11 @@ def test_spans_inside_a_word_are_kept_and_counted(read):
     entities = [[0, 5, "LOC"], [12, 15, "PER"]]
     dataset = read("a.jsonl", jsonl({"text": "Paris-based Anns", "entities": entities}))
     example = train(dataset)[0]
-    assert example.spans == (Span(0, 1, "LOC"),) and example.unreachable == (Span(12, 15, "PER"),)
+    assert example.spans == (Span(0, 1, "LOC"),) and example.misaligned == (Span(12, 15, "PER"),)
     assert example.tags == ("B-LOC", "O", "O", "O")
     assert dataset.notes[0].startswith("warning: 1 span in characters with an end inside a word")
     cut = split_at_gold(example)
-    assert cut.words == ("Paris", "-", "based", "Ann", "s") and cut.unreachable == ()
+    assert cut.words == ("Paris", "-", "based", "Ann", "s") and cut.misaligned == ()
     assert cut.tags == ("B-LOC", "O", "O", "B-PER", "O")
     assert words_to_chars(cut.offsets, cut.spans) == [Span(*entity) for entity in entities]
     assert split_at_gold(cut) is cut
@@ -364,7 +364,7 @@ def test_given_words_are_never_split(read):
     }
     example = train(read("a.jsonl", jsonl(row)))[0]
     assert example.words == ("Paris-based", "Ann") and example.spans == ()
-    assert example.unreachable == (Span(0, 5, "LOC"),)
+    assert example.misaligned == (Span(0, 5, "LOC"),)
     assert split_at_gold(example) is example
 
 

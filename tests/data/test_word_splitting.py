@@ -68,9 +68,9 @@ def test_character_spans():
     words, offsets = split_words(text)
     assert words == ["In", "New", "York", "-", "based", "Acme", "Corp", ".", "now"]
     given = [Span(3, 11, "LOC"), Span(17, 28, "ORG"), Span(12, 16, "X"), Span(29, 30, "X")]
-    spans, unreachable = chars_to_words(offsets, given)
+    spans, misaligned = chars_to_words(offsets, given)
     assert spans == [Span(1, 3, "LOC"), Span(5, 8, "ORG")]  # the blank before Acme costs nothing
-    assert unreachable == [Span(12, 16, "X"), Span(29, 30, "X")]
+    assert misaligned == [Span(12, 16, "X"), Span(29, 30, "X")]
     assert words_to_chars(offsets, spans) == [Span(3, 11, "LOC"), Span(18, 28, "ORG")]
     assert chars_to_words(offsets, []) == ([], [])
 
@@ -84,8 +84,8 @@ def test_spans_between_punctuation_survive(text):
     given = [
         Span(a, b, "X") for a in edges for b in edges if a < b and text[a:b].strip() == text[a:b]
     ]
-    spans, unreachable = chars_to_words(offsets, given)
-    assert words_to_chars(offsets, spans) == given and not unreachable
+    spans, misaligned = chars_to_words(offsets, given)
+    assert words_to_chars(offsets, spans) == given and not misaligned
 
 
 @pytest.mark.parametrize("span", [(1, 2), (2, 2), (0, 0), (3, 1), (3, 9), (-4, 0)])
@@ -102,9 +102,9 @@ def test_character_spans_cover_what_they_touch(text, data):
     end = data.draw(st.integers(start + 1, len(text)))
     touched = [i for i, (a, b) in enumerate(offsets) if a < end and b > start]
     if touched:
-        spans, unreachable = chars_to_words(offsets, [Span(start, end, "X")])
+        spans, misaligned = chars_to_words(offsets, [Span(start, end, "X")])
         first, last = offsets[touched[0]][0], offsets[touched[-1]][1]
         if first < start or last > end:
-            assert (spans, unreachable) == ([], [Span(max(first, start), min(last, end), "X")])
+            assert (spans, misaligned) == ([], [Span(max(first, start), min(last, end), "X")])
         else:
-            assert (spans, unreachable) == ([Span(touched[0], touched[-1] + 1, "X")], [])
+            assert (spans, misaligned) == ([Span(touched[0], touched[-1] + 1, "X")], [])

@@ -220,7 +220,7 @@ def test_a_run_keeps_unreachable_gold_in_its_predictions(tmp_path: Path):
         ("B-LOC", "O", "O", "O"),
         text="Paris-based Anns",
         offsets=((0, 5), (5, 6), (6, 11), (12, 16)),
-        unreachable=(Span(12, 15, "PER"),),
+        misaligned=(Span(12, 15, "PER"),),
     )
     words, found = example.words, (example.spans, (1.0,))
     workdir = {"offsets": example.offsets, "text": example.text}

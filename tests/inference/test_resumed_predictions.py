@@ -114,7 +114,7 @@ def test_a_table_keeps_its_separator_and_names_gold(tmp_path: Path) -> None:
     file, out = tmp_path / "in.csv", tmp_path / "out.csv"
     file.write_text(f'premise;hypothesis;label\n"a; b";c;{label}\na;b;{label}\n')
     done = run("predict", model.folder, "--file", file, "--threshold", "0.999", "--out", out).ok()
-    assert f"wrote 2 rows, 2 answers withheld: {out}" in done.err
+    assert f"wrote 2 rows, abstained from 2 answers: {out}" in done.err
     header, *rows = csv.reader(out.read_text("utf-8").splitlines(), delimiter=";")
     assert header[:5] == ["id", "premise", "hypothesis", "gold", "label"]
     assert [row[1:5] for row in rows] == [["a; b", "c", label, ""], ["a", "b", label, ""]]

@@ -255,7 +255,7 @@ def test_relations_of_words_and_of_characters(tmp_path: Path):
     (one,) = read_tokens(tmp_path / "0", relations=True).splits["train"]
     ((subject, object, label),) = one.relations
     chars = [text[one.offsets[s.start][0] : one.offsets[s.end - 1][1]] for s in (subject, object)]
-    assert (chars, label, one.unreachable) == (["CD3", "CD3"], "same", ())
+    assert (chars, label, one.misaligned) == (["CD3", "CD3"], "same", ())
     assert subject.start > object.start and {subject, object} == {*one.spans}
     (two,) = read_tokens(tmp_path / "1", relations=True).splits["train"]
     assert two.relations == (Relation(Span(1, 2, "X"), Span(0, 1, "Y"), "r"),)

@@ -229,7 +229,7 @@ def test_training_splits_words_where_gold_begins_and_ends(name: str, tmp_path: P
         batch_size=2,
     )
     task, dataset = load_task(config, name)
-    assert any("PER" in label for label in task.state.labels)  # a type of unreachable spans only
+    assert any("PER" in label for label in task.state.labels)  # a type of misaligned spans only
     trained = TrainingData(task, dataset, config, make_accelerator(config), lambda note: None)
     assert trained.splits["train"][0].words == ("in", "Paris", "Ann", "s")
     assert trained.splits["validation"][0].words == ("in", "Paris", "Anns")

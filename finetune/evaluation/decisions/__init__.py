@@ -120,7 +120,7 @@ class Decisions:
         if self.confidence is None and self.distance is None:
             return prediction
         least = below(math.inf if is_ood else self.confidence or 0.0)
-        return prediction.withhold(least)
+        return prediction.abstain(least)
 
 
 @dataclass(frozen=True)

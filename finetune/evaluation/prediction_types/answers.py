@@ -58,7 +58,7 @@ def _with_items(tables: Tables) -> Tables:
     f1 = np.array([word_f1(*pair) for pair in sides])
     has_answer = np.array([bool(answers) for answers in tables.gold], bool)
     categories = {
-        "answer withheld": items.abstained,
+        "abstained": items.abstained,
         "no answer predicted": items.predicted == "",
         "answered without gold": ~has_answer,
         "partly right": f1 > 0,

@@ -16,9 +16,9 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    abstained_in,
     known_or_nan,
     right_by_group,
-    withheld_in,
 )
 from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
 from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
@@ -80,7 +80,7 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> ChoiceQu
 
 
 def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> ChoicePrediction:
-    decided = withheld_in(row)
+    decided = abstained_in(row)
     shown = row["choice"]
     choice = decided.get("withheld") if shown is None else shown
     if choice is None:

@@ -29,11 +29,11 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    abstained_in,
     is_number,
     probability,
     set_items,
     sorted_names,
-    withheld_in,
 )
 from finetune.evaluation.metrics import (
     CLASS_METRICS,
@@ -101,7 +101,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPred
         known,
         row.get("positive_label"),
         separator=row.get("label_separator"),
-        decided=withheld_in(row),
+        decided=abstained_in(row),
     )
 
 

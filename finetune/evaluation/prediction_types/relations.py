@@ -25,9 +25,9 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    abstained_in,
     known_or_nan,
     set_items,
-    withheld_in,
 )
 from finetune.evaluation.metrics import (
     Metric,
@@ -74,7 +74,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> Relatio
         known[relation] = known_or_nan(values.get("score"))
     relations = sorted(known)
     scores = tuple(known[relation] for relation in relations)
-    decided = withheld_in(row)
+    decided = abstained_in(row)
     return RelationPrediction(
         example.id, example.words, (), tuple(relations), scores, decided=decided
     )
@@ -86,8 +86,8 @@ def _in_words_of_gold(
     predicted, gold = (
         list(pairwise(accumulate(map(len, side), initial=0))) for side in (words, example.words)
     )
-    reached, unreachable = chars_to_words(gold, words_to_chars(predicted, relation[:2]))
-    if unreachable:
+    reached, misaligned = chars_to_words(gold, words_to_chars(predicted, relation[:2]))
+    if misaligned:
         check_words(where, words, example)
     return Relation(reached[0], reached[1], relation.label)
 

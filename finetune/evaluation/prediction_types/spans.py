@@ -28,11 +28,11 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    abstained_in,
     check_names,
     known_or_nan,
     pair_items,
     set_items,
-    withheld_in,
 )
 from finetune.evaluation.metrics import (
     RATES,
@@ -94,7 +94,7 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
         row.get("text"),
         offsets if offsets is None else tuple((start, end) for start, end in offsets),
         row.get("where", where),
-        unreachable=tuple(Span(*span) for span in gold.get("unreachable", ())),
+        misaligned=tuple(Span(*span) for span in gold.get("unreachable", ())),
         key=row.get("id"),
         relations=relations,
     )
@@ -172,23 +172,23 @@ def has_characters(tables: Tables) -> bool:
 
 
 def items_in_characters(
-    tables: Tables, predicted: Sequence[Sequence[Span]], unreachable: Sequence[Sequence[Span]] = ()
+    tables: Tables, predicted: Sequence[Sequence[Span]], misaligned: Sequence[Sequence[Span]] = ()
 ) -> Items:
     """Make the items of the gold and predicted spans of each text in characters.
 
-    ``predicted`` are in words, ``unreachable`` in characters: spans that words cannot represent.
+    ``predicted`` are in words, ``misaligned`` in characters: spans that words cannot represent.
     """
     gold, answers = [], []
-    rows = zip(tables.examples, predicted, unreachable or [()] * len(tables), strict=True)
-    for example, spans, misaligned in rows:
-        gold.append({*words_to_chars(example.offsets, example.spans), *example.unreachable})
-        answers.append({*words_to_chars(example.offsets, spans), *misaligned})
+    rows = zip(tables.examples, predicted, misaligned or [()] * len(tables), strict=True)
+    for example, spans, in_characters in rows:
+        gold.append({*words_to_chars(example.offsets, example.spans), *example.misaligned})
+        answers.append({*words_to_chars(example.offsets, spans), *in_characters})
     return set_items(gold, answers)
 
 
 def _characters(tables: Tables) -> Items:
     return items_in_characters(
-        tables, tables.predicted, [prediction.unreachable for prediction in tables.predictions]
+        tables, tables.predicted, [prediction.misaligned for prediction in tables.predictions]
     )
 
 
@@ -381,8 +381,8 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
         example.words,
         read.spans,
         tuple(known_or_nan(known.get(span)) for span in read.spans),
-        unreachable=read.unreachable,
-        decided=withheld_in(row),
+        misaligned=read.misaligned,
+        decided=abstained_in(row),
     )
 
 

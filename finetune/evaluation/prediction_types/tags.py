@@ -32,10 +32,10 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    abstained_in,
     probability,
     right_by_group,
     set_items,
-    withheld_in,
 )
 from finetune.evaluation.metrics import (
     CLASS_METRICS,
@@ -171,7 +171,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
         probabilities = [score for value in listed if (score := probability(value)) is not None]
         scores = tuple(probabilities) if len(probabilities) == len(listed) else ()
     tags = tuple(tag or NO_TAG for tag in row["tags"])
-    return TokenPrediction(example.id, example.words, tags, scores, decided=withheld_in(row))
+    return TokenPrediction(example.id, example.words, tags, scores, decided=abstained_in(row))
 
 
 def _tables_of_file(
