@@ -138,13 +138,12 @@ def _hold_words(rows: Sequence[Row]) -> bool:
 
 
 def _of_texts(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Annotations:
-    chosen = texts.text_columns(table, columns, None)
-    named = "answer" in chosen.values()  # then its values are labels or texts
+    make = texts.text_maker(table, columns, None)
+    named = "answer" in table.read.values()  # then its values are labels or texts
     kept, notes = (rows, []) if named else _without_skipped(rows)
-    make = texts.example_maker(chosen, table)
     examples = [make(index, row) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
-    annotated = _rows(converted[""], kept, {*chosen.values()})
+    annotated = _rows(converted[""], kept, {*table.read.values()})
     return Annotations("text", annotated, [*table.notes, *notes, *([note] if note else [])])
 
 

@@ -3,50 +3,27 @@
 Importing this package imports the standard library only.
 """
 
-from finetune.data.checks import Finding, check_data, document_notes, render
-from finetune.data.dataset import WITHOUT_LEAKS, DataError, Dataset, fingerprint
-from finetune.data.hub import DATASET_ALIASES, hub_dataset
-from finetune.data.splitting import (
-    assign_folds,
-    halves,
-    hold_out,
-    leaked,
-    unmeasured_labels,
-    with_held_out_splits,
-    with_test_sets,
-)
-from finetune.data.texts import read_text, read_text_file
-from finetune.data.tokens import (
-    input_type_of,
-    read_gold,
-    read_token_file,
-    read_tokens,
-    split_at_gold,
-)
-
-__all__ = [
-    "DATASET_ALIASES",
-    "WITHOUT_LEAKS",
-    "DataError",
-    "Dataset",
-    "Finding",
-    "assign_folds",
-    "check_data",
-    "document_notes",
-    "fingerprint",
-    "halves",
-    "hold_out",
-    "hub_dataset",
-    "input_type_of",
-    "leaked",
-    "read_gold",
-    "read_text",
-    "read_text_file",
-    "read_token_file",
-    "read_tokens",
-    "render",
-    "split_at_gold",
-    "unmeasured_labels",
-    "with_held_out_splits",
-    "with_test_sets",
-]
+from finetune.data.checks import Finding as Finding
+from finetune.data.checks import check_data as check_data
+from finetune.data.checks import document_notes as document_notes
+from finetune.data.checks import render as render
+from finetune.data.dataset import WITHOUT_LEAKS as WITHOUT_LEAKS
+from finetune.data.dataset import DataError as DataError
+from finetune.data.dataset import Dataset as Dataset
+from finetune.data.dataset import fingerprint as fingerprint
+from finetune.data.hub import DATASET_ALIASES as DATASET_ALIASES
+from finetune.data.hub import hub_dataset as hub_dataset
+from finetune.data.splitting import assign_folds as assign_folds
+from finetune.data.splitting import halves as halves
+from finetune.data.splitting import hold_out as hold_out
+from finetune.data.splitting import leaked as leaked
+from finetune.data.splitting import unmeasured_labels as unmeasured_labels
+from finetune.data.splitting import with_held_out_splits as with_held_out_splits
+from finetune.data.splitting import with_test_sets as with_test_sets
+from finetune.data.texts import read_text as read_text
+from finetune.data.texts import read_text_file as read_text_file
+from finetune.data.tokens import input_type_of as input_type_of
+from finetune.data.tokens import read_gold as read_gold
+from finetune.data.tokens import read_token_file as read_token_file
+from finetune.data.tokens import read_tokens as read_tokens
+from finetune.data.tokens import split_at_gold as split_at_gold

@@ -103,12 +103,17 @@ _known: dict[Any, str] = {}
 def fingerprint(splits: Mapping[str, Sequence[Any]]) -> str:
     """Compute the hexadecimal SHA-256 of all examples in order, of the splits by name."""
     examples = {name: Examples.of(splits[name]) for name in sorted(splits)}
-    if not any(rows.is_large for rows in examples.values()):
-        return _fingerprint(examples)
-    key = _digests(examples)
-    if key not in _known:
-        _known[key] = _fingerprint(examples)
-    return _known[key]
+    is_large = any(rows.is_large for rows in examples.values())
+    if is_large and (known := _known.get(_digests(examples))):
+        return known
+    digest = hashlib.sha256()
+    for split, rows in examples.items():
+        digest.update(f"\x00{split}\n".encode())
+        for lines in rows.content(f"fingerprint of {split}"):
+            digest.update(lines)
+    if is_large:
+        remember_fingerprint(examples, digest.hexdigest())
+    return digest.hexdigest()
 
 
 def remember_fingerprint(splits: Mapping[str, Examples], value: str) -> None:
@@ -118,15 +123,6 @@ def remember_fingerprint(splits: Mapping[str, Examples], value: str) -> None:
 
 def _digests(splits: Mapping[str, Examples]) -> tuple[tuple[str, str], ...]:
     return tuple((name, rows.digest()) for name, rows in sorted(splits.items()))
-
-
-def _fingerprint(splits: Mapping[str, Examples]) -> str:
-    digest = hashlib.sha256()
-    for split, rows in splits.items():
-        digest.update(f"\x00{split}\n".encode())
-        for lines in rows.content(f"fingerprint of {split}"):
-            digest.update(lines)
-    return digest.hexdigest()
 
 
 def numbered_order(labels: Collection[str], order: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ import json
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
@@ -133,10 +134,6 @@ class Examples(Sequence[Any]):
             codes.append(code)
         return values, np.array(codes, np.int32)
 
-    def lack(self, name: str) -> bool:
-        """True if a field is None for any of the examples."""
-        return any(value is None for value in self.column(name))
-
     def golds(self) -> Iterator[list[str] | None]:
         """The labels of each example, as its ``gold_labels``."""
         return itertools.starmap(self.example_type.labels_of, self.columns(*self.example_type.GOLD))
@@ -193,26 +190,9 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        example_type, more, done = self.example_type, ("targets", "negative", "votes"), 0
-        contents = (
-            f"{_encode(example_type.content_of(*row))}\n"
-            for row in self.columns(*example_type.CONTENT)
-        )
-        if example_type is TextExample and not any(
-            set(self.column(name)) - {None} for name in more
-        ):
-            labels, codes = self.codes("label")
-            written = [_encode(label) for label in labels]
-            pairs = ("null" if pair is None else _encode(pair) for pair in self.column("pair"))
-            columns = self.column("text"), pairs, codes
-            contents = (
-                f'["text",{_encode(text)},{pair},{written[code]}]\n'
-                for text, pair, code in zip(*columns, strict=True)
-            )
-        with progress_task(title, len(self)) as show:
-            for batch in _batches(contents):
-                yield "".join(batch).encode()
-                show(done := done + len(batch))
+        example_type = self.example_type
+        for batch in _batches(self.columns(*example_type.CONTENT), title, len(self)):
+            yield "".join(f"{_encode(example_type.content_of(*row))}\n" for row in batch).encode()
 
     def digest(self) -> str:
         """Hash the content, ids and order of the examples; ``where`` is no part."""
@@ -349,35 +329,23 @@ def indices_of(which: Iterable[bool]) -> Numbers:
 
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
     """Collect the examples of a stream: on disk if they are many. ``title`` is shown meanwhile."""
-
-    def shown() -> Iterator[list[Any]]:
-        done = 0
-        with progress_task(title, unit="row") as show:
-            for batch in _batches(examples):
-                yield batch
-                show(done := done + len(batch))
-
-    first, remaining = list[Any](), shown()
+    first, remaining = list[list[Any]](), _batches(examples, title)
     for batch in remaining:
-        first += batch
-        if len(first) > MOST_IN_MEMORY:
-            break
-    else:
-        return Examples(first)
-    example_type, more = type(first[0]), itertools.chain(_batches(_emptied(first)), remaining)
-    return _Mapped(stored(example_type, map(_packed, more)))
+        first.append(batch)
+        if sum(map(len, first)) > MOST_IN_MEMORY:
+            batches = itertools.chain(iter(first), remaining)
+            del first  # its batches are free once they are packed
+            return _Mapped(stored(type(batch[0]), map(_packed, batches)))
+    return Examples(itertools.chain.from_iterable(first))
 
 
-def _batches(values: Iterable[T]) -> Iterator[list[T]]:
-    remaining = iter(values)
-    while batch := list(itertools.islice(remaining, CHUNK)):
-        yield batch
-
-
-def _emptied(examples: list[Any]) -> Iterator[Any]:
-    examples.reverse()
-    while examples:
-        yield examples.pop()
+def _batches(values: Iterable[T], title: str = "", number: int | None = None) -> Iterator[list[T]]:
+    remaining, done = iter(values), 0
+    shown = progress_task(title, number) if title else nullcontext(lambda done: None)
+    with shown as show:
+        while batch := list(itertools.islice(remaining, CHUNK)):
+            yield batch
+            show(done := done + len(batch))
 
 
 def _packed(examples: Sequence[Any]) -> pa.RecordBatch:

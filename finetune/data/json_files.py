@@ -126,7 +126,7 @@ def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Row]:
         except DataError as error:
             keep_error(error, options.errors)
             continue
-        if type(value) is dict and options.convert_row is None and not is_squad(value):
+        if type(value) is dict and options.convert_row is None and "data" not in value:
             yield Row(value, where)
         else:
             yield from _rows(value, where, options)
@@ -178,21 +178,17 @@ def _json_type(value: Any) -> str:
 
 
 def is_squad(value: Any) -> bool:
-    """True if a JSON value is a file of SQuAD, or one of its articles."""
-    if not isinstance(value, dict):
+    """True if a JSON value is a file of SQuAD."""
+    articles = value.get("data") if isinstance(value, dict) else None
+    if not isinstance(articles, list) or not articles:
         return False
-    if "data" not in value:
-        return isinstance(value.get("paragraphs"), list)
-    articles = value["data"]
-    if isinstance(articles, list) and articles:
-        return isinstance(articles[0], Mapping) and "paragraphs" in articles[0]
-    return isinstance(value.get("paragraphs"), list)
+    return isinstance(articles[0], Mapping) and "paragraphs" in articles[0]
 
 
 def squad_rows(
     value: Mapping[str, Any], where: str, errors: list[str] | None = None
 ) -> Iterator[Row]:
-    """Yield the questions of a file of SQuAD, or of one article, with their context.
+    """Yield the questions of a file of SQuAD with their context.
 
     ``where`` is the location of the value. A question is found by its id: ``FILE:question ID``.
     ``errors`` gets the errors of articles, paragraphs and questions; None raises the first.
@@ -208,9 +204,8 @@ def squad_rows(
         keep_error(DataError(f"{location}: in a file of SQuAD, {must}."), errors)
         return None
 
-    articles = [value] if value.get("data") is None else value["data"]
     file = where.rpartition(":")[0] or where
-    for number, article in enumerate(articles, 1):
+    for number, article in enumerate(value["data"], 1):
         title = value_of(article, "title", f"{file}:article {number}", missing="")
         if title is None:
             continue

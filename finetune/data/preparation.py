@@ -287,7 +287,7 @@ def with_gold(data: Dataset, field: str, row: str, missing: str, dropped: str = 
     splits, notes = {}, list(data.notes)
     for split, rows in data.splits.items():
         kept = rows
-        if rows.lack(field):
+        if None in rows.column(field):
             kept = rows.keep(value is not None for value in rows.column(field))
         if not kept and not split.startswith("test"):
             raise UserError(f"{data.name}: no {row} of {split} has {missing}")

@@ -97,11 +97,7 @@ def hold_out(
     share = share or min(default, MOST_HELD_OUT / len(train))
     held = _held_out(train, groups, share)
     kept = {"train": train.keep(~held).renumbered(), split: train.keep(held).renumbered()}
-    splits = {
-        name: kept.get(name) or dataset.splits.get(name, Examples())
-        for name in dict.fromkeys(("train", "validation", *dataset.splits, split))
-        if name in kept or name in dataset.splits
-    }
+    splits = kept | {name: rows for name, rows in dataset.splits.items() if name != "train"}
     note = (
         f"no {split} split: held out {int(held.sum()):,} of {quantity(len(train), 'example')} of "
         f"train{', stratified by label' if any(train.golds()) else ''}; "
@@ -420,32 +416,23 @@ def _have_numbers(examples: Examples) -> bool:
 def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
     import numpy as np
 
-    example_type, gold = examples.example_type, examples.example_type.GOLD
-    if len(gold) > 1:
-        codes = np.arange(len(examples))
-        strata: Iterable[set[str]] = (set(names or (_NO_LABEL,)) for names in examples.golds())
-    else:
-        labels, codes = examples.codes(gold[0])
-        ordered: list[float] = []
-        if any(isinstance(label, float) for label in labels):
-            ordered = sorted(x for x in examples.column(gold[0]) if isinstance(x, float))
+    strata: Iterable[Iterable[str]] = (names or (_NO_LABEL,) for names in examples.golds())
+    if _have_numbers(examples):
+        labels = list(examples.column("label"))
+        ordered = sorted(label for label in labels if isinstance(label, float))
         size = max(MIN_BIN, len(ordered) / _NUM_BINS)
         strata = (
-            {str(int(bisect_left(ordered, label) / size))}
+            [str(int(bisect_left(ordered, label) / size))]
             if isinstance(label, float)
-            else set(example_type.labels_of(label) or (_NO_LABEL,))
+            else examples.example_type.labels_of(label) or [_NO_LABEL]
             for label in labels
         )
     numbers, flat, counts = dict[str, int](), array("q"), array("q")
-    for names in strata:
+    for names in map(set, strata):
         flat.extend(numbers.setdefault(name, len(numbers)) for name in names)
         counts.append(len(names))
-    lengths = np.array(counts, np.int64)
-    first = (np.cumsum(lengths) - lengths)[codes]
-    lengths = lengths[codes]
-    example = np.repeat(np.arange(len(examples)), lengths)
-    within = np.arange(len(example)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return list(numbers), example, np.array(flat, np.int64)[first[example] + within]
+    example = np.repeat(np.arange(len(examples)), np.array(counts, np.int64))
+    return list(numbers), example, np.array(flat, np.int64)
 
 
 def _group_numbers(examples: Examples, by_document: bool) -> Numbers:

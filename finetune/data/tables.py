@@ -158,19 +158,13 @@ def _check_fit(first: Table, second: Table) -> None:
             f"{with_header.name} names its columns and {without.name} does not: add the same "
             "header to both."
         )
-    for column in first.names.keys() & second.names.keys():
-        if list(first.names[column]) != list(second.names[column]):
+    for column in (*first.names, *second.names):
+        names, others = (list(table.names.get(column, ())) for table in (first, second))
+        if names != others and {column} <= {*first.header} & {*second.header}:
             raise DataError(
                 f"{first.name} and {second.name} number the classes of {column!r} in different "
-                f"ways ({abbreviated(first.names[column])}; {abbreviated(second.names[column])}): "
+                f"ways ({abbreviated(names) or 'no names'}; {abbreviated(others) or 'no names'}): "
                 "save them with the same features."
-            )
-    for column in first.names.keys() ^ second.names.keys():
-        if {column} <= {*first.header} & {*second.header}:
-            named, plain = (first, second) if column in first.names else (second, first)
-            raise DataError(
-                f"{named.name} has class names for {column!r} and {plain.name} has none: save them "
-                "with the same features."
             )
 
 
@@ -191,27 +185,22 @@ def column_notes(tables: Mapping[str, Table]) -> list[str]:
     """
     by_note: dict[str, list[str]] = {}
     for split, table in tables.items():
+        read = {role: name for role, name in table.read.items() if name is not None}
+        chosen = {name.lower() for names in read.values() for name in names.split("+")}
+        unread = [
+            name
+            for name in table.header
+            if name.lower() not in {*chosen, *_WITHOUT_CONTENT}
+            and not name.lower().endswith("id")
+            and name[:1] != "_"
+        ]
+        note = "; ".join(f"{role}: {name}" for role, name in read.items())
+        note += f" (not used: {abbreviated(unread)})" if unread else ""
         if table.read:
-            by_note.setdefault(_columns_read(table), []).append(split)
+            by_note.setdefault(note if unread or chosen - _OWN_NAMES else "", []).append(split)
     if len(by_note) == 1:
         return [note for note in by_note if note]
     return [f"{', '.join(splits)}: {note}" for note, splits in by_note.items() if note]
-
-
-def _columns_read(table: Table) -> str:
-    read = {role: name for role, name in table.read.items() if name is not None}
-    chosen = {name.lower() for names in read.values() for name in names.split("+")}
-    unread = [
-        name
-        for name in table.header
-        if name.lower() not in {*chosen, *_WITHOUT_CONTENT}
-        and not name.lower().endswith("id")
-        and name[:1] != "_"
-    ]
-    if not unread and chosen <= _OWN_NAMES:
-        return ""
-    line = "; ".join(f"{role}: {name}" for role, name in read.items())
-    return f"{line} (not used: {abbreviated(unread)})" if unread else line
 
 
 def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:

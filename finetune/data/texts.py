@@ -19,13 +19,7 @@ from finetune.data.labels import (
     without_gold,
 )
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
-from finetune.data.tables import (
-    Columns,
-    Table,
-    column_notes,
-    missing_column,
-    text_cell,
-)
+from finetune.data.tables import Table, column_notes, missing_column, text_cell
 from finetune.types import TextExample
 
 ROLES = ("text", "pair", "label", "negative")
@@ -102,13 +96,13 @@ class TextReader(RowReader):
 
     def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of texts."""
-        columns = text_columns(table, named, self.pair)
+        make = text_maker(table, named, self.pair, gold)
         usual = [table.by_name[name] for name in LABEL_COLUMNS if name in table.by_name]
-        unread = [name for name in usual if name not in columns.values()]
+        unread = [name for name in usual if name not in table.read.values()]
         if unread and table.named("label", named) is None:
             advice = f"for {unread[0]!r} write --columns label={unread[0]}"
-            table.notes.append(f"labels are from column {columns['label']!r}; {advice}")
-        return example_maker({**columns, "label": None} if gold == "unread" else columns, table)
+            table.notes.append(f"labels are from column {table.read['label']!r}; {advice}")
+        return make
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Convert the labels of all splits to one type, and count examples without a label."""
@@ -187,49 +181,47 @@ def read_text_file(
     return TextReader(pair).stream(source, gold=labels, **options)
 
 
-def text_columns(table: Table, named: Mapping[str, str], pair: bool | None) -> Columns:
-    """Choose the columns that the user names, else columns with usual names."""
+def text_maker(
+    table: Table, named: Mapping[str, str], pair: bool | None, gold: Gold = "read"
+) -> Make:
+    """Choose the columns of texts (``Table.read``); return what makes an example of a row.
+
+    Columns that the user names go before usual ones. A label is as in the file. ``pair`` is as in
+    ``TextReader``.
+    """
     by_name = table.by_name
-    text, second = table.find("text", named), table.find("pair", named)
-    if text is None:
-        usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]
-        text = table.find("text", named, [*usual, *TEXT_COLUMNS])
-    if text is None:
+    firsts = [first for first, second in PAIR_COLUMNS if {first, second} <= by_name.keys()]
+    text_column = table.find("text", named, [*firsts, *TEXT_COLUMNS])
+    if text_column is None:
         missing = missing_column(table, "text", "a text", "text")
         raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
-    if second is None and pair is not False:
-        second = table.find("pair", named, [b for a, b in PAIR_COLUMNS if a == text.lower()])
-    if second is None and pair:
+    seconds = [second for first, second in PAIR_COLUMNS if first == text_column.lower()]
+    pair_column = table.find("pair", named, () if pair is False else seconds)
+    if pair_column is None and pair:
         raise missing_column(table, "pair", "the second text of a pair", "text_pair")
-    label = table.find("label", named)
-    if label is None:
-        label_columns = [by_name[name] for name in LABEL_COLUMNS if name in by_name]
-        label = next((name for name in label_columns if name not in (text, second)), None)
-    searched = text.lower() in ("anchor", "query")
-    negative = table.find("negative", named, [NEGATIVE_COLUMN] if searched else [])
-    table.read = {"text": text, "pair": second, "label": label, "negative": negative}
-    return table.read
-
-
-def example_maker(columns: Columns, table: Table) -> Make:
-    """The function that makes an example of a row, its label as in the file."""
-    text_column, pair_column, label_column, negative_column = map(columns.get, ROLES)
+    labels = [n for n in LABEL_COLUMNS if by_name.get(n) not in (text_column, pair_column)]
+    label_column = table.find("label", named, labels)
+    searched = text_column.lower() in ("anchor", "query")
+    negative_column = table.find("negative", named, [NEGATIVE_COLUMN] if searched else [])
+    chosen = text_column, pair_column, label_column, negative_column
+    table.read = dict(zip(ROLES, chosen, strict=True))
     names = table.names.get(label_column or "")
+    if gold == "unread":
+        label_column = None
     parsed: dict[str, tuple[RawLabel, Votes | None]] = {}
 
     def make(index: int, row: Row) -> TextExample:
-        where = row.where
-        text = text_cell(row, text_column or "")
+        text = text_cell(row, text_column)
         pair = None if pair_column is None else text_cell(row, pair_column)
         value = None if label_column is None else row.values.get(label_column)
         label, votes = None, None
         if isinstance(value, str) and value in parsed:
             label, votes = parsed[value]
         elif value is not None:
-            label, votes = read_label(value, names, where)
+            label, votes = read_label(value, names, row.where)
             if isinstance(value, str) and len(parsed) < MOST_KNOWN:
                 parsed[value] = label, votes
         negative = None if negative_column is None else text_cell(row, negative_column)
-        return TextExample(index, text, pair, label, where, row.key, negative, votes=votes)
+        return TextExample(index, text, pair, label, row.where, row.key, negative, votes=votes)
 
     return make

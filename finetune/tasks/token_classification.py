@@ -94,7 +94,7 @@ class TokenClassificationTask(WordTask):
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
         for rows in data.splits.values():
-            golds = rows.columns("tags", "spans", "where") if rows.lack("tags") else ()
+            golds = rows.columns("tags", "spans", "where") if None in rows.column("tags") else ()
             for tags, spans, where in golds:
                 if tags is None and spans is not None:
                     raise UserError(

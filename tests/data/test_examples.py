@@ -64,7 +64,7 @@ VIEWS: dict[str, Callable[[Examples], Any]] = {
     "golds": lambda rows: (list(rows.golds()), rows.gold_counts()),
     "statistics": lambda rows: {name: rows.stats(name).tolist() for name in COLUMN_STATS},
     "content": lambda rows: b"".join(rows.content("")),
-    "type": lambda rows: (rows.example_type, rows.are_words, len(rows), rows.lack("key")),
+    "type": lambda rows: (rows.example_type, rows.are_words, len(rows)),
     "codes": lambda rows: tuple(map(list, rows.codes("key"))),
     "locations": lambda rows: rows.locations([1, 0]),
 }
