@@ -19,19 +19,13 @@ from finetune.types import UserError, abbreviated, did_you_mean
 SUITE_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("title", "description", "source"), str),
     "models": tuple[str, ...],
-    "average": Literal["tasks", "scores", "none"],
+    "average": Literal["tasks", "none"],
 }
 """The keys of a suite file besides ``tasks``, with their types."""
 TASK_KEYS: Mapping[str, Any] = {
-    **dict.fromkeys(("recipe", "from", "published", "note"), str),
+    **dict.fromkeys(("recipe", "from", "published", "left_out"), str),
     "scores": tuple[str, ...],
-    "weight": float,
 }
-AVERAGES = {
-    "tasks": "mean over the data sets; a data set with several scores counts with their mean",
-    "scores": "mean over the scores",
-}
-"""The definitions of the average in words."""
 RESULTS_FILE = "suite.json"
 """File in the folder of a suite with the suite and its scores."""
 RESULT_FILES = ("suite.md", "suite.tex", RESULTS_FILE)
@@ -54,11 +48,10 @@ class SuiteTask:
     start: str | None = None
     """The task of the suite whose run with the same seed is the start of training."""
     scores: Sequence[Score]
-    weight: float = 1.0
-    """Weight in the average; 0 leaves the task out."""
     published: Recipe | None = None
     """Another recipe whose expected scores stand in the table, for comparison."""
-    note: str = ""
+    left_out: str = ""
+    """Why the average leaves the task out; empty if it does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +142,6 @@ def _suite_task(
         except UserError as error:
             raise UserError(f"{line}: {error}") from error
     recipe: Recipe = values["recipe"]
-    if not 0 <= values.get("weight", 1.0) < float("inf"):
-        raise UserError(f"{at}: weight must be 0 or more.")
-    if values.get("weight") == 0 and not values.get("note"):
-        raise UserError(f"{at}: {name} is left out of the average: say why in its `note`.")
     scores = []
     for text in values.pop("scores", ()):
         split, _, metric = text.partition(" ")

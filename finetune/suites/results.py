@@ -18,7 +18,7 @@ from finetune.evaluation.reproduction import (
 )
 from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import write_text
-from finetune.suites.definition import AVERAGES, RESULTS_FILE, Suite, SuiteTask
+from finetune.suites.definition import RESULTS_FILE, Suite, SuiteTask
 from finetune.types import abbreviated
 
 COLUMNS = ("data set", "split", "metric", "score", "seeds", "published", "verdict")
@@ -60,13 +60,13 @@ def write_results(
     if averages:
         rows.append(["average", "", "", _cell(averages), len(averages), "", ""])
     notes = [f"[{number}] {source}" for source, number in sources.items()]
-    if suite.average in AVERAGES:
-        missing = {s.task.name: 0 for s in scores if s.task.weight and not s.seeds}
+    if suite.average == "tasks":
+        missing = {s.task.name: 0 for s in scores if not (s.task.left_out or s.seeds)}
         none = f"none yet, as {abbreviated(missing, 30)} lacks scores"
-        notes.append(f"Average: {none if missing else AVERAGES[suite.average]}.")
+        notes.append(f"Average: {none if missing else 'mean over data sets of their mean scores'}.")
     for task in suite.tasks.values():
-        left_out = "" if task.weight else "Left out of the average: "
-        notes += [f"{left_out}{task.name}: {task.note}."] if task.note else []
+        if task.left_out:
+            notes.append(f"Left out of the average: {task.name}: {task.left_out}.")
     notes += [f"{name} failed: {reason}" for name, reason in failures.items()]
     markdown = table_text("markdown", "", COLUMNS, rows)
     latex = table_text("latex", suite.title, COLUMNS, rows)
@@ -108,19 +108,15 @@ def _read_scores(suite: Suite, folder: Path) -> list[TaskScore]:
 
 
 def _average(suite: Suite, scores: Sequence[TaskScore]) -> dict[str, float]:
-    counted = [score for score in scores if score.task.weight]
-    if suite.average not in AVERAGES or not counted:
+    counted = [score for score in scores if not score.task.left_out]
+    if suite.average == "none" or not counted:
         return {}
     averages = {}
     for seed in sorted(set.intersection(*({*score.seeds} for score in counted)), key=int):
-        values, weights = defaultdict[Any, list[float]](list), dict[Any, float]()
+        values = defaultdict[str, list[float]](list)
         for score in counted:
-            key: Any = score.task.name
-            if suite.average == "scores":
-                key = (key, score.split, score.metric)
-            values[key].append(score.seeds[seed])
-            weights[key] = score.task.weight
-        averages[seed] = statistics.fmean(map(statistics.fmean, values.values()), weights.values())
+            values[score.task.name].append(score.seeds[seed])
+        averages[seed] = statistics.fmean(map(statistics.fmean, values.values()))
     return averages
 
 

@@ -38,8 +38,7 @@ tasks:
   names:
     recipe: names.yaml
     scores: [test span_f1_conll]
-    weight: 0
-    note: tags are scored in another way
+    left_out: tags are scored in another way
 """
 
 

@@ -20,7 +20,7 @@ def test_a_suite(suite: Path):
     assert list(read.tasks) == ["follow", "mood", "pairs", "names"]
     assert read.tasks["follow"].scores == [Score("test", "accuracy"), Score("test", "macro_f1")]
     assert read.tasks["mood"].scores == [Score("test", "accuracy")], "the expected score"
-    assert read.tasks["names"].weight == 0
+    assert read.tasks["names"].left_out == "tags are scored in another way"
 
 
 def test_tasks_follow_those_that_they_start_from(suite: Path):
@@ -43,7 +43,7 @@ def test_tasks_follow_those_that_they_start_from(suite: Path):
             r"tiny\.yaml:7: unknown key 'form' of a task .*'from'",
         ),
         ("recipe: follow.yaml", "recipe: folow.yaml", r"tiny\.yaml:6: folow.yaml: no such"),
-        ("recipe: follow.yaml", "note: x", r"tiny\.yaml:5: follow has no recipe"),
+        ("recipe: follow.yaml", "left_out: x", r"tiny\.yaml:5: follow has no recipe"),
         ("recipe: mood.yaml", "recipe: mood-{model}", r"tiny\.yaml:10: .* list the `models`"),
         ("from: pairs", "from: pears", r"follow starts from pears, which is no task of the suite"),
         (
@@ -58,9 +58,6 @@ def test_tasks_follow_those_that_they_start_from(suite: Path):
         ),
         ("test macro_f1", "test f2", r"tiny\.yaml:8: 'test f2' must be SPLIT METRIC"),
         ("test macro_f1", "train f1", r"tiny\.yaml:8: 'train f1' must be SPLIT METRIC"),
-        ("note: tags", "# note: tags", r"tiny\.yaml:14: names is left out .*: say why"),
-        ("weight: 0", "weight: -1", r"tiny\.yaml:14: weight must be 0 or more"),
-        ("weight: 0", "weight: much", r"tiny\.yaml:17: weight must be a number, not 'much'"),
         ("  mood:", "  ../mood:", r"tiny\.yaml:9: '\.\./mood' is no plain name"),
         ("  mood:", "  suite.json:", r"tiny\.yaml:9: 'suite.json' is no plain name"),
         ("recipe: pairs.yaml", "recipe: tiny.yaml", r"tiny\.yaml:12: .* lists recipes, and is no"),
