@@ -16,12 +16,10 @@ from finetune.cli.options import (
     InputOptions,
     OutOption,
     ReadingOptions,
-    ResampleOptions,
     SeedOption,
 )
 from finetune.cli.output import check_output, inputs_of, quiet_libraries
 from finetune.config.options import Help, argument
-from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.files import is_free
 from finetune.runtime.row_files import ROW_SUFFIXES
 from finetune.types import UserError
@@ -87,7 +85,7 @@ class VocabularyCommand(EncodingOption, SeedOption, Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command):
+class Perplexity(OutOption, FormatOption, InputOptions, Command):
     """Score texts, or minimal pairs of texts, with a masked language model.
 
     Examples:
@@ -111,9 +109,8 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
     def run(self) -> None:
         """Score all texts, write a line for each, and print the measures of the corpus."""
         self.require_input("perplexity")
-        if self.text and self.pairs and len(self.text) != 2:
-            raise UserError(f"--pairs compares two texts, not {len(self.text)}.")
-        require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
+        if self.text and self.pairs:
+            raise UserError("--pairs compares the texts of each row of --file: leave --text out.")
         if self.out is not None:
             check_output(self.out, inputs_of(self.file), ROW_SUFFIXES)
         quiet_libraries()

@@ -20,12 +20,9 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from finetune.cli.output import open_rows, print_tables, show
-from finetune.config.tasks import column_map
+from finetune.cli.output import open_rows, print_tables
 from finetune.data import read_text_file
 from finetune.data.word_splitting import split_words
-from finetune.evaluation.metrics import mean
-from finetune.evaluation.significance import Counts, estimate
 from finetune.inference.loop import chunks, forward_passes
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import MissingHead
@@ -35,7 +32,7 @@ from finetune.preprocessing.windows import windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.tasks import find_saved_model
-from finetune.types import Batch, TextExample, TokenSequence, UserError, quantity
+from finetune.types import Batch, TextExample, TokenSequence, UserError
 
 if TYPE_CHECKING:
     from finetune.pretraining.commands import Perplexity
@@ -123,13 +120,9 @@ class TextScorer:
             ) from error
         self.model.to(self.device).eval()
         self.tokenizer = SubwordTokenizer.from_pretrained(name, **options)
-        if (mask := self.tokenizer.tokenizer.mask_token_id) is None:
-            raise UserError(f"model {str(model)!r}: its tokenizer has no mask token.")
-        self.mask: int = mask
+        self.mask: int = self.tokenizer.tokenizer.mask_token_id
         self.max_length = self.tokenizer.max_length(self.model.encoder.max_length, max_length)
         self.max_tokens = max_tokens
-        self.num_windowed = 0
-        """Number of texts that were read in several windows."""
 
     def score(self, texts: Iterable[str]) -> Iterator[TextScore]:
         """Yield the score of each text, in order and in bounded memory."""
@@ -149,7 +142,6 @@ class TextScorer:
         # of words, and of parts of words longer than a window
         edges = [edge for a, b in pairwise(bounds) for edge in range(a, b, room)] + [len(ids)]
         text_windows = windows(np.diff(edges).tolist(), room, room // 4) if ids else []
-        self.num_windowed += len(text_windows) > 1
         word_end = np.repeat(bounds[1:], np.diff(bounds)).tolist()
         for window in text_windows:
             start, end, first, last = (edges[index] for index in window)
@@ -211,14 +203,11 @@ def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:
 
 def score_texts(command: Perplexity) -> None:
     """Score all texts, write a line for each, and print the measures of the corpus."""
-    if command.text and command.pairs:
-        rows = [TextExample(0, command.text[0], command.text[1])]
-    elif command.text:
+    if command.text:
         rows = [TextExample(index, text) for index, text in enumerate(command.text)]
     else:
-        columns, pair = column_map(command.columns), command.pairs or None
-        options: dict[str, Any] = {"columns": columns, "pair": pair, "encoding": command.encoding}
-        rows = list(read_text_file(command.file or "", labels=False, **options))
+        options = {"labels": False, "pair": command.pairs or None, **command.reading}
+        rows = list(read_text_file(command.file or "", **options))
     if not rows:
         raise UserError(f"--file {command.file}: there is no text in it.")
     scorer = TextScorer(command.model, method=command.method, **command.encoder.keywords())
@@ -234,29 +223,17 @@ def score_texts(command: Perplexity) -> None:
         with open_rows(command.out) as write:
             for line in lines:
                 write(line)
-    if number := scorer.num_windowed:
-        limit = f"{number:,} over {scorer.max_length} tokens"
-        show(f"texts read in several windows: {limit}", error=True)
     measures = corpus_measures(scores)
     if right := [line["label"] == "first" for line in lines if "label" in line]:
-        counts = Counts(np.array([(float(is_right), 1.0) for is_right in right]), mean)
-        options = {"num_resamples": command.resamples, "seed": command.seed}
-        accuracy = estimate([counts], limits=(0.0, 1.0), **options)
-        names = ("accuracy", "accuracy_low", "accuracy_high")
-        measures |= {"pairs": len(right)} | dict(zip(names, accuracy, strict=True))
+        measures |= {"pairs": len(right), "accuracy": sum(right) / len(right)}
     command.note(f"--method {command.method}")
     tables: list[Any] = []
     if command.text:
         by_text = [(score.text, score.log_likelihood, score.perplexity) for score in scores]
         tables = [("texts", ("text", "log-likelihood", "pseudo-perplexity"), by_text)]
     values = [(name.replace("_", " "), value) for name, value in measures.items()]
-    title = "measures" if tables else ""
-    print_tables(command.format, *tables, (title, ("measure", "value"), values))
-    if unknown := int(measures["unknown"]):
-        command.note(
-            f"{quantity(unknown, 'subword')} unknown to the model: they get the probability of the "
-            "unknown token, which is too high"
-        )
+    tables.append(("measures" if tables else "", ("measure", "value"), values))
+    print_tables(command.format, *tables)
 
 
 def _line(row: TextExample, *scores: TextScore) -> dict[str, Any]:

@@ -93,9 +93,7 @@ REFUSED = {
     "perplexity MODEL": {
         "": "--text or --file",
         "--text a --method words": "--method must be one of token, word, not 'words'",
-        "--text a --pairs": "--pairs compares two texts, not 1",
-        "--text a --resamples 0": "--resamples must be",
-        "--file a.txt --seed -1": "--seed -1: must be from 0 to 4294967295",
+        "--text a b --pairs": "leave --text out",
         "--text a --out a.txt": "a.txt",
         "--file empty.txt": "there is no text in it",
     },

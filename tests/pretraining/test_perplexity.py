@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,6 @@ def test_long_texts_in_windows(method: str, monkeypatch: pytest.MonkeyPatch):
     scorer = TextScorer(checkpoint(), method=method, max_length=32)
     texts = ["anna", LONG, "x" * 70, "late"]  # one word longer than a window
     scores = list(scorer.score(texts))
-    assert scorer.num_windowed == 2
     for score in scores:
         assert len(score.log_probabilities) == len(score.subwords) > 0
         assert (score.log_probabilities < 0).all()
@@ -111,7 +111,7 @@ def test_command_on_texts(tmp_path: Path):
     assert record["log likelihood"] == pytest.approx(total, abs=1e-4)
     shown = run("perplexity", checkpoint(), "--text", "a ጠ", "--method", "word")
     assert "--method word" in shown.out and "a ጠ" in shown.out
-    assert "1 subword unknown to the model" in shown.out
+    assert re.search(r"unknown +1\b", shown.out)
 
 
 def test_command_on_pairs(tmp_path: Path):
@@ -124,9 +124,9 @@ def test_command_on_pairs(tmp_path: Path):
     write_jsonl(file, [{**row, "id": f"p{n}"} for n, row in enumerate(plain)])
     done = run("perplexity", checkpoint(), "--file", file, "--out", output, "--format", "json").ok()
     measures = measures_of(done)
-    value, low, high = (measures[f"accuracy{end}"] for end in ("", " low", " high"))
-    assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
-    assert low <= value <= high
+    expected = np.mean([scores[a] > scores[b] for a, b in pairs])
+    assert measures["accuracy"] == pytest.approx(expected)
+    assert f"{expected:.4f}" in run("score", output).ok().out
     predictions = read_jsonl(output)
     assert [row["id"] for row in predictions] == [f"p{n}" for n in range(len(pairs))]
     compared = run("compare", output, output, "--resamples", "50").ok()
@@ -135,5 +135,4 @@ def test_command_on_pairs(tmp_path: Path):
     run("perplexity", checkpoint(), "--file", file, "--out", output).ok()
     rows = read_jsonl(output)
     assert [row["id"] for row in rows] == list(range(len(pairs)))
-    two = run("perplexity", checkpoint(), "--text", "a", "--text", "the train", "--pairs").ok()
-    assert "accuracy" in two.out
+    run("perplexity", checkpoint(), "--text", "a", "b", "--pairs").refused("leave --text out")
