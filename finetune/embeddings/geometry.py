@@ -48,7 +48,7 @@ NUM_SENTENCES = 50
 """Sentences of the sample that the mixing ratio is averaged over."""
 NUM_SHOWN, SHOWN_TOKENS = 2, 24
 """Sentences of the sample that are shown, and most tokens of each."""
-TOP_DIMENSIONS = (1, 3, 5, 10)
+TOP_DIMENSIONS = (1, 3, 10)
 """Numbers of largest dimensions whose share of the expected cosine is reported."""
 LAYERS_NOTE = (
     "The expected cosine of two words is the anisotropy: near 0 the vectors point in all "
@@ -95,17 +95,16 @@ class GeometryMeasure:
         """Compute the geometry of each layer as JSON values.
 
         ``expected_cosine`` is the anisotropy. ``shares`` are the shares of the largest dimensions
-        in it by their number (None if it is not positive), and ``dimensions`` the largest ones with
-        their contributions. ``self_similarity`` (None if no word is used often enough) and
-        ``intra_sentence``, the cosine with the mean of the text, are minus the expected cosine.
+        in it by their number (None if it is not positive). ``self_similarity`` (None if no word is
+        used often enough) and ``intra_sentence``, the cosine with the mean of the text, are minus
+        the expected cosine.
         """
         similarities = [
             mean.contributions.sum(axis=-1) for mean in self.by_word.values() if mean.count > 1
         ]
         rows = []
         for index, parts in enumerate(self.expected.contributions):
-            largest = np.argsort(-parts, kind="stable")[: TOP_DIMENSIONS[-1]]
-            expected, sums = float(parts.sum()), np.cumsum(parts[largest])
+            expected, sums = float(parts.sum()), np.cumsum(np.sort(parts)[::-1])
             shares, similarity = None, None
             if expected > 0:
                 shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in TOP_DIMENSIONS}
@@ -116,7 +115,6 @@ class GeometryMeasure:
                     "layer": self.layers[index],
                     "expected_cosine": expected,
                     "shares": shares,
-                    "dimensions": [(int(d), float(parts[d])) for d in largest],
                     "self_similarity": similarity,
                     "intra_sentence": float(self.within_text[index] / self.num_texts) - expected,
                 }
@@ -300,7 +298,7 @@ def _layer_table(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     rows = [
         [
             *(raw["layer"], raw["expected_cosine"], z["expected_cosine"]),
-            *((raw["shares"] or {}).get(number) for number in (1, 3, 10)),
+            *((raw["shares"] or {}).get(number) for number in TOP_DIMENSIONS),
             *(raw["self_similarity"], raw["intra_sentence"]),
         ]
         for raw, z in zip(figures["raw"], figures["standardized"], strict=True)

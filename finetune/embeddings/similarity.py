@@ -19,7 +19,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions
 from finetune.data.formats import open_text_table
 from finetune.data.running_text import sample_lines, text_sources
-from finetune.data.sources import canonical_split, open_splits, resolve
+from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import check_columns
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
@@ -49,7 +49,6 @@ class SimilarityData(NamedTuple):
     compared word in each text, None to compare the texts.
     """
 
-    split: str
     pairs: Sequence[TextExample]
     notes: Sequence[str] = ()
 
@@ -74,9 +73,10 @@ def read_similarity(
     """
     columns = check_columns(columns, _ROLES)
     options = ReadOptions(columns, texts.HEADER_NAMES)
-    source = resolve(spec)
     wanted = [split] if split else None
-    opened = open_splits(source, wanted, lambda file: open_text_table(file, options), encoding)
+    opened = open_splits(
+        resolve(spec), wanted, lambda file: open_text_table(file, options), encoding
+    )
     chosen = next(iter(opened.splits)) if len(opened.splits) == 1 else "test"
     if (table := opened.splits.get(chosen)) is None:
         names = ", ".join(opened.splits)
@@ -89,19 +89,14 @@ def read_similarity(
     locate = word_locator(table, columns)
     located = [locate(row, make(index, row)) for index, row in enumerate(rows)]
     pairs, label_notes = _with_gold(located)
-    name = canonical_split(chosen) or chosen
-    split_name = name if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
-    return SimilarityData(split_name, pairs, (*opened.notes, *table.notes, *label_notes))
+    return SimilarityData(pairs, (*opened.notes, *table.notes, *label_notes))
 
 
 def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[str]]:
     labeled = [pair for pair in pairs if pair.label is not None]
     numbers = [_number(pair.label) for pair in labeled]
     if all(number is None for number in numbers):
-        notes = [
-            f"labels are names such as {p.label!r}: cosines have no correlation" for p in labeled
-        ]
-        return list(pairs), notes[:1]
+        return list(pairs), []
     for pair, number in zip(labeled, numbers, strict=True):
         if number is None:
             raise DataError(
@@ -244,9 +239,7 @@ def correlations(
 def run_similarity(command: Similarity) -> None:
     """Print the scores of the command, or the cosines of pairs without gold."""
     if command.data is None:
-        data = SimilarityData(
-            "", [TextExample(0, command.text or "", command.pair, where="--text")]
-        )
+        data = SimilarityData([TextExample(0, command.text or "", command.pair, where="--text")])
     else:
         data = read_similarity(command.data, split=command.split, **command.reading)
     for note in data.notes:
@@ -263,12 +256,8 @@ def run_similarity(command: Similarity) -> None:
         sources = text_sources(command.standardize, command.encoding)
         lines = (line for source in sources for line in source.lines())
         standardizer = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
-        constant = standardizer.num_constant
-        show(
-            f"standardized over {quantity(standardizer.count, unit)} of {command.standardize}"
-            + (f"; constant dimensions: {constant}" if constant else ""),
-            error=True,
-        )
+        words = quantity(standardizer.count, unit)
+        show(f"standardized over {words} of {command.standardize}", error=True)
     cosines = compare_pairs(
         embedder,
         data.pairs,
@@ -276,9 +265,6 @@ def run_similarity(command: Similarity) -> None:
         window=command.window,
         reporter=Reporter(quiet=command.format != "table"),
     )
-    if number := embedder.num_windowed:
-        limit = f"{number:,} over {embedder.max_length} tokens"
-        show(f"inputs read in several windows: {limit}", error=True)
     if command.out is not None:
         _write(command.out, data.pairs, cosines[-1])
     gold = [pair.label for pair in data.pairs if isinstance(pair.label, float)]
@@ -304,8 +290,6 @@ def _write(path: str, pairs: Sequence[TextExample], cosines: Cosines) -> None:
             details: dict[str, Any] = {}
             if pair.targets is not None:
                 details["targets"] = [list(target) for target in pair.targets]
-            if isinstance(pair.label, str):
-                details["name"] = pair.label
             gold = pair if isinstance(pair.label, float) else replace(pair, label=None)
             write(to_row(TextPrediction(pair.id, cosine), gold) | details)
     show(f"wrote {path}: {quantity(len(pairs), 'pair')}", error=True)
@@ -314,10 +298,9 @@ def _write(path: str, pairs: Sequence[TextExample], cosines: Cosines) -> None:
 def _print_scores(
     command: Similarity, data: SimilarityData, cosines: Sequence[Cosines], gold: Sequence[float]
 ) -> None:
-    split = f" ({data.split})" if data.split else ""
     command.note(
-        f"{quantity(len(data.pairs), 'pair')} of {command.data}{split}, "
-        f"{command.resamples:,} resamples, seed {command.seed}"
+        f"{quantity(len(data.pairs), 'pair')} of {command.data}, {command.resamples:,} resamples, "
+        f"seed {command.seed}"
     )
     rows: list[dict[str, Any]] = []
     for measured in cosines:

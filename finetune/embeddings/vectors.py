@@ -112,8 +112,3 @@ class Standardizer:
         )
         result: Array = (values - self.mean) * scale
         return result
-
-    @property
-    def num_constant(self) -> int:
-        """The number of dimensions that are constant in the corpus."""
-        return int((self.deviation == 0).sum())

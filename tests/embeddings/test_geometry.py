@@ -37,7 +37,6 @@ def test_equal_to_all_pairs(place: int) -> None:
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     products = units[:, None] * units  # [9, 9, H]
     contributions = products[~np.eye(9, dtype=bool)].mean(0)
-    assert layer["dimensions"][0] == (2, pytest.approx(contributions.max()))
     top = np.sort(contributions)[::-1]
     np.testing.assert_allclose(layer["shares"][3], top[:3].sum() / top.sum())
     words = np.array([word for text in TEXTS for word in text])
