@@ -81,7 +81,17 @@ def test_large_weights_are_finite(tmp_path: Path) -> None:
     assert loaded.isfinite().all() and not loaded.sum().isfinite()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+OF_THEIR_OWN = ("bert", "distilbert", "albert", "modernbert", "deberta-v2", "squeezebert")
+"""Families whose layers, or their number in the configuration, have names of their own."""
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name in OF_THEIR_OWN else pytest.mark.slow)
+        for name in FAMILIES
+    ],
+)
 def test_a_configuration_with_fewer_layers(family: str, tmp_path: Path) -> None:
     folder = save_tiny_checkpoint(tmp_path, family)
     load_weights(AutoModelForMaskedLM, str(folder), load_config(str(folder)))
