@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import itertools
 import json
@@ -185,8 +186,15 @@ class Columns:
     @functools.cached_property
     def digest(self) -> bytes:
         """A hash of all examples, without ``where``."""
+        import pyarrow as pa
+
         digest = xxhash.xxh3_128(self.example_type.__name__.encode())
-        write_batches(_Sink(digest.update), self.table.drop_columns(["where"]).to_batches())
+        for column in self.table.drop_columns(["where"]).itercolumns():
+            is_json = pa.types.is_dictionary(column.type)
+            for chunk in column.chunks:
+                for part in (chunk.indices, chunk.dictionary) if is_json else (chunk,):
+                    for buffer in filter(None, part.buffers()):
+                        digest.update(buffer)
         self.release()
         return digest.digest()
 
@@ -194,22 +202,6 @@ class Columns:
         """Take the pages that were read out of the memory of this process."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._pages.madvise(mmap.MADV_DONTNEED)
-
-
-class _Sink:
-    """A file of Arrow that hands on what is written."""
-
-    closed = False
-
-    def __init__(self, write: Callable[[bytes], Any]) -> None:
-        self._write = write
-
-    def write(self, data: bytes) -> int:
-        self._write(data)
-        return len(data)
-
-    def flush(self) -> None:
-        pass
 
 
 def write_batches(file: Any, parts: Iterable[pa.RecordBatch]) -> None:
@@ -251,20 +243,18 @@ def stored(example_type: type[Any], parts: Iterable[pa.RecordBatch]) -> Columns:
     Raises:
         SaveError: The disk is full.
     """
-    with unnamed_file() as file:
-
-        def write(data: bytes) -> None:
-            try:
-                file.write(data)
-                file.flush()
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    file.close()  # which writes again
-                raise SaveError(
-                    f"no room for the examples, which are larger than memory ({error.strerror}): "
-                    "make room on the disk of the cache, or name a folder on a larger one, "
-                    "FINETUNE_CACHE=FOLDER."
-                ) from error
-
-        write_batches(_Sink(write), parts)
+    file = unnamed_file()
+    try:
+        write_batches(file, parts)
+        file.flush()
         return Columns(example_type, file)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise SaveError(
+            f"no room for the examples, which are larger than memory ({error.strerror}): make room "
+            "on the disk of the cache, or name a folder on a larger one, FINETUNE_CACHE=FOLDER."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # it writes again to a disk that is full
+            file.close()

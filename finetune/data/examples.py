@@ -266,7 +266,8 @@ class _Mapped(Examples):
         return self._last[1][index - start]
 
     def column(self, name: str) -> Iterator[Any]:
-        return itertools.chain.from_iterable(self._values(p)[0] for p in self._parts([name]))
+        field, parts = self.all.fields[name], self._parts([name])
+        return itertools.chain.from_iterable(field.values(part[name]) for part in parts)
 
     def stats(self, name: str) -> Numbers:
         numbers: Numbers = self.all.table.column(_STATS_PREFIX + name).to_numpy()
@@ -314,9 +315,6 @@ class _Mapped(Examples):
             }
             if start // CHUNK % 64 == 63:
                 self.all.release()
-
-    def _values(self, part: Mapping[str, pa.ChunkedArray]) -> list[list[Any]]:
-        return [self.all.fields[name].values(column) for name, column in part.items()]
 
 
 def indices_of(which: Iterable[bool]) -> Numbers:

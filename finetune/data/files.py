@@ -14,6 +14,7 @@ import io
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -77,21 +78,17 @@ class ReadOptions(NamedTuple):
     convert_row: Callable[[Any, str], Iterator[Row]] | None = None  # JSON of a tool, its location
 
 
+@dataclass
 class DataFile:
     """An open file: its name for messages, its format, and its ``lines``, which can be peeked at.
 
     ``live`` input may arrive line by line from another program: peek no further than needed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        format: str,
-        lines: Iterable[Line] = (),
-        live: bool = False,
-    ) -> None:
-        self.name, self.format, self.live = name, format, live
-        self.lines = iter(lines)
+    name: str
+    format: str
+    lines: Iterator[Line]
+    live: bool = False
 
     def peek(self, count: int) -> list[Line]:
         """Read the next lines, at most ``count``, without consuming them."""

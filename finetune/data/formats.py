@@ -102,7 +102,7 @@ def open_data(
         if format in _FORMATS and not _FORMATS[format].by_lines:
             if encoding != UTF_8:
                 raise DataError(f"{path}: --encoding {encoding}: {format} has a fixed encoding.")
-            return DataFile(name, format)
+            return DataFile(name, format, iter(()))
     lines = read_lines(name, stream, encoding, MAX_JSON if format == "json" else MAX_LINE)
     file = DataFile(name, format, lines, live)
     if format in ("lines", "unknown"):

@@ -16,7 +16,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from finetune.config.values import conforms
@@ -93,24 +93,30 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
     )
 
 
-class _Column(NamedTuple):
-    """The different labels of a split in the order of their first examples, and the number of the
-    label of each example."""
+class _Label(NamedTuple):
+    """A label of a split: the number of examples that have it, and the first of them."""
 
+    value: Any
+    number: int
     rows: Examples
-    labels: list[Any]
-    codes: Any
+    first: int
 
-    @property
-    def has_any(self) -> bool:
-        """Whether a label is not -1, and not missing: the test sets of GLUE have none."""
-        return not all(label is None or _is_minus_one(label) for label in self.labels)
 
-    def converted(self, convert: Callable[[Any], Any]) -> Examples:
-        labels = list(map(convert, self.labels))
-        if all(new is old for new, old in zip(labels, self.labels, strict=True)):
-            return self.rows
-        return self.rows.replace("label", (labels[code] for code in self.codes.tolist()))
+def _labels_of(rows: Examples) -> list[_Label]:
+    import numpy as np
+
+    values, codes = rows.codes("label")
+    _, firsts, numbers = np.unique(codes, return_index=True, return_counts=True)
+    labels = zip(values, numbers.tolist(), repeat(rows), firsts.tolist())
+    return [_Label(*label) for label in labels if label[0] is not None]
+
+
+def _converted(rows: Examples, convert: Callable[[Any], Any]) -> Examples:
+    values, codes = rows.codes("label")
+    labels = list(map(convert, values))
+    if all(new is old for new, old in zip(labels, values, strict=True)):
+        return rows
+    return rows.replace("label", (labels[code] for code in codes.tolist()))
 
 
 def convert_labels(
@@ -125,26 +131,31 @@ def convert_labels(
         DataError: Some labels are of another type than others.
     """
     read = {split: Examples.of(rows) for split, rows in splits.items()}
-    columns = {split: _Column(rows, *rows.codes("label")) for split, rows in read.items()}
-    filled = [column for column in columns.values() if column.has_any]
-    labels = [label for column in filled for label in column.labels if label is not None]
-    lists = any(isinstance(label, tuple) for label in labels)
-    if lists and all(isinstance(label, str) or _is_single(label) for label in labels):
+    distinct = {split: _labels_of(rows) for split, rows in read.items()}
+    filled = {  # the test sets of GLUE have no label but -1
+        split: labels
+        for split, labels in distinct.items()
+        if not all(_is_minus_one(label.value) for label in labels)
+    }
+    labels = list(chain.from_iterable(filled.values()))
+    values = [label.value for label in labels]
+    lists = any(isinstance(value, tuple) for value in values)
+    if lists and all(isinstance(value, str) or _is_single(value) for value in values):
         only = {
-            split: column.converted(lambda x: x[0] if isinstance(x, tuple) and x else x)
-            for split, column in columns.items()
+            split: _converted(rows, lambda x: x[0] if isinstance(x, tuple) and x else x)
+            for split, rows in read.items()
         }
         examples, note = convert_labels(only, typed)
         return examples, f"{SINGLE}; {note}" if note else SINGLE
-    numbers = any(isinstance(label, float) for label in labels)
+    numbers = any(isinstance(value, float) for value in values)
     if not typed:
-        numbers = any("." in str(x) for x in labels) and all(_number(x) is not None for x in labels)
+        numbers = any("." in str(x) for x in values) and all(_number(x) is not None for x in values)
     numbers = numbers and not lists
-    is_class = not lists and not numbers and _minus_one_is_class(filled, labels)
+    is_class = not lists and not numbers and _minus_one_is_class(labels)
     if lists:
-        _refuse_among_lists(list(columns.values()), filled)
+        _refuse_among_lists(read.values(), labels)
     else:
-        _check_spelling(filled, labels, numbers)
+        _check_spelling(labels, numbers)
 
     def converted(label: RawLabel) -> Label:
         if label is None or (not numbers and not is_class and _is_minus_one(label)):
@@ -156,8 +167,8 @@ def convert_labels(
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     note = "labels have decimal points: read as numbers" if numbers else note
     return {
-        split: column.converted(converted if column.has_any else lambda _: None)
-        for split, column in columns.items()
+        split: _converted(rows, converted if split in filled else lambda _: None)
+        for split, rows in read.items()
     }, note if numbers or is_class else None
 
 
@@ -175,32 +186,28 @@ def _number(label: Any) -> float | None:
     return None
 
 
-def _first(columns: Iterable[_Column], which: Callable[[Any], bool]) -> TextExample | None:
-    for column in columns:
-        for code, label in enumerate(column.labels):
-            if label is not None and which(label):
-                example: TextExample = column.rows[int((column.codes == code).argmax())]
-                return example
-    return None
+def _first(labels: Iterable[_Label], which: Callable[[Any], bool]) -> TextExample | None:
+    return next((label.rows[label.first] for label in labels if which(label.value)), None)
 
 
-def _refuse_among_lists(columns: Sequence[_Column], filled: Sequence[_Column]) -> None:
-    for column in columns:
-        for votes, where in column.rows.columns("votes", "where"):
+def _refuse_among_lists(splits: Iterable[Examples], labels: Sequence[_Label]) -> None:
+    for rows in splits:
+        for votes, where in rows.columns("votes", "where"):
             if votes is not None:
                 raise DataError(
                     f"{where}: votes for labels where other rows have lists of labels: write votes "
                     'or one label for each text, such as "label": "a".'
                 )
-    wrong = _first(filled, lambda label: isinstance(label, float) and not _is_minus_one(label))
+    wrong = _first(labels, lambda label: isinstance(label, float) and not _is_minus_one(label))
     if wrong is not None:
         problem = f"label {wrong.label} is a number where other rows have lists of names"
         raise DataError(f"{wrong.where}: {problem}: write names.")
 
 
-def _check_spelling(columns: Sequence[_Column], labels: Sequence[Any], numbers: bool) -> None:
-    have_commas = all(_WITH_COMMA.fullmatch(str(label)) for label in labels)
-    comma = _first(columns, lambda label: "," in str(label)) if have_commas else None
+def _check_spelling(labels: Sequence[_Label], numbers: bool) -> None:
+    values = [label.value for label in labels]
+    have_commas = all(_WITH_COMMA.fullmatch(str(value)) for value in values)
+    comma = _first(labels, lambda label: "," in str(label)) if have_commas else None
     if comma is not None:
         raise DataError(
             f"{comma.where}: label {str(comma.label)!r} is a number with a decimal comma: "
@@ -208,34 +215,31 @@ def _check_spelling(columns: Sequence[_Column], labels: Sequence[Any], numbers: 
         )
     if not numbers:
         return
-    numeric_labels = [x for x in labels if _number(x) is not None and not _is_minus_one(x)]
+    numeric_labels = [x for x in values if _number(x) is not None and not _is_minus_one(x)]
     if all(float(label).is_integer() for label in numeric_labels):
         spellings = {*map(str, numeric_labels)}
-        point = _first(columns, lambda label: str(label) in spellings and "." in str(label))
-        plain = _first(columns, lambda label: str(label) in spellings and "." not in str(label))
+        point = _first(labels, lambda label: str(label) in spellings and "." in str(label))
+        plain = _first(labels, lambda label: str(label) in spellings and "." not in str(label))
         if point and plain:
             raise DataError(
                 f"{point.where}: label {point.label} where {plain.where} has {plain.label}: write "
                 "all as 1 if they are classes, or all as 1.0 if they are numbers."
             )
-    if (wrong := _first(columns, lambda label: _number(label) is None)) is not None:
+    if (wrong := _first(labels, lambda label: _number(label) is None)) is not None:
         raise DataError(
             f"{wrong.where}: label {wrong.label!r} is a name where other rows have numbers with a "
             "decimal point: write all labels as names (texts) or all as numbers."
         )
 
 
-def _minus_one_is_class(columns: Sequence[_Column], labels: Sequence[Any]) -> bool:
-    if not any(map(_is_minus_one, labels)) or not all(map(_is_integer, labels)):
+def _minus_one_is_class(labels: Sequence[_Label]) -> bool:
+    values = [label.value for label in labels]
+    if not any(map(_is_minus_one, values)) or not all(map(_is_integer, values)):
         return False
-    if any((_number(label) or 0) < 0 and not _is_minus_one(label) for label in labels):
+    if any((_number(value) or 0) < 0 and not _is_minus_one(value) for value in values):
         return True
-    missing = total = 0
-    for column in columns:
-        counts = Counter(column.codes.tolist())
-        for code, label in enumerate(column.labels):
-            total += counts[code] * (label is not None)
-            missing += counts[code] * (label is not None and _is_minus_one(label))
+    total = sum(label.number for label in labels)
+    missing = sum(label.number for label in labels if _is_minus_one(label.value))
     return missing >= MIN_CLASS_FRACTION * total
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from finetune.config.recipes import packaged_path
+from finetune.config.recipes import local_path
 from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
@@ -81,9 +81,7 @@ def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
 
 
 def _source(name: str, path: str, encoding: str) -> TextSource:
-    entry = Path(path).expanduser()
-    if entry.parts[:2] == ("examples", "data") and not entry.exists():
-        entry = packaged_path("examples").joinpath(*entry.parts[1:])
+    entry = local_path(path)
     if not entry.exists() and resolve(path).hub is not None:
         return TextSource(name, encoding=encoding, hub=path)
     if not entry.is_dir():

@@ -224,17 +224,24 @@ def open_splits(
     """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
-        opened: dict[str, Table] = {
+        tables: dict[str, Table] = {
             split: joined(
                 [open_file(open_data(path, encoding=encoding)) for path in source.files[split]]
             )
             for split in chosen
         }
-        _stop_after(opened.get("train"), source.most_rows)
         formats = {format_of(source.files[split][0]) or "plain" for split in chosen}
-        return OpenSource(source.name, opened, "+".join(sorted(formats)))
-    if text_encoding(encoding) != UTF_8:
+        opened = OpenSource(source.name, tables, "+".join(sorted(formats)))
+    elif text_encoding(encoding) != UTF_8:
         raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
+    else:
+        opened = _open_tables(source, wanted)
+    if source.most_rows is not None and "train" in opened.splits:
+        _stop_after(opened.splits["train"], source.most_rows)
+    return opened
+
+
+def _open_tables(source: Source, wanted: Sequence[str] | None) -> OpenSource:
     pinned = None
     if source.hub is not None:
         hub_set = downloaded(source.hub)
@@ -255,8 +262,7 @@ def open_splits(
     left = [split for split in named if split not in chosen]
     notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
     tables, more = joined_splits(source.name, {split: named[split] for split in chosen})
-    _stop_after(tables.get("train"), source.most_rows)
-    return OpenSource(source.name, {**tables}, format, notes + more, pinned)
+    return OpenSource(source.name, tables, format, notes + more, pinned)
 
 
 def joined_splits(
@@ -297,10 +303,7 @@ def _content(row: Row) -> str:
     return json.dumps(values or dict(row.values), default=str)
 
 
-def _stop_after(train: Table | None, number: int | None) -> None:
-    if train is None or number is None:
-        return
-
+def _stop_after(train: Table, number: int) -> None:
     def first_rows(rows: Iterator[Any]) -> Iterator[Any]:
         yield from itertools.islice(rows, number)
         if next(rows, None) is not None:

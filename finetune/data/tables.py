@@ -355,14 +355,11 @@ def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
 
 def separator(file: DataFile) -> str:
     """Find the separator of a file: a CSV file may separate by tabs or semicolons, if its first
-    line has more of them than commas. The second line decides between as many."""
+    line has more of them than commas."""
     first = file.first_line()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
     if file.format != "csv" or tabs > commas:
         return "\t"
-    if commas == semicolons and not file.live:
-        second = [line.text for line in file.peek(10) if line.text.strip()][1:2]
-        commas, semicolons = ("".join(second).count(mark) for mark in ",;")
     return ";" if semicolons > commas else ","
 
 

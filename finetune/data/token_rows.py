@@ -75,10 +75,7 @@ def word_columns(table: Table, named: Mapping[str, str], rows: Sequence[Row]) ->
 
 
 def _first_fitting(
-    table: Table,
-    usual: Sequence[str],
-    rows: Sequence[Row],
-    types: tuple[type, ...],
+    table: Table, usual: Sequence[str], rows: Sequence[Row], types: tuple[type, ...]
 ) -> str | None:
     for name in (table.by_name[name] for name in usual if name in table.by_name):
         values = (row.values.get(name) for row in rows)
@@ -252,7 +249,12 @@ def read_spans(
                 f"{fragments[0][0]} to {fragments[-1][1]} are {actual!r:.60}: count characters, "
                 "not bytes, from 0 and end exclusive."
             )
-        start, end, gaps = enclosing_range(fragments, text)
+        fragments.sort()
+        start, end = fragments[0][0], max(end for _, end in fragments)
+        gaps = any(
+            left[1] < right[0] and (text is None or text[left[1] : right[0]].strip())
+            for left, right in pairwise(fragments)
+        )
         discontinuous += [location] * gaps
         spans += [Span(start, end, label) for label in labels]
         span_locations += [location] * len(labels)
@@ -309,19 +311,6 @@ def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tu
 
 def _is_name(label: Any) -> bool:
     return isinstance(label, str) and bool(label)
-
-
-def enclosing_range(fragments: Offsets, text: str | None = None) -> tuple[int, int, bool]:
-    """Find the first start and the last end of fragments, and whether the span has gaps.
-
-    In a ``text``, white space between fragments is not a gap.
-    """
-    ordered = sorted(fragments)
-    gaps = any(
-        left[1] < right[0] and (text is None or bool(text[left[1] : right[0]].strip()))
-        for left, right in pairwise(ordered)
-    )
-    return ordered[0][0], max(end for _, end in ordered), gaps
 
 
 def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, int]], list[str]]:

@@ -46,7 +46,6 @@ def zstandard(content):
         ("a.csv", "\ufefftext,label\nx,p\n\ny,q\n"),
         ("a.csv", "label;text\np;x\nq;y\n"),
         ("a.csv", "text;label;note, more\nx;p;1\ny;q;2\n"),
-        ("a.csv", "\ntext;label;a,b,c\n\nx;p;1\ny;q;2\n"),
         ("a.csv", "label\ttext\np\tx\nq\ty\n"),
         ("a.tsv", "text\tlabel\nx\tp\ny\tq\n"),
         ("a.txt", "text\tlabel\nx\tp\ny\tq\n"),
@@ -316,11 +315,6 @@ def test_bad_labels(error, labels, words):
     ("name", "content", "words"),
     [
         ("a.jsonl", '{"text": "x"}\n{"text": \n', ["a.jsonl:2", "not valid JSON", "column"]),
-        (
-            "a.jsonl",
-            '{"text": "x", "label": "a"}\n{"text": "y", "label": "a", "label": "b"}\n',
-            ["a.jsonl:2", "the key 'label' is twice in one object: keep one"],
-        ),
         ("a.jsonl", '{"text": "x"}\n["x"]\n', ["a.jsonl:2", "must be a JSON object, not a list"]),
         ("a.jsonl", '{"text": "\\ud83d"}\n', ["a.jsonl:1", "half of a surrogate pair"]),
         ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', ["a.jsonl:2", "'text' is missing"]),
