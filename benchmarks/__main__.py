@@ -13,17 +13,17 @@ from dataclasses import asdict
 import torch
 
 from benchmarks import prediction, shapes, training
-from benchmarks.measure import Case, environment, measure, peak_memory, table
-from benchmarks.subject import SIZES, Settings, model_of, subject_of
+from benchmarks.measure import Workload, environment, measure, peak_memory, table
+from benchmarks.measured_model import SIZES, Settings, measured_model, model_of
 from benchmarks.synthetic import LIKE, SHAPES
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import MMAP_THRESHOLD, TRIM_THRESHOLD, malloc_options
 from finetune.types import UserError
 
-CASES = {
-    "train": training.cases_of,
-    "predict": prediction.cases_of,
-    "onnx": prediction.exported_cases,
+WORKLOADS = {
+    "train": training.workloads_of,
+    "predict": prediction.workloads_of,
+    "onnx": prediction.exported_workloads,
 }
 """The phases that measure a task on texts."""
 
@@ -42,7 +42,8 @@ def memory_returned() -> contextlib.AbstractContextManager[None]:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     made = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    made.add_argument("phases", nargs="+", choices=(*CASES, "pretrain", "shapes"), metavar="PHASE")
+    phases = (*WORKLOADS, "pretrain", "shapes")
+    made.add_argument("phases", nargs="+", choices=phases, metavar="PHASE")
     made.add_argument("--run", help="trained run to measure in the phase onnx, instead of --model")
     made.add_argument("--model", default="minilm", help="encoder (%(default)s)")
     made.add_argument("--shape", choices=SHAPES, help="random weights of this shape, no download")
@@ -51,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--columns", nargs="+", default=(), help="columns of --data: ROLE=COLUMN …")
     made.add_argument("--size", choices=SIZES, help="amount of work; default: by the device")
     made.add_argument("--batch-size", type=_positive, help="examples per training step")
-    made.add_argument("--rounds", type=_positive, help="turns of each arm")
+    made.add_argument("--rounds", type=_positive, help="repetitions of each variant")
     made.add_argument("--threads", type=_positive, help="threads of torch")
     made.add_argument("--json", action="store_true", help="print one JSON object, no tables")
     return made
@@ -63,26 +64,26 @@ def _positive(text: str) -> int:
     return number
 
 
-def cases_of(phases: Sequence[str], settings: Settings) -> Iterator[Case]:
-    """Yield the cases of the phases in the given order."""
+def workloads_of(phases: Sequence[str], settings: Settings) -> Iterator[Workload]:
+    """Yield the workloads of the phases in the given order."""
     with ExitStack() as stack:
         if settings.run is not None:
             yield from prediction.exported_run(settings)
             return
         if "shapes" in phases:
-            yield from shapes.cases_of(settings)
+            yield from shapes.workloads_of(settings)
             return
-        model, subject = stack.enter_context(model_of(settings)), None
+        model, measured = stack.enter_context(model_of(settings)), None
         for phase in phases:
             if phase == "pretrain":
-                yield training.pretraining_case(model, settings)
+                yield training.pretraining_workload(model, settings)
                 continue
-            subject = subject or stack.enter_context(subject_of(settings, model))
-            yield from CASES[phase](subject)
+            measured = measured or stack.enter_context(measured_model(settings, model))
+            yield from WORKLOADS[phase](measured)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the phases; print a table for each case, or one JSON object."""
+    """Measure the phases; print a table for each workload, or one JSON object."""
     options = vars(parser().parse_args(arguments))
     phases, as_json = options.pop("phases"), options.pop("json")
     threads, before = options.pop("threads"), torch.get_num_threads()
@@ -93,15 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if settings.run is not None and phases != ["onnx"]:
             raise UserError("--run applies to the phase onnx alone: leave the others out.")
-        for case in cases_of(phases, settings):
-            print(f"{case.phase}: {case.name}: {len(case.arms)} arms", file=sys.stderr)
-            case.arms[0].heaviest()  # the first call fills shared caches
+        for workload in workloads_of(phases, settings):
+            variants = workload.variants
+            print(f"{workload.phase}: {workload.name}: {len(variants)} variants", file=sys.stderr)
+            variants[0].largest_batch()  # the first call fills shared caches
             with memory_returned():  # memory first, which also warms up
-                peaks = [peak_memory(arm.heaviest, device) for arm in case.arms]
-            measured = measure(case, settings.size.rounds, peaks)
-            rows += measured
+                peaks = [peak_memory(variant.largest_batch, device) for variant in variants]
+            measurements = measure(workload, settings.size.rounds, peaks)
+            rows += measurements
             if not as_json:
-                print(table(measured))
+                print(table(measurements))
         machine = environment(device)
     except UserError as error:
         parser().error(str(error))

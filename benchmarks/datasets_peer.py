@@ -56,8 +56,8 @@ def _main(task: str, model: str, file: str) -> None:
     begin = time.monotonic()
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     head, collator, encode = TASKS[task]
-    kind = "text" if task == "pretrain" else "json"
-    rows = datasets.load_dataset(kind, data_files=file, split="train")
+    builder = "text" if task == "pretrain" else "json"
+    rows = datasets.load_dataset(builder, data_files=file, split="train")
     print(f"loaded {time.monotonic() - begin:.1f} s", flush=True)
     arguments: dict[str, Any] = {"tokenizer": tokenizer}
     sizes = {}

@@ -1,8 +1,8 @@
-"""Measure time and memory of arms that take turns, and show the results.
+"""Measure time and memory of variants that take turns, and show the results.
 
-An arm is one way to do the work of a case. Peak memory on a GPU is the most that torch allocates,
-on the CPU the growth of the resident set, which needs Linux with glibc. While it is measured, glibc
-returns freed tensors at once; this is slow, so no times are taken then.
+A variant is one way to do the work of a workload. Peak memory on a GPU is the most that torch
+allocates, on the CPU the growth of the resident set, which needs Linux with glibc. While it is
+measured, glibc returns freed tensors at once; this is slow, so no times are taken then.
 """
 
 from __future__ import annotations
@@ -26,52 +26,52 @@ CLEAR = Path("/proc/self/clear_refs")
 
 
 class Work(NamedTuple):
-    """Work of one turn of an arm: examples, and tokens without padding."""
+    """Work of one repetition of a variant: examples, and tokens without padding."""
 
     examples: float
     tokens: float
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """One way to do the work of a case.
+class Variant:
+    """One way to do the work of a workload.
 
-    ``turn`` does the work once and returns its seconds, without preparation. ``heaviest`` does the
-    part that needs most memory. Turns add the seconds of each text to ``latencies``, if texts are
-    predicted one by one.
+    ``repetition`` does the work once and returns its seconds, without preparation.
+    ``largest_batch`` does the part that needs most memory. Repetitions add the seconds of each text
+    to ``latencies``, if texts are predicted one by one.
     """
 
     name: str
     precision: str
     work: Work
-    turn: Callable[[], float]
-    heaviest: Callable[[], object]
+    repetition: Callable[[], float]
+    largest_batch: Callable[[], object]
     latencies: list[float] | None = None
 
 
-class Case(NamedTuple):
-    """Arms to compare."""
+class Workload(NamedTuple):
+    """Variants to compare."""
 
     phase: str
     name: str
-    arms: Sequence[Arm]
+    variants: Sequence[Variant]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The measurement of one arm, over all rounds.
+    """The measurement of one variant, over all rounds.
 
     ``examples_per_second`` is the median, ``lowest`` and ``highest`` are the spread.
-    ``tokens_per_second`` are real tokens. ``ratio`` is the speed of the first arm (``finetune``, or
-    the first shape) over the speed of this arm: the median over the rounds.
-    ``peak_memory_bytes`` is the largest growth of memory in a turn (in training, beyond the
+    ``tokens_per_second`` are real tokens. ``ratio`` is the speed of the first variant
+    (``finetune``, or the first shape) over the speed of this variant: the median over the rounds.
+    ``peak_memory_bytes`` is the largest growth of memory in a repetition (in training, beyond the
     weights): on a GPU torch's allocations, else the resident set; None if it cannot be measured.
     ``p50_milliseconds`` and ``p95_milliseconds`` are percentiles of the latencies.
     """
 
     phase: str
-    arm: str
-    case: str
+    variant: str
+    workload: str
     precision: str
     examples_per_second: float
     lowest: float
@@ -84,41 +84,41 @@ class Row:
     p95_milliseconds: float | None = None
 
 
-def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
-    """Time the arms of a case in turns.
+def measure(workload: Workload, rounds: int, memory: Sequence[int | None]) -> list[Row]:
+    """Time the variants of a workload in alternation.
 
-    Every other round is in reverse order: an arm is slower after one that leaves much memory.
+    Every other round is in reverse order: a variant is slower after one that leaves much memory.
 
     Args:
-        case: the arms.
-        rounds: number of turns of each arm.
-        memory: peak memory of each arm in bytes, None if unknown.
+        workload: the variants.
+        rounds: number of repetitions of each variant.
+        memory: peak memory of each variant in bytes, None if unknown.
 
     Returns:
-        One row per arm.
+        One row per variant.
     """
-    rates = {arm.name: list[float]() for arm in case.arms}
+    rates = {variant.name: list[float]() for variant in workload.variants}
     for number in range(rounds):
-        for arm in case.arms[:: -1 if number % 2 else 1]:
-            rates[arm.name].append(arm.work.tokens / arm.turn())
+        for variant in workload.variants[:: -1 if number % 2 else 1]:
+            rates[variant.name].append(variant.work.tokens / variant.repetition())
     rows = []
-    for arm, most in zip(case.arms, memory, strict=True):
-        own = np.array(rates[arm.name])
-        rate, examples = float(np.median(own)), arm.work.examples / arm.work.tokens
-        latencies = 1e3 * np.percentile(arm.latencies, [50, 95]) if arm.latencies else None
+    for variant, most in zip(workload.variants, memory, strict=True):
+        own = np.array(rates[variant.name])
+        rate, examples = float(np.median(own)), variant.work.examples / variant.work.tokens
+        latencies = 1e3 * np.percentile(variant.latencies, [50, 95]) if variant.latencies else None
         rows.append(
             Row(
-                phase=case.phase,
-                arm=arm.name,
-                case=case.name,
-                precision=arm.precision,
+                phase=workload.phase,
+                variant=variant.name,
+                workload=workload.name,
+                precision=variant.precision,
                 examples_per_second=rate * examples,
                 lowest=float(own.min()) * examples,
                 highest=float(own.max()) * examples,
                 tokens_per_second=rate,
-                ratio=float(np.median(rates[case.arms[0].name] / own)),
+                ratio=float(np.median(rates[workload.variants[0].name] / own)),
                 peak_memory_bytes=most,
-                milliseconds=1e3 * arm.work.tokens / rate,
+                milliseconds=1e3 * variant.work.tokens / rate,
                 p50_milliseconds=None if latencies is None else float(latencies[0]),
                 p95_milliseconds=None if latencies is None else float(latencies[1]),
             )
@@ -126,21 +126,21 @@ def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
     return rows
 
 
-COLUMNS = ("arm", "precision", "examples/s", "spread", "tokens/s", "first is", "MiB", "ms")
+COLUMNS = ("variant", "precision", "examples/s", "spread", "tokens/s", "first is", "MiB", "ms")
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the arms of one case as a Markdown table under its name."""
+    """Return the variants of one workload as a Markdown table under its name."""
     columns = [*COLUMNS, *(["p50 ms", "p95 ms"] if rows[0].p50_milliseconds else [])]
     lines = [f"| {' | '.join(cells)} |" for cells in (columns, *map(_cells, rows))]
     lines.insert(1, "|---|---|" + "--:|" * (len(columns) - 2))
-    return "\n".join([f"{rows[0].phase}: {rows[0].case}", "", *lines, ""])
+    return "\n".join([f"{rows[0].phase}: {rows[0].workload}", "", *lines, ""])
 
 
 def _cells(row: Row) -> list[str]:
     memory = row.peak_memory_bytes
     return [
-        row.arm,
+        row.variant,
         row.precision,
         _short(row.examples_per_second),
         f"{_short(row.lowest)} to {_short(row.highest)}",

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from transformers import pipeline
 
-from benchmarks.measure import Arm, Case, Work, seconds
-from benchmarks.subject import Settings, Subject
+from benchmarks.measure import Variant, Work, Workload, seconds
+from benchmarks.measured_model import MeasuredModel, Settings
 from finetune.deployment.onnx import export_onnx, validation_examples
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import OnnxModel
@@ -40,16 +40,16 @@ ONE_BY_ONE = 4
 """Every N-th text is predicted alone, to measure latency."""
 
 
-def cases_of(subject: Subject) -> Iterator[Case]:
-    """Yield the arms beside pipelines; AssertionError if their predictions differ."""
-    best, texts = subject.precision, _texts(subject)
-    head = subject.task.model(subject.folder).to(subject.device)
-    words = subject.task.description.words
-    pipe = _pipeline(subject, texts, torch.float32)
+def workloads_of(measured: MeasuredModel) -> Iterator[Workload]:
+    """Yield the variants beside pipelines; AssertionError if their predictions differ."""
+    best, texts = measured.precision, _texts(measured)
+    head = measured.task.model(measured.folder).to(measured.device)
+    words = measured.task.description.words
+    pipe = _pipeline(measured, texts, torch.float32)
 
     def ours(precision: str) -> list[Predicted]:
         found: list[Any] = predict(
-            subject.task, head, texts, subject.accelerator, precision=precision
+            measured.task, head, texts, measured.accelerator, precision=precision
         )
         if words:
             return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
@@ -64,31 +64,29 @@ def cases_of(subject: Subject) -> Iterator[Case]:
         ("pipeline-default", "fp32", partial(pipe, 1)),
         ("pipeline-batch32", "fp32", partial(pipe, 32)),
     ]
-    if subject.device.type == "cuda" and best == "bf16":
-        half = _pipeline(subject, texts, torch.bfloat16)
+    if measured.device.type == "cuda" and best == "bf16":
+        half = _pipeline(measured, texts, torch.bfloat16)
         runs.append(("pipeline-batch32-bf16", "bf16", partial(half, 32)))
-    work = subject.work_of(subject.mixed)
-    arms = [
-        Arm(name, precision, work, partial(seconds, run, subject.device), run)
+    work = measured.work_of(measured.mixed)
+    variants = [
+        Variant(name, precision, work, partial(seconds, run, measured.device), run)
         for name, precision, run in runs
     ]
-    yield Case("predict", subject.case, arms)
+    yield Workload("predict", measured.workload, variants)
 
 
-def _texts(subject: Subject) -> list[Any]:
-    return [subject.texts[place] for batch in subject.mixed for place in batch]
+def _texts(measured: MeasuredModel) -> list[Any]:
+    return [measured.texts[index] for batch in measured.mixed for index in batch]
 
 
 def _pipeline(
-    subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
+    measured: MeasuredModel, texts: Sequence[Any], dtype: torch.dtype
 ) -> Callable[[int], list[Predicted]]:
-    words = subject.task.description.words
-    kind: Any = "token-classification" if words else "text-classification"
+    words = measured.task.description.words
+    task: Any = "token-classification" if words else "text-classification"
     with quiet():
-        pipe = pipeline(
-            kind, model=str(subject.folder), device=subject.device, dtype=kind_of_weights
-        )
-    settings: dict[str, Any] = {"truncation": True, "max_length": subject.task.state.max_length}
+        pipe = pipeline(task, model=str(measured.folder), device=measured.device, dtype=dtype)
+    settings: dict[str, Any] = {"truncation": True, "max_length": measured.task.state.max_length}
     settings = {"ignore_labels": []} if words else settings
     inputs = [_input(example) for example in texts]
 
@@ -136,8 +134,8 @@ def compare(
     assert differing <= len(pairs) / 10, f"{differing} of {len(pairs)} labels differ"
 
 
-def exported_run(settings: Settings) -> Iterator[Case]:
-    """Yield the cases of a trained run on texts of its validation split."""
+def exported_run(settings: Settings) -> Iterator[Workload]:
+    """Yield the workloads of a trained run on texts of its validation split."""
     run, size = settings.run or "", settings.size
     folder = model_folder(run)
     task = saved_task(folder)
@@ -145,12 +143,12 @@ def exported_run(settings: Settings) -> Iterator[Case]:
     yield from _exported(task, folder, texts[: size.num_batches * size.batch_size], run)
 
 
-def exported_cases(subject: Subject) -> Iterator[Case]:
-    """Yield the cases of a model with a new head."""
-    yield from _exported(subject.task, subject.folder, _texts(subject), subject.source)
+def exported_workloads(measured: MeasuredModel) -> Iterator[Workload]:
+    """Yield the workloads of a model with a new head."""
+    yield from _exported(measured.task, measured.folder, _texts(measured), measured.source)
 
 
-def _exported(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Iterator[Case]:
+def _exported(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Iterator[Workload]:
     head = task.model(folder).eval()
     best = resolve_precision(task.state.config, CPU)
     models = {precision: copy.deepcopy(head) for precision in {best, "fp32"}}
@@ -180,8 +178,10 @@ def _exported(task: Task, folder: Path, texts: Sequence[Any], source: str) -> It
             work = Work(len(own), int(task.encode(own).lengths.sum()))
             mean = work.tokens / work.examples
             title = f"{task.name}, {len(own)} texts of {source}, {mean:.1f} tokens each, {how}"
-            arms = [_in_groups(name, precision, work, run, groups) for name, precision, run in runs]
-            yield Case("onnx", title, arms)
+            variants = [
+                _in_groups(name, precision, work, run, groups) for name, precision, run in runs
+            ]
+            yield Workload("onnx", title, variants)
 
 
 def _in_groups(
@@ -190,13 +190,15 @@ def _in_groups(
     work: Work,
     run: Callable[[Sequence[Any]], object],
     groups: Sequence[Sequence[Any]],
-) -> Arm:
+) -> Variant:
     times: list[float] = []
 
-    def turn() -> float:
+    def repetition() -> float:
         found = [seconds(partial(run, group), CPU) for group in groups]
         times.extend(found)
         return sum(found)
 
-    heaviest = partial(run, groups[-1])
-    return Arm(name, precision, work, turn, heaviest, times if len(groups[0]) == 1 else None)
+    largest_batch = partial(run, groups[-1])
+    return Variant(
+        name, precision, work, repetition, largest_batch, times if len(groups[0]) == 1 else None
+    )

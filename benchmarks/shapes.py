@@ -7,42 +7,45 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.measure import Arm, Case, seconds
-from benchmarks.subject import Settings, Subject, model_of, subject_of
+from benchmarks.measure import Variant, Workload, seconds
+from benchmarks.measured_model import MeasuredModel, Settings, measured_model, model_of
 from benchmarks.synthetic import SHAPES
 from benchmarks.training import training_seconds
 from finetune.inference.loop import predict
 
 
-def cases_of(settings: Settings) -> Iterator[Case]:
-    """Yield training and prediction of the same texts with an arm for each shape."""
+def workloads_of(settings: Settings) -> Iterator[Workload]:
+    """Yield training and prediction of the same texts with a variant for each shape."""
     with ExitStack() as stack:
-        subjects = {}
+        measured_models = {}
         for shape in SHAPES:
             own = replace(settings, shape=shape)
-            subjects[shape] = stack.enter_context(
-                subject_of(own, stack.enter_context(model_of(own)))
+            measured_models[shape] = stack.enter_context(
+                measured_model(own, stack.enter_context(model_of(own)))
             )
-        for phase, arm_of in (("train", _training), ("predict", _prediction)):
-            arms = [replace(arm_of(subject), name=shape) for shape, subject in subjects.items()]
-            yield Case(phase, next(iter(subjects.values())).case, arms)
+        for phase, variant_of in (("train", _training), ("predict", _prediction)):
+            variants = [
+                replace(variant_of(measured), name=shape)
+                for shape, measured in measured_models.items()
+            ]
+            yield Workload(phase, next(iter(measured_models.values())).workload, variants)
 
 
-def _training(subject: Subject) -> Arm:
-    steps: Callable[..., float] = partial(training_seconds, subject, subject.precision)
-    turn, first = partial(steps, subject.mixed), partial(steps, subject.mixed[:1])
-    return Arm("", subject.precision, subject.work_of(subject.mixed), turn, first)
+def _training(measured: MeasuredModel) -> Variant:
+    steps: Callable[..., float] = partial(training_seconds, measured, measured.precision)
+    repetition, first = partial(steps, measured.mixed), partial(steps, measured.mixed[:1])
+    return Variant("", measured.precision, measured.work_of(measured.mixed), repetition, first)
 
 
-def _prediction(subject: Subject) -> Arm:
-    texts = [subject.texts[place] for batch in subject.mixed for place in batch]
+def _prediction(measured: MeasuredModel) -> Variant:
+    texts = [measured.texts[index] for batch in measured.mixed for index in batch]
     run = partial(
         predict,
-        subject.task,
-        subject.head,
+        measured.task,
+        measured.head,
         texts,
-        subject.accelerator,
-        precision=subject.precision,
+        measured.accelerator,
+        precision=measured.precision,
     )
-    turn = partial(seconds, run, subject.device)
-    return Arm("", subject.precision, subject.work_of(subject.mixed), turn, run)
+    repetition = partial(seconds, run, measured.device)
+    return Variant("", measured.precision, measured.work_of(measured.mixed), repetition, run)

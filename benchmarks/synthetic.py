@@ -80,8 +80,8 @@ class Words:
     def draw(self, number: int) -> list[str]:
         """Draw words."""
         total = self.weights[-1]
-        places = (bisect.bisect(self.weights, self.random.random() * total) for _ in range(number))
-        return [self.words[min(place, len(self.words) - 1)] for place in places]
+        indices = (bisect.bisect(self.weights, self.random.random() * total) for _ in range(number))
+        return [self.words[min(index, len(self.words) - 1)] for index in indices]
 
 
 def _labeled(index: int, size: int, words: Words) -> TextExample:
@@ -124,7 +124,7 @@ def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[li
             f"--data: {len(order)} training examples are less than a batch of {batch_size}."
         )
     chosen = sample(range(whole), min(num_batches, whole))
-    return [order[place * batch_size : (place + 1) * batch_size] for place in chosen]
+    return [order[index * batch_size : (index + 1) * batch_size] for index in chosen]
 
 
 def sample(lengths: Sequence[int], number: int) -> list[int]:
@@ -194,33 +194,33 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def write_shape(shape: str, folder: Path) -> None:
     """Write a model and a tokenizer with the words w5, w6, … into a folder."""
-    kind, settings = SHAPES[shape]
+    model_type, settings = SHAPES[shape]
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **settings)
+    config = AutoConfig.for_model(model_type, **settings)
     model = AutoModel.from_config(config)
     with quiet():
         model.save_pretrained(folder)
-    _tokenizer(kind, config.vocab_size).save_pretrained(folder)
+    _tokenizer(model_type, config.vocab_size).save_pretrained(folder)
 
 
-def _tokenizer(kind: str, size: int) -> PreTrainedTokenizerFast:
-    special = _ROBERTA if kind == "roberta" else _BERT
+def _tokenizer(model_type: str, size: int) -> PreTrainedTokenizerFast:
+    special = _ROBERTA if model_type == "roberta" else _BERT
     names = [*special.values(), *(f"w{number}" for number in range(len(special), size))]
     ids = {name: index for index, name in enumerate(names)}
     backend = Tokenizer(models.WordLevel(ids, unk_token=special["unk"]))
     backend.add_special_tokens(list(special.values()))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     begin, end = special["cls"], special["sep"]
-    middle = f"{end} {end} $B {end}" if kind == "roberta" else f"{end} $B:1 {end}:1"
+    middle = f"{end} {end} $B {end}" if model_type == "roberta" else f"{end} $B:1 {end}:1"
     backend.post_processor = TemplateProcessing(
         single=f"{begin} $A {end}",
         pair=f"{begin} $A {middle}",
         special_tokens=[(begin, ids[begin]), (end, ids[end])],
     )
-    segments = ["token_type_ids"] if kind == "bert" else []
+    token_type_ids = ["token_type_ids"] if model_type == "bert" else []
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        model_input_names=["input_ids", "attention_mask", *segments],
+        model_input_names=["input_ids", "attention_mask", *token_type_ids],
         model_max_length=512,
         **{f"{role}_token": name for role, name in special.items()},
     )

@@ -1,7 +1,7 @@
 """Training steps of this toolkit and of transformers' Trainer, with the same texts and weights.
 
-All arms compute the same random batches, except ``trainer-best``, whose batches have texts of
-similar length. A turn of an arm creates an optimizer, takes some steps that do not count, and then
+All variants compute the same random batches, except ``trainer-best``, whose batches have texts of
+similar length. A repetition creates an optimizer, takes some steps that do not count, and then
 steps over all of its batches. Texts are encoded before, and packed by a thread as in training.
 
 In masked language modeling the peer is transformers' run_mlm example. It encodes each line with
@@ -37,8 +37,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from benchmarks.measure import WARM_STEPS, Arm, Case, Work, now
-from benchmarks.subject import Settings, Subject, longest
+from benchmarks.measure import WARM_STEPS, Variant, Work, Workload, now
+from benchmarks.measured_model import MeasuredModel, Settings, longest
 from benchmarks.synthetic import LIKE, Words
 from finetune.data import Dataset
 from finetune.data.examples import Examples
@@ -69,53 +69,55 @@ Batches = Sequence[Sequence[int]]
 """The examples of each step."""
 
 
-def cases_of(subject: Subject) -> Iterator[Case]:
-    """Yield the arms of the task."""
-    best, mixed = subject.precision, subject.mixed
-    name, words = str(subject.folder), subject.task.description.words
+def workloads_of(measured: MeasuredModel) -> Iterator[Workload]:
+    """Yield the variants of the task."""
+    best, mixed = measured.precision, measured.mixed
+    name, words = str(measured.folder), measured.task.description.words
     collator = DataCollatorForTokenClassification if words else DataCollatorWithPadding
     trainer = TrainerRun(
-        load_weights(type(subject.head).auto_class, name, load_config(name), new_head=False).to(
-            subject.device
+        load_weights(type(measured.head).auto_class, name, load_config(name), new_head=False).to(
+            measured.device
         ),
-        Rows.from_list([_row(encoding) for (encoding, *_) in subject.encoded]),
-        collator(subject.task.tokenizer.tokenizer),
-        subject.device,
-        default_learning_rate(subject.head.encoder.width),
+        Rows.from_list([_row(encoding) for (encoding, *_) in measured.encoded]),
+        collator(measured.task.tokenizer.tokenizer),
+        measured.device,
+        default_learning_rate(measured.head.encoder.width),
     )
 
-    def arm(
+    def variant(
         name: str, precision: str, steps: Callable[[Batches], float], batches: Batches = mixed
-    ) -> Arm:
-        """Return an arm of steps; the batch with the longest text needs most memory."""
-        heaviest = max(batches, key=lambda batch: max(map(subject.length, batch)))
-        work = subject.work_of(batches)
-        return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
+    ) -> Variant:
+        """Return a variant of steps; the batch with the longest text needs most memory."""
+        largest_batch = max(batches, key=lambda batch: max(map(measured.length, batch)))
+        work = measured.work_of(batches)
+        return Variant(
+            name, precision, work, lambda: steps(batches), lambda: steps([largest_batch])
+        )
 
-    whole_vocabulary = partial(training_seconds, subject, best, whole=True)
-    arms = (
-        arm("finetune", best, partial(training_seconds, subject, best)),
-        arm("finetune-whole-vocabulary", best, whole_vocabulary),
-        arm("finetune-fp32", "fp32", partial(training_seconds, subject, "fp32")),
-        arm("trainer-best", best, partial(trainer.seconds, best), subject.grouped),
-        arm("trainer-dynamic-fp32", "fp32", partial(trainer.seconds, "fp32")),
+    whole_vocabulary = partial(training_seconds, measured, best, whole=True)
+    variants = (
+        variant("finetune", best, partial(training_seconds, measured, best)),
+        variant("finetune-whole-vocabulary", best, whole_vocabulary),
+        variant("finetune-fp32", "fp32", partial(training_seconds, measured, "fp32")),
+        variant("trainer-best", best, partial(trainer.seconds, best), measured.grouped),
+        variant("trainer-dynamic-fp32", "fp32", partial(trainer.seconds, "fp32")),
     )
-    yield Case("train", f"{subject.case}, batches of {subject.size.batch_size}", arms)
+    yield Workload("train", f"{measured.workload}, batches of {measured.size.batch_size}", variants)
 
 
 def training_seconds(
-    subject: Subject, precision: str, batches: Batches, *, whole: bool = False
+    measured: MeasuredModel, precision: str, batches: Batches, *, whole: bool = False
 ) -> float:
     """Return the seconds of steps over batches with a new optimizer."""
-    task, head = subject.task, subject.head
+    task, head = measured.task, measured.head
     config = task.state.config
-    occurring = () if whole else subject.occurring
+    occurring = () if whole else measured.occurring
     read = [EncodedExamples.of(part).sequences.ids.values for part in occurring]
     vocabulary = SparseEmbeddings(head, read)
     masters, optimizer = make_optimizer(head, config, precision)
-    step = Step(task, head, masters, optimizer, config, subject.accelerator)
+    step = Step(task, head, masters, optimizer, config, measured.accelerator)
     with vocabulary, masters:
-        return seconds_of_steps(step, task, head, EncodedExamples.of(subject.encoded), batches)
+        return seconds_of_steps(step, task, head, EncodedExamples.of(measured.encoded), batches)
 
 
 def seconds_of_steps(
@@ -143,8 +145,8 @@ def seconds_of_steps(
         return now(step.device) - begin
 
 
-def pretraining_case(model: str, settings: Settings) -> Case:
-    """Return the arms of masked language modeling."""
+def pretraining_workload(model: str, settings: Settings) -> Workload:
+    """Return the variants of masked language modeling."""
     accelerator, size = make_accelerator(), settings.size
     device = accelerator.device
     length = longest(model)
@@ -165,17 +167,21 @@ def pretraining_case(model: str, settings: Settings) -> Case:
     batches = [list(range(i, i + size.batch_size)) for i in range(0, number, size.batch_size)]
     best = resolve_precision(config, device)
 
-    def arm(name: str, precision: str, tokens: int, steps: Callable[[Batches], float]) -> Arm:
+    def variant(
+        name: str, precision: str, tokens: int, steps: Callable[[Batches], float]
+    ) -> Variant:
         work = Work(number, tokens)
-        return Arm(name, precision, work, lambda: steps(batches), lambda: steps(batches[:1]))
+        return Variant(name, precision, work, lambda: steps(batches), lambda: steps(batches[:1]))
 
-    def ours(name: str, precision: str) -> Arm:
+    def ours(name: str, precision: str) -> Variant:
         torch.manual_seed(0)
         head = MaskedLanguageModel(task.model().model).to(device)
         weights = make_optimizer(head, config, precision)
         step = Step(task, head, *weights, config, accelerator)
         tokens = int(encoded.lengths.sum()) - number * tokenizer.single.num_special
-        return arm(name, precision, tokens, partial(seconds_of_steps, step, task, head, encoded))
+        return variant(
+            name, precision, tokens, partial(seconds_of_steps, step, task, head, encoded)
+        )
 
     texts = [line for document in documents for line in document.text.split("\n")]
     separate = [tokenizer.build(line)[0] for line in tokenizer.text_subwords(texts)]
@@ -184,14 +190,14 @@ def pretraining_case(model: str, settings: Settings) -> Case:
     model_of_hub = load_weights(AutoModelForMaskedLM, model, load_config(model)).to(device)
     collator = DataCollatorForLanguageModeling(tokenizer.tokenizer)
 
-    def theirs(name: str, rows: Sequence[Sequence[int]], precision: str) -> Arm:
+    def theirs(name: str, rows: Sequence[Sequence[int]], precision: str) -> Variant:
         used = [{"input_ids": list(row)} for row in rows[:number]]
         run = TrainerRun(model_of_hub, Rows.from_list(used), collator, device, config.lr or 0.0)
         special = {*tokenizer.single.prefix, *tokenizer.single.suffix}
         real = sum(id not in special for row in rows[:number] for id in row)
-        return arm(name, precision, real, partial(run.seconds, precision))
+        return variant(name, precision, real, partial(run.seconds, precision))
 
-    arms = [
+    variants = [
         ours("finetune", best),
         *([ours("finetune-fp32", "fp32")] if best != "fp32" else []),
         *([theirs("run-mlm", rows, best)] if best != "fp32" else []),
@@ -199,7 +205,7 @@ def pretraining_case(model: str, settings: Settings) -> Case:
         theirs("run-mlm-lines-fp32", separate, "fp32"),
     ]
     name = f"{number} sequences of up to {length} tokens, batches of {size.batch_size}"
-    return Case("pretrain", name, tuple(arms))
+    return Workload("pretrain", name, tuple(variants))
 
 
 @dataclass(frozen=True)
@@ -216,7 +222,7 @@ class TrainerRun:
         """Return the seconds for batches of rows, after some that do not count."""
         warm = batches[:WARM_STEPS]
         clock = Clock(self.device, len(warm))
-        order = [place for batch in (*warm, *batches) for place in batch]
+        order = [index for batch in (*warm, *batches) for index in batch]
         with TemporaryDirectory() as folder, state_restored(), quiet():
             arguments = TrainingArguments(
                 folder,
@@ -262,14 +268,14 @@ class Clock(TrainerCallback):
 @contextlib.contextmanager
 def state_restored() -> Iterator[None]:
     """Context that restores accelerate's process state, which Trainer's arguments replace."""
-    kinds = (PartialState, AcceleratorState)
-    before = [dict(kind._shared_state) for kind in kinds]
+    classes = (PartialState, AcceleratorState)
+    before = [dict(cls._shared_state) for cls in classes]
     try:
         yield
     finally:
-        for kind, state in zip(kinds, before, strict=True):
-            kind._shared_state.clear()
-            kind._shared_state.update(state)
+        for cls, state in zip(classes, before, strict=True):
+            cls._shared_state.clear()
+            cls._shared_state.update(state)
 
 
 def _row(encoding: TokenSequence) -> dict[str, Any]:

@@ -42,6 +42,6 @@ for number in range(options.rounds + 1):
         predictions = run.predictor.predict([pool[index].text for index in unlabeled])
         probabilities = np.sort([list(each.scores.values()) for each in predictions])
         margins = probabilities[:, -1] - probabilities[:, -2]
-        unlabeled = [unlabeled[place] for place in margins.argsort(kind="stable")]
+        unlabeled = [unlabeled[index] for index in margins.argsort(kind="stable")]
     labeled += unlabeled[: options.add]  # here people label these texts
     unlabeled = unlabeled[options.add :]

@@ -14,9 +14,9 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from benchmarks import measure, prediction, shapes, subject, synthetic
+from benchmarks import measure, measured_model, prediction, shapes, synthetic
 from benchmarks.__main__ import main, memory_returned
-from benchmarks.measure import Arm, Case, Work
+from benchmarks.measure import Variant, Work, Workload
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from tests import fixtures as fx
 from tests import tiny
@@ -55,11 +55,11 @@ def test_training_and_prediction(family: str, task: str, capsys: Printed) -> Non
     threads = torch.get_num_threads()
     model = fx.checkpoint(family)
     rows = rows_of(capsys, "train", "predict", "--model", model, "--task", task, "--threads", 1)
-    assert [row["arm"] for row in rows] == TRAIN + PREDICT
+    assert [row["variant"] for row in rows] == TRAIN + PREDICT
     for row in rows:
         assert row["tokens_per_second"] > row["examples_per_second"] > 0
         assert 0 < row["lowest"] <= row["examples_per_second"] <= row["highest"]
-        assert row["arm"] != "finetune" or row["ratio"] == 1
+        assert row["variant"] != "finetune" or row["ratio"] == 1
     assert threads == torch.get_num_threads()
 
 
@@ -69,18 +69,18 @@ def test_shapes_take_turns(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> 
     for module in (shapes, synthetic):
         monkeypatch.setattr(module, "SHAPES", small)
     rows = rows_of(capsys, "shapes", "--threads", 1)
-    assert [row["arm"] for row in rows] == 2 * [*small]
+    assert [row["variant"] for row in rows] == 2 * [*small]
     assert [row["phase"] for row in rows] == ["train", "train", "predict", "predict"]
-    assert all(row["ratio"] == 1 for row in rows if row["arm"] == "bert-base")
+    assert all(row["ratio"] == 1 for row in rows if row["variant"] == "bert-base")
 
 
 @pytest.mark.slow
 def test_exported_graphs(capsys: Printed) -> None:
     pytest.importorskip("onnxruntime")
     rows = rows_of(capsys, "onnx", "--model", fx.checkpoint(), "--task", "tag", "--threads", 1)
-    arms = [row["arm"] for row in rows if row["arm"] != "finetune-fp32"]
-    assert arms == 2 * ["finetune", "onnx", "onnx-int8"]
-    alone = [row["case"].endswith("one by one") for row in rows]
+    variants = [row["variant"] for row in rows if row["variant"] != "finetune-fp32"]
+    assert variants == 2 * ["finetune", "onnx", "onnx-int8"]
+    alone = [row["workload"].endswith("one by one") for row in rows]
     assert alone == sorted(alone, reverse=True) and any(alone) and not all(alone)
     for row, one in zip(rows, alone, strict=True):
         assert (row["p50_milliseconds"] is not None) == one
@@ -105,8 +105,8 @@ def test_a_table_of_data_of_ones_own_without_memory(
 
 
 def test_pipelines_in_bf16() -> None:
-    settings = subject.Settings.of(CPU, "small", model=str(fx.checkpoint()))
-    with subject.subject_of(settings, settings.model) as measured:
+    settings = measured_model.Settings.of(CPU, "small", model=str(fx.checkpoint()))
+    with measured_model.measured_model(settings, settings.model) as measured:
         half = prediction._pipeline(measured, measured.texts[:3], torch.bfloat16)(32)
         assert [type(score) for _, score in half] == [float] * 3
 
@@ -129,12 +129,12 @@ def test_errors(flags: tuple[str, ...], problem: str, capsys: Printed) -> None:
 def test_rows_are_medians_of_turns_that_interleave() -> None:
     called = []
 
-    def arm(name: str, *times: float) -> Arm:
+    def variant(name: str, *times: float) -> Variant:
         left = iter(times)
-        return Arm(name, "fp32", Work(10, 200), lambda: called.append(name) or next(left), list)
+        return Variant(name, "fp32", Work(10, 200), lambda: called.append(name) or next(left), list)
 
-    arms = (arm("finetune", 1, 2, 4), arm("peer", 4, 2, 40))
-    ours, peer = measure.measure(Case("train", "x", arms), 3, [None, 7])
+    variants = (variant("finetune", 1, 2, 4), variant("peer", 4, 2, 40))
+    ours, peer = measure.measure(Workload("train", "x", variants), 3, [None, 7])
     assert called == ["finetune", "peer", "peer", "finetune", "finetune", "peer"]
     assert (ours.examples_per_second, ours.lowest, ours.highest) == (5, 2.5, 10)
     assert (ours.tokens_per_second, ours.milliseconds) == (100, 2000)

@@ -52,7 +52,7 @@ def shown(page: Any) -> int:
 def test_filters(opened: Any):
     page = opened("entities")
     assert shown(page) == 7 and page.locator("#count").inner_text() == "7 of 7 examples"
-    page.select_option("[data-filter=kind]", "miss")
+    page.select_option("[data-filter=category]", "miss")
     assert shown(page) == 4 and page.locator("#count").inner_text() == "4 of 7 examples"
     page.select_option("[data-filter=label]", "PER")
     assert shown(page) == 2
@@ -89,7 +89,7 @@ def test_theme_and_filters_from_the_keyboard(opened: Any):
     assert page.evaluate("document.activeElement.dataset.filter") == "label"
     page.keyboard.press("Escape")
     page.fill("#search", "")
-    page.select_option("[data-filter=kind]", "bad taken for good")
+    page.select_option("[data-filter=category]", "bad taken for good")
     assert shown(page) == 1
     assert "0.970" in page.locator("#errors > li:visible").inner_text()
     background, button = "getComputedStyle(document.body).backgroundColor", page.locator("#theme")

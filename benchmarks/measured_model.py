@@ -1,4 +1,4 @@
-"""The subject of a measurement: a task with its model on a device, and texts in batches."""
+"""What is measured: a task with its model on a device, and texts in batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_READ = 20_000
 
 
 class Size(NamedTuple):
-    """Amount of work: examples per training step, batches of a turn, and turns of each arm."""
+    """Amount of work: examples per training step, batches of a repetition, and repetitions."""
 
     batch_size: int
     num_batches: int
@@ -81,8 +81,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A task with its model, and the texts of a turn."""
+class MeasuredModel:
+    """A task with its model, and the texts of a repetition."""
 
     task: Task
     head: Any
@@ -110,19 +110,19 @@ class Subject:
         device: torch.device = self.accelerator.device
         return device
 
-    def length(self, place: int) -> int:
+    def length(self, index: int) -> int:
         """Return the number of tokens of a text."""
-        return sum(len(encoding.input_ids) for encoding in self.encoded[place])
+        return sum(len(encoding.input_ids) for encoding in self.encoded[index])
 
     @property
-    def case(self) -> str:
+    def workload(self) -> str:
         """Description of the texts."""
         count, tokens = self.work_of(self.mixed)
         return f"{self.task.name}, {count} texts {self.source}, {tokens / count:.1f} tokens each"
 
     def work_of(self, batches: Sequence[Sequence[int]]) -> Work:
         """Return the work of one forward pass over batches."""
-        lengths = [self.length(place) for batch in batches for place in batch]
+        lengths = [self.length(index) for batch in batches for index in batch]
         return Work(len(lengths), sum(lengths))
 
 
@@ -143,7 +143,7 @@ def model_of(settings: Settings) -> Iterator[str]:
 
 
 @contextmanager
-def subject_of(settings: Settings, model: str) -> Iterator[Subject]:
+def measured_model(settings: Settings, model: str) -> Iterator[MeasuredModel]:
     """Yield the task with a new model on the device, and its encoded texts."""
     size = settings.size
     task, data, occurring, source = _task(settings, model)
@@ -152,14 +152,14 @@ def subject_of(settings: Settings, model: str) -> Iterator[Subject]:
     head = task.model().to(accelerator.device)
     examples = data.splits["train"][:MOST_READ]
     sequences = [list(windows) for windows in task.encode(examples)]
-    whole = [place for place, windows in enumerate(sequences) if len(windows) == 1]
-    texts, sequences = [examples[place] for place in whole], [sequences[place] for place in whole]
+    whole = [index for index, windows in enumerate(sequences) if len(windows) == 1]
+    texts, sequences = [examples[index] for index in whole], [sequences[index] for index in whole]
     lengths = [len(encoding.input_ids) for (encoding,) in sequences]
     num_batches = size.num_batches
     if head.encoder.width >= 512:
         num_batches = max(1, num_batches // 2)
     like = list(chain.from_iterable(strata(lengths, num_batches, size.batch_size)))
-    places, number = [*sample(lengths, len(like)), *like], len(like)
+    indices, number = [*sample(lengths, len(like)), *like], len(like)
     starts, random_, order = (
         range(0, number, size.batch_size),
         random.Random(0),
@@ -171,14 +171,14 @@ def subject_of(settings: Settings, model: str) -> Iterator[Subject]:
     with TemporaryDirectory() as folder:
         head.save_pretrained(folder)
         save_task(task, Path(folder))
-        yield Subject(
+        yield MeasuredModel(
             task=task,
             head=head,
             accelerator=accelerator,
             folder=Path(folder),
             source=source,
-            texts=[replace(texts[place], id=index) for index, place in enumerate(places)],
-            encoded=[sequences[place] for place in places],
+            texts=[replace(texts[index], id=id) for id, index in enumerate(indices)],
+            encoded=[sequences[index] for index in indices],
             occurring=[*occurring, sequences],
             grouped=grouped,
             mixed=[order[start : start + size.batch_size] for start in starts],
