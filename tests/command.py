@@ -86,9 +86,9 @@ def folder_in_use(folder: Path, name: str = LOCK) -> Iterator[subprocess.Popen]:
         holder.communicate("\n")
 
 
-def option_texts(kind: type) -> dict[str, str]:
+def option_texts(cls: type) -> dict[str, str]:
     """The text of each option of a dataclass."""
-    return {option.name: option.text for option in options_of(kind)}
+    return {option.name: option.text for option in options_of(cls)}
 
 
 def in_two_processes(

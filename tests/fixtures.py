@@ -43,7 +43,7 @@ DATA = {
     "pretrain": "running_text",
 }
 """The data of each task, by their function of ``tests/small_data.py``."""
-KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+SETUPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     **{task: (task, name, {}) for task, name in DATA.items()},
     "several labels": ("classify", "topics", {}),
     "numbers": ("classify", "numbers", {}),
@@ -64,7 +64,7 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "spans": ("pretrain", "short_text", {"mask": "spans", "boundary": True}),
     "nsp": ("pretrain", "short_text", {"mask": "spans", "boundary": True, "nsp": True}),
 }
-"""Kinds of runs: a task, its data, and settings. Each task is a kind."""
+"""Setups of runs: a task, its data, and settings. Each task is a setup."""
 SETTINGS: dict[str, Any] = {"steps": 2, "batch_size": 8, "max_length": 40, "precision": "fp32"}
 """What runs have in common."""
 
@@ -96,23 +96,23 @@ def data(name: str, *sizes: tuple[int, int, int], **options: Any) -> Path:
     )
 
 
-def settings_of(kind: str, **changes: Any) -> dict[str, Any]:
+def settings_of(setup: str, **changes: Any) -> dict[str, Any]:
     """The settings of a small run; a change to None takes the setting away."""
-    _, name, own = KINDS[kind]
+    _, name, own = SETUPS[setup]
     given = {"model": str(checkpoint()), "data": str(data(name)), **SETTINGS, **own, **changes}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def config(kind: str, **changes: Any) -> TrainConfig:
+def config(setup: str, **changes: Any) -> TrainConfig:
     """The configuration of a small run: a tiny model, the data of the task, two steps."""
-    settings = settings_of(kind, **changes)
+    settings = settings_of(setup, **changes)
     texts = {n: str(value) if isinstance(value, Path) else value for n, value in settings.items()}
-    return CONFIGS[KINDS[kind][0]](**texts)
+    return CONFIGS[SETUPS[setup][0]](**texts)
 
 
 def load(config: TrainConfig) -> tuple[Any, Dataset]:
     """The task of a configuration and its data."""
-    return load_task(config, next(name for name, kind in CONFIGS.items() if type(config) is kind))
+    return load_task(config, next(name for name, setup in CONFIGS.items() if type(config) is setup))
 
 
 def pad_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +125,10 @@ def fit(config: TrainConfig, **options: Any) -> FitResult:
     return finetune.fit(*load(config), config, **options)
 
 
-def words(kind: str, out: Path, **changes: Any) -> list[str]:
+def words(setup: str, out: Path, **changes: Any) -> list[str]:
     """The command of a run with these settings."""
-    found = [KINDS[kind][0], "--out", str(out)]
-    for name, value in settings_of(kind, **changes).items():
+    found = [SETUPS[setup][0], "--out", str(out)]
+    for name, value in settings_of(setup, **changes).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             found.append(f"--{option}" if value else f"--no-{option}")
@@ -139,18 +139,18 @@ def words(kind: str, out: Path, **changes: Any) -> list[str]:
     return found
 
 
-def train(kind: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
+def train(setup: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
     """Run the command of a run with these settings, and with further arguments."""
-    return run(*words(kind, out, **changes), *more)
+    return run(*words(setup, out, **changes), *more)
 
 
-def trained(kind: str, **changes: Any) -> Path:
+def trained(setup: str, **changes: Any) -> Path:
     """The folder of a finished run."""
 
     def make(out: Path) -> None:
-        finetune.train(config(kind, **changes, out=str(out)), quiet=True)
+        finetune.train(config(setup, **changes, out=str(out)), quiet=True)
 
-    return made(KINDS[kind][0], config(kind, **changes), make)
+    return made(SETUPS[setup][0], config(setup, **changes), make)
 
 
 def untrained(task: str, rows: list[Any], **settings: Any) -> Path:

@@ -167,9 +167,9 @@ def documents(folder: Path, sizes: tuple[int, int, int] = (36, 12, 12)) -> Path:
         nonlocal count
         if not rest:
             count += 1
-            name, kind = rng.choice(_PEOPLE + _PLACES[:3]), rng.choice(["PER", "LOC"])
-            hint = {"tokens": ["a", "river" if kind == "LOC" else "guitar", "."], "tags": ["O"] * 3}
-            said = {"tokens": [name, "saw", "it"], "tags": [f"B-{kind}", "O", "O"]}
+            name, tag = rng.choice(_PEOPLE + _PLACES[:3]), rng.choice(["PER", "LOC"])
+            hint = {"tokens": ["a", "river" if tag == "LOC" else "guitar", "."], "tags": ["O"] * 3}
+            said = {"tokens": [name, "saw", "it"], "tags": [f"B-{tag}", "O", "O"]}
             more = {"tokens": ["near", "the", "river", "."], "tags": ["O"] * 4}
             rest.extend([[hint, said, more], [said, hint], [more, said, hint, more]][count % 3])
         return {**rest.pop(), "document": f"d{count}"}
@@ -273,8 +273,8 @@ def topics(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
 
     def row() -> dict:
         kinds = {"person": _PEOPLE, "place": _PLACES, "praise": _GOOD}
-        labels = [kind for kind in kinds if rng.random() < 0.5]
-        words = [rng.choice(kinds[kind]) for kind in labels]
+        labels = [tag for tag in kinds if rng.random() < 0.5]
+        words = [rng.choice(kinds[tag]) for tag in labels]
         return {"text": " ".join(["so", *words, "it", "was"]), "labels": labels}
 
     return _splits(folder, row, sizes)

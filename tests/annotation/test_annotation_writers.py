@@ -293,18 +293,18 @@ LABELS = {
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    data=st.data(), kind=st.sampled_from([*LABELS]), pairs=st.booleans(), to=st.sampled_from(TOOLS)
+    data=st.data(), form=st.sampled_from([*LABELS]), pairs=st.booleans(), to=st.sampled_from(TOOLS)
 )
-def test_any_labels(data, kind: str, pairs: bool, to: str, tmp_path_factory):
-    assume(kind != "numbers" or to in ("jsonl", "label-studio"))
+def test_any_labels(data, form: str, pairs: bool, to: str, tmp_path_factory):
+    assume(form != "numbers" or to in ("jsonl", "label-studio"))
     folder = tmp_path_factory.mktemp("any")
     rows = [
-        {"id": f"i{n}", "text": text, "label": data.draw(LABELS[kind]), "page": n}
+        {"id": f"i{n}", "text": text, "label": data.draw(LABELS[form]), "page": n}
         | ({"text_pair": data.draw(TEXTS)} if pairs else {})
         for n, text in enumerate(data.draw(st.lists(TEXTS, min_size=1, max_size=4)))
     ]
     # Label Studio lists the choice of a single label, too
-    assume(kind != "several" or any(len(row["label"]) != 1 for row in rows))
+    assume(form != "several" or any(len(row["label"]) != 1 for row in rows))
     annotations = read_annotations(write_jsonl(folder / "in.jsonl", rows))
     again, notes = converted(annotations, to, folder)
     assert content(again) == content(annotations) and notes == []

@@ -24,29 +24,29 @@ def command_line() -> str:
         for name in COMMANDS
     ]
     for key, lists in LISTS.items():
-        kind = imported(lists.command)
+        cls = imported(lists.command)
         blocks.append(
-            "\n".join([f"finetune run ({key})", *(f"    {each}" for each in _options(kind))])
+            "\n".join([f"finetune run ({key})", *(f"    {each}" for each in _options(cls))])
         )
     return "\n\n".join(blocks) + "\n"
 
 
-def _options(kind: type[Any]) -> Iterator[str]:
-    for option in options_of(kind):
+def _options(cls: type[Any]) -> Iterator[str]:
+    for option in options_of(cls):
         default = "" if option.required else f" = {option.default!r}"
         yield f"{option.name}: {_type_name(option.type)}{default}"
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(cls: Any) -> str:
     """Return the name of a type; a Literal is its values, separated by bars."""
-    arguments = get_args(kind)
-    if get_origin(kind) is Literal:
+    arguments = get_args(cls)
+    if get_origin(cls) is Literal:
         return " | ".join(map(repr, arguments))
-    if get_origin(kind) in (Union, UnionType):
+    if get_origin(cls) in (Union, UnionType):
         return " | ".join(map(_type_name, arguments))
     if arguments:
-        return str(kind)
-    return "None" if kind is NoneType else str(kind.__name__)
+        return str(cls)
+    return "None" if cls is NoneType else str(cls.__name__)
 
 
 if __name__ == "__main__":

@@ -247,27 +247,27 @@ def without_floats(value: Any) -> Any:
     return "" if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("kind", [*(k for k in fx.DATA if k != "nli"), "several labels"])
-def test_decisions_of_every_task_do_not_depend_on_other_texts(kind: str, tmp_path: Path) -> None:
-    own = shutil.copytree(fx.trained(kind), tmp_path / "run")
+@pytest.mark.parametrize("setup", [*(k for k in fx.DATA if k != "nli"), "several labels"])
+def test_decisions_of_every_task_do_not_depend_on_other_texts(setup: str, tmp_path: Path) -> None:
+    own = shutil.copytree(fx.trained(setup), tmp_path / "run")
     chosen = run("thresholds", own, "--coverage", "0.5")
-    if kind in ("sentence", "pretrain"):
+    if setup in ("sentence", "pretrain"):
         assert chosen.code == 2 and "no answers with a probability" in chosen.err
         assert run("predict", own, "--text", "a", "--threshold", "1").code == 2
         return
     found = run("thresholds", own, "--ood", "0.5")
     assert (chosen.code, found.code) == (0, 0) or "no answers with a probability" in chosen.err
-    if kind in ("classify", "nli", "choice"):
+    if setup in ("classify", "nli", "choice"):
         run("thresholds", own, "--sets", "0.6", "--set-scores", "randomized").ok()
     model = finetune.load(own)
-    file = next(fx.data(fx.KINDS[kind][1]).glob("test.*"))
+    file = next(fx.data(fx.SETUPS[setup][1]).glob("test.*"))
     examples = list(model.task.state.read(str(file)))
     rows = [each.to_dict() for each in model.stream(examples)]
     alone = [one for each in examples for one in model.stream([replace(each, id=0)])]
     for others in (alone, list(model.stream(examples[::-1]))[::-1]):
         assert without_floats(rows) == without_floats([each.to_dict() for each in others])
     plain = [each.to_dict() for each in finetune.load(own, decide=False).stream(examples)]
-    has_answers = kind != "ner" or any(row["spans"] for row in plain)
+    has_answers = setup != "ner" or any(row["spans"] for row in plain)
     assert any(row["withheld"] for row in rows) == has_answers
     for row, before in zip(rows, plain, strict=True):
         assert "distance" in row and row.get("scores") == before.get("scores")

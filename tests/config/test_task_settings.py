@@ -129,10 +129,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "values", "message"), WRONG)
-def test_ranges(kind: type[TrainConfig], values: dict, message: str):
+@pytest.mark.parametrize(("cls", "values", "message"), WRONG)
+def test_ranges(cls: type[TrainConfig], values: dict, message: str):
     with pytest.raises(ValueError, match=message):
-        kind(**values)
+        cls(**values)
 
 
 @pytest.mark.parametrize("freeze", ["none", "embeddings", "all", "0", "12"])
@@ -151,8 +151,8 @@ def test_class_variables_name_their_type(config: type[TrainConfig]):
     """A bare ``ClassVar`` says no type."""
     hints = [
         str(hint).removeprefix("typing.")
-        for kind in config.__mro__
-        for hint in vars(kind).get("__annotations__", {}).values()
+        for cls in config.__mro__
+        for hint in vars(cls).get("__annotations__", {}).values()
     ]
     assert any(hint.startswith("ClassVar[") for hint in hints)
     assert "ClassVar" not in hints

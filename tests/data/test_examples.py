@@ -41,7 +41,7 @@ RELATED = [
     TokenExample(i, ("a", "\ufffd"), s, relations=(Relation(*s, "r"),), misaligned=s[:1])
     for i, s in enumerate([(Span(0, 1, "X"), Span(1, 2, "Y"))] * 23)
 ]
-KINDS: dict[str, list[Any]] = {
+EXAMPLES: dict[str, list[Any]] = {
     "texts": TEXTS,
     "words": WORDS,
     "questions": QUESTIONS,
@@ -77,14 +77,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_memory_and_disk_hold_the_same(kind: str, view: str) -> None:
-    memory, disk = Examples(KINDS[kind]), collected(iter(KINDS[kind]))
-    assert disk.is_large and not memory.is_large and disk == memory == KINDS[kind]
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_memory_and_disk_hold_the_same(name: str, view: str) -> None:
+    memory, disk = Examples(EXAMPLES[name]), collected(iter(EXAMPLES[name]))
+    assert disk.is_large and not memory.is_large and disk == memory == EXAMPLES[name]
     parts = [lambda rows: rows, lambda rows: rows.take([9, 2, 3, 11, 10]), lambda rows: rows[4:9]]
     for part in parts:
         assert VIEWS[view](part(disk)) == VIEWS[view](part(memory))
-    assert list(disk) == list(memory) == KINDS[kind], "what others are made of stays as it is"
+    assert list(disk) == list(memory) == EXAMPLES[name], "what others are made of stays as it is"
 
 
 @pytest.mark.parametrize(

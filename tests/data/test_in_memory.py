@@ -88,22 +88,22 @@ def test_refuses(data: Any, problem: str) -> None:
         read_text(data)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "shards", "pyarrow", "pandas"])
+@pytest.mark.parametrize("source", ["parquet", "shards", "pyarrow", "pandas"])
 @pytest.mark.parametrize("read", [read_text, read_tokens])
-def test_a_column_twice_is_refused_wherever_it_is(kind: str, read: Any, tmp_path: Path) -> None:
+def test_a_column_twice_is_refused_wherever_it_is(source: str, read: Any, tmp_path: Path) -> None:
     """Rows of a name twice keep the last column only."""
     import pyarrow
     import pyarrow.parquet
 
     columns = [["Fine film", "Dull film"], ["good", "bad"], ["a", "b"]]
     data: Any = pyarrow.table(columns, names=["text", "label", "label"])
-    if kind == "pandas":
+    if source == "pandas":
         data = pytest.importorskip("pandas").DataFrame(zip(*columns, strict=True))
         data.columns = ["text", "label", "label"]
-    if kind in ("parquet", "shards"):
+    if source in ("parquet", "shards"):
         (folder := tmp_path / "data").mkdir()
         pyarrow.parquet.write_table(data, folder / "train.parquet")
-        data = str(folder) if kind == "parquet" else f"train={folder}/train.parquet"
+        data = str(folder) if source == "parquet" else f"train={folder}/train.parquet"
     with pytest.raises(DataError, match="the column 'label' is there 2 times: rename or remove"):
         read(data)
 
@@ -126,26 +126,26 @@ def as_csv(rows: list[dict]) -> Any:
     return "".join(["text,label\n", *lines])
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "xlsx", "parquet", "pandas", "list"])
-def test_an_empty_text_is_a_warning_in_every_format(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["csv", "tsv", "jsonl", "xlsx", "parquet", "pandas", "list"])
+def test_an_empty_text_is_a_warning_in_every_format(source: str, tmp_path: Path) -> None:
     rows = [{"text": f"a {n}", "label": "xy"[n % 2]} for n in range(6)]
     rows.append({"text": None, "label": "x"})
-    path = tmp_path / f"train.{kind}"
+    path = tmp_path / f"train.{source}"
     data: Any = str(path)
-    if kind in ("csv", "tsv"):
-        path.write_text(as_csv(rows).replace(",", "," if kind == "csv" else "\t"))
-    elif kind == "jsonl":
+    if source in ("csv", "tsv"):
+        path.write_text(as_csv(rows).replace(",", "," if source == "csv" else "\t"))
+    elif source == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif kind == "list":
+    elif source == "list":
         data = rows
-    elif kind == "xlsx":
+    elif source == "xlsx":
         (book := pytest.importorskip("openpyxl").Workbook()).active.append(["text", "label"])
         for row in rows:
             book.active.append([*row.values()])
         book.save(path)
     else:
         data = frame = as_pandas(rows)
-        if kind == "parquet":
+        if source == "parquet":
             frame.to_parquet(path)
             data = str(path)
     found = read_text(data)

@@ -157,7 +157,7 @@ def test_legal_tags_alone_are_those_of_their_spans(scheme):
 @given(data=st.data())
 def test_tolerant_reading_is_seqevals_default(scheme, data):
     tags = data.draw(any_tags(scheme, ["X", "Y", "art-film", "a.b:c"]))
-    expected = [(start, last + 1, kind) for kind, start, last in get_entities(tags)]
+    expected = [(start, last + 1, type) for type, start, last in get_entities(tags)]
     assert tags_to_spans(tags, scheme) == expected
 
 

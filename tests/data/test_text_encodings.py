@@ -75,8 +75,8 @@ def test_every_reader_gives_the_examples_of_utf_8(encoding: str, tmp_path: Path)
             )
             found = read(encoded, encoding=encoding)
             assert found.fingerprint == read(plain).fingerprint, name
-            kind = "tokens" if read is read_tokens else "text"
-            assert input_type_of(encoded, encoding) == kind
+            expected = "tokens" if read is read_tokens else "text"
+            assert input_type_of(encoded, encoding) == expected
 
 
 @given(

@@ -113,9 +113,9 @@ def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_pat
     workdir = saved(task, family, layers=2 if family == "modernbert" else 1)
     made = export.export_onnx(workdir, tmp_path / "graph")
     assert made.difference < 3e-5 * max(1.0, made.scale)
-    kind = AutoModelForTokenClassification if task == "tag" else AutoModelForSequenceClassification
+    setup = AutoModelForTokenClassification if task == "tag" else AutoModelForSequenceClassification
     with quiet():
-        model = kind.from_pretrained(workdir / "best", dtype=torch.float32).eval()
+        model = setup.from_pretrained(workdir / "best", dtype=torch.float32).eval()
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
     segments = "token_type_ids" in made.inputs
     assert segments == (getattr(model.config, "type_vocab_size", 0) > 1 and family in SEGMENTED)

@@ -16,16 +16,18 @@ from tests import fixtures as fx
 CANDIDATES = ["A dog runs.", "", "a man is playing a guitar " * 30, "It rains.", "A dog runs."]
 
 
-def trained(kind: str) -> Path:
-    if kind == "poly":
+def trained(encoder: str) -> Path:
+    if encoder == "poly":
         return fx.trained("classify", data=str(fx.data("numbers")), pair_encoder="poly")
-    return fx.trained("nli", **({"pair_encoder": "bi"} if kind == "bi" else {}))
+    return fx.trained("nli", **({"pair_encoder": "bi"} if encoder == "bi" else {}))
 
 
-@pytest.mark.parametrize("kind", ["cross", "bi", "poly"])
-def test_scores_are_those_of_predictions(kind: str):
-    folder = trained(kind)
-    query = "the big red dog " * (12 if kind != "cross" else 1)  # over the limit with a candidate
+@pytest.mark.parametrize("encoder", ["cross", "bi", "poly"])
+def test_scores_are_those_of_predictions(encoder: str):
+    folder = trained(encoder)
+    query = "the big red dog " * (
+        12 if encoder != "cross" else 1
+    )  # over the limit with a candidate
     ranker = Ranker(folder, CANDIDATES)
     predicted: Any = finetune.load(folder).predict([(query, text) for text in CANDIDATES])
     expected = [pair.scores["entailment"] if pair.scores else pair.label for pair in predicted]

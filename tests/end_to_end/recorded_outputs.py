@@ -45,7 +45,7 @@ TEXTS = (".jsonl", ".json", ".csv", ".html", ".md", ".parquet")
 """Files that are recorded by their content."""
 DAMAGED_FILES = 12
 """Damaged forms of each valid file."""
-KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+SETUPS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "label": ("classify", data.sentiment, ("--calibrate", "temperature")),
     "labels": ("classify", data.topics, ()),
     "number": ("classify", data.numbers, ()),
@@ -114,23 +114,23 @@ def make_runs(workdir: Path) -> dict[str, Path]:
     """Train a small run of every kind."""
     model = save_tiny_checkpoint(workdir / "tiny", "bert", layers=2)
     made = {}
-    for kind, (task, make, more) in KINDS.items():
-        rows = make(workdir / f"data-{kind.replace(' ', '-')}")
-        out = workdir / "runs" / kind.replace(" ", "-")
+    for setup, (task, make, more) in SETUPS.items():
+        rows = make(workdir / f"data-{setup.replace(' ', '-')}")
+        out = workdir / "runs" / setup.replace(" ", "-")
         settings = ["--lr", "1e-3", "--batch-size", "8", "--max-length", "48", "--steps", "6"]
         for name, seeds in ((out, "1"), (out.with_name(f"{out.name}-2"), "2")):
             words = [task, "--model", model, "--data", rows, "--out", name, "--seed", seeds]
             outcome = run(*words, *settings, "--precision", "fp32", *more)
             if outcome.code:
-                raise SystemExit(f"{kind}: {outcome.err}")
-        made[kind] = out
+                raise SystemExit(f"{setup}: {outcome.err}")
+        made[setup] = out
     senses = ["wsd", "--model", model, "--data", SENSES, "--out", workdir / "runs" / "senses"]
     if (outcome := run(*senses)).code:
         raise SystemExit(outcome.err)
     return made | {"senses": workdir / "runs" / "senses"}
 
 
-def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
+def of_run(recorder: Recorder, setup: str, folder: Path) -> None:
     """Record what all commands say about a run."""
     workdir, record = recorder.workdir, recorder.command
     other = folder.with_name(f"{folder.name}-2")
@@ -141,32 +141,32 @@ def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
     source = Path(json.loads((folder / "config.json").read_text())["data"])
     inputs = next(path for path in sorted(source.iterdir()) if path.stem in (split, "validation"))
     for name in TABLES:
-        record(f"{kind}/score/{name}", "score", predictions, inputs, "--format", name)
-        record(f"{kind}/score of a run/{name}", "score", folder, "--format", name)
+        record(f"{setup}/score/{name}", "score", predictions, inputs, "--format", name)
+        record(f"{setup}/score of a run/{name}", "score", folder, "--format", name)
         words = ANALYSIS[name]
-        record(f"{kind}/analyze/{name}", words[0], folder, *words[1:], "--split", split)
+        record(f"{setup}/analyze/{name}", words[0], folder, *words[1:], "--split", split)
         if other.exists():
             sides = (folder, other, "--resamples", "50", "--split", split, "--format", name)
-            record(f"{kind}/compare/{name}", "compare", *sides)
-    if kind == "senses":
+            record(f"{setup}/compare/{name}", "compare", *sides)
+    if setup == "senses":
         return
     page = workdir / "page.html"
-    record(f"{kind}/report", "report", folder, "--out", page)
-    recorder.file(f"{kind}/report/page", page)
-    record(f"{kind}/report of two", "report", folder, other, "--out", page)
-    recorder.file(f"{kind}/report of two/page", page)
+    record(f"{setup}/report", "report", folder, "--out", page)
+    recorder.file(f"{setup}/report/page", page)
+    record(f"{setup}/report of two", "report", folder, other, "--out", page)
+    recorder.file(f"{setup}/report of two/page", page)
     for name in ("README.md", "best/README.md", "report.html"):
         if (folder / name).exists():
-            recorder.file(f"{kind}/run/{name}", folder / name)
+            recorder.file(f"{setup}/run/{name}", folder / name)
     for suffix in ("jsonl", "csv", "parquet"):
         out = workdir / f"predicted.{suffix}"
-        record(f"{kind}/predict/{suffix}", "predict", folder, "--file", inputs, "--out", out)
+        record(f"{setup}/predict/{suffix}", "predict", folder, "--file", inputs, "--out", out)
         if out.exists():
-            recorder.file(f"{kind}/predict/{suffix}/file", out)
+            recorder.file(f"{setup}/predict/{suffix}/file", out)
             out.unlink()
-    record(f"{kind}/predict/print", "predict", folder, "--file", inputs)
-    record(f"{kind}/predict/columns", "predict", folder, "--file", inputs, "--keep-columns")
-    record(f"{kind}/thresholds", "thresholds", folder, "--dry-run", "--split", "validation")
+    record(f"{setup}/predict/print", "predict", folder, "--file", inputs)
+    record(f"{setup}/predict/columns", "predict", folder, "--file", inputs, "--keep-columns")
+    record(f"{setup}/thresholds", "thresholds", folder, "--dry-run", "--split", "validation")
 
 
 def of_data(recorder: Recorder) -> None:
@@ -274,18 +274,18 @@ def of_server(recorder: Recorder, runs: dict[str, Path]) -> None:
         "a",
         None,
     ]
-    for kind in ("label", "labels", "number", "pair", "tags", "spans", "answers", "choice"):
-        model = ServedModel(kind, str(runs[kind]), Serve(runs=()))
+    for setup in ("label", "labels", "number", "pair", "tags", "spans", "answers", "choice"):
+        model = ServedModel(setup, str(runs[setup]), Serve(runs=()))
         with TestClient(make_app([model])) as client:
             for number, body in enumerate(bodies):
                 answer = client.post("/predict", json=body)
                 said = [answer.status_code, recorder.text(answer.text)]
-                recorder.entries[f"serve/{kind}/{number}"] = said
+                recorder.entries[f"serve/{setup}/{number}"] = said
             answer = client.post("/predict", content=b"{")
-            recorder.entries[f"serve/{kind}/no JSON"] = [answer.status_code, answer.text]
+            recorder.entries[f"serve/{setup}/no JSON"] = [answer.status_code, answer.text]
             models = json.loads(client.get("/health").text)
             kept = [{k: v for k, v in each.items() if k != "sha256"} for each in models]
-            recorder.entries[f"serve/{kind}/models"] = recorder.text(json.dumps(kept))
+            recorder.entries[f"serve/{setup}/models"] = recorder.text(json.dumps(kept))
 
 
 def of_documentation(recorder: Recorder) -> None:
@@ -313,8 +313,8 @@ def record(only: str | None = None) -> dict[str, Any]:
     os.chdir(workdir)
     try:
         runs = make_runs(workdir)
-        for kind, folder in runs.items():
-            of_run(recorder, kind, folder)
+        for setup, folder in runs.items():
+            of_run(recorder, setup, folder)
         of_data(recorder)
         of_readers(recorder)
         of_server(recorder, runs)

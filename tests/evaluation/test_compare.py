@@ -219,7 +219,7 @@ def test_whole_numbers_and_their_names_are_the_same_classes(place: Path):
     answers = [[0, 1, 1], [1, 0, 0]]
     for gold, first, second in (([0, 1, 0], int, str), (list("010"), str, int)):
         sides = [
-            [kind(x) for x in each * 9] for kind, each in zip((first, second), answers, strict=True)
+            [make(x) for x in each * 9] for make, each in zip((first, second), answers, strict=True)
         ]
         found = compared(*labelled(place, gold * 9, *sides))
         assert found["metric"] == "accuracy"
@@ -432,8 +432,8 @@ def test_errors_of_runs(runs: Path):
     wrong = run("compare", "runs/good", "runs/bad", "--split", "dev")
     wrong.refused("no predictions.dev.jsonl", "write --split test")
     write_jsonl(runs / "runs" / "bad" / "seed-1" / "predictions.test.jsonl", [{"label": "x"}] * 9)
-    kind = "runs/bad/seed-1/predictions.test.jsonl predicts a label, but"
-    run("compare", "runs/good", "runs/bad").refused(kind)
+    message = "runs/bad/seed-1/predictions.test.jsonl predicts a label, but"
+    run("compare", "runs/good", "runs/bad").refused(message)
 
 
 # --- tables for papers -----------------------------------------------------------------------

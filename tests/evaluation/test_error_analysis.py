@@ -273,9 +273,9 @@ def word_errors(gold: str, predicted: str, scores=()) -> list[ErrorCase]:
     return analyze_predictions(TYPES["plain tags"].tables_of(examples, [prediction])).errors
 
 
-def text_errors(kind: str, gold: list, predictions: list, texts=TEXTS) -> list[ErrorCase]:
+def text_errors(form: str, gold: list, predictions: list, texts=TEXTS) -> list[ErrorCase]:
     examples = [replace(text, label=label) for text, label in zip(texts, gold, strict=False)]
-    return analyze_predictions(TYPES[kind].tables_of(examples, predictions)).errors
+    return analyze_predictions(TYPES[form].tables_of(examples, predictions)).errors
 
 
 def test_a_boundary_error_with_its_sentence():

@@ -24,10 +24,10 @@ PATHS = ("sport > football", "sport > football > women", "sport > tennis", "art"
 
 
 def tables(gold: Sequence[Any], predicted: Sequence[Any]) -> Any:
-    kind = "label" if isinstance(gold[0], str) else "labels"
+    prediction_type = "label" if isinstance(gold[0], str) else "labels"
     examples = [TextExample(i, "x", None, label) for i, label in enumerate(gold)]
     predictions = [TextPrediction(i, y, separator=" > ") for i, y in enumerate(predicted)]
-    return TYPES[kind].tables_of(examples, predictions, labels=PATHS)
+    return TYPES[prediction_type].tables_of(examples, predictions, labels=PATHS)
 
 
 def ancestors(label: Any) -> list[str]:

@@ -51,8 +51,8 @@ def paired(values, min_size=1, max_size=25):
     return pairs.map(lambda items: ([a for a, _ in items], [b for _, b in items]))
 
 
-def text_scores(kind, gold, predicted, labels=()):
-    return scores_of(kind, gold, predicted, labels=labels)
+def text_scores(prediction_type, gold, predicted, labels=()):
+    return scores_of(prediction_type, gold, predicted, labels=labels)
 
 
 def span_scores(gold, predicted):
@@ -63,8 +63,8 @@ def tagging_scores(gold, predicted, scheme):
     return scores_of("tags", gold, predicted, schemes=(scheme, None))
 
 
-def class_scores(kind, gold, predicted):
-    return metrics.class_scores(prediction_types.TYPES[kind].of_values(gold, predicted))
+def class_scores(prediction_type, gold, predicted):
+    return metrics.class_scores(prediction_types.TYPES[prediction_type].of_values(gold, predicted))
 
 
 def plain(scores):

@@ -111,12 +111,12 @@ def test_the_bound_holds_for_answers_of_few_examples(number: int, even: bool) ->
 
 
 def test_answers_of_one_document_depend_on_each_other() -> None:
-    kind, rows = TYPES["plain tags"], range(6)
+    setup, rows = TYPES["plain tags"], range(6)
     examples = [TokenExample(i, ("a", "b"), None, ("N", "N"), document=f"d{i // 3}") for i in rows]
     predictions = [TokenPrediction(i, ("a", "b"), ("N", "N"), (0.9, 0.9)) for i in rows]
     for documents, effective in ((True, 2), (False, 6)):
         known = [e if documents else replace(e, document=None) for e in examples]
-        assert Answers.of(kind.tables_of(known, predictions)).effective == effective
+        assert Answers.of(setup.tables_of(known, predictions)).effective == effective
 
 
 def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
@@ -356,15 +356,15 @@ WITHHELD = {
 }
 
 
-@pytest.mark.parametrize("kind", PREDICTIONS)
-def test_unsure_answers_are_withheld_and_nothing_else(kind: str) -> None:
-    prediction = PREDICTIONS[kind]
+@pytest.mark.parametrize("setup", PREDICTIONS)
+def test_unsure_answers_are_withheld_and_nothing_else(setup: str) -> None:
+    prediction = PREDICTIONS[setup]
     before = prediction.to_dict()
     row = Decisions(confidence=0.7).apply(prediction, None).to_dict()
-    key, value = KEPT[kind]
-    assert row[key] == value and row["withheld"] == WITHHELD[kind]
+    key, value = KEPT[setup]
+    assert row[key] == value and row["withheld"] == WITHHELD[setup]
     assert row.get("scores") == before.get("scores") and row.get("score") == before.get("score")
-    nothing = {"withheld": [] if isinstance(WITHHELD[kind], list) else None}
+    nothing = {"withheld": [] if isinstance(WITHHELD[setup], list) else None}
     assert Decisions(confidence=0.6).apply(prediction, None).to_dict() == before | nothing
     assert Decisions().apply(prediction, None).to_dict() == before
     ood = Decisions(distance=1.0).apply(prediction, None, 1.5).to_dict()
@@ -416,18 +416,18 @@ def test_commands_say_what_is_withheld(rows: list[dict], said: str, tmp_path) ->
 
 
 def test_a_custom_metric_takes_what_is_withheld_as_none_and_no_class_is_made_of_it() -> None:
-    def seen(kind: str, gold: Any) -> Any:
-        prediction = Decisions(confidence=0.7).apply(PREDICTIONS[kind], None)
-        value = TYPES[kind].value(prediction)
-        tables = TYPES[kind].of_values([gold], [value], predictions=[prediction])
+    def seen(setup: str, gold: Any) -> Any:
+        prediction = Decisions(confidence=0.7).apply(PREDICTIONS[setup], None)
+        value = TYPES[setup].value(prediction)
+        tables = TYPES[setup].of_values([gold], [value], predictions=[prediction])
         taken: list[Any] = []
         metric = CustomMetric(lambda gold, predicted: taken.extend(predicted) or 1.0)
         custom_counts(metric, [tables])[0].values(np.ones((1, 1)))
         return taken[0], score(tables)
 
-    for kind, gold in (("label", "a"), ("choice", 1), ("answers", ("Ana",))):
-        value, scores = seen(kind, gold)
-        assert value is None and scores[TYPES[kind].default] == 0
+    for setup, gold in (("label", "a"), ("choice", 1), ("answers", ("Ana",))):
+        value, scores = seen(setup, gold)
+        assert value is None and scores[TYPES[setup].default] == 0
     tags, scores = seen("plain tags", ("N", "N", "V", "N"))
     assert tags == (None, "N", "V", "N") and scores["accuracy"] == 0.75
     assert scores["macro_f1"] == pytest.approx((0.8 + 1) / 2)

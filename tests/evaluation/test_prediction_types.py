@@ -1,4 +1,4 @@
-"""Kinds of predictions: lines give back what was written, and nobody else asks for a kind."""
+"""Types of predictions: lines give back what was written, and nobody else asks for a kind."""
 
 from __future__ import annotations
 
@@ -68,31 +68,31 @@ WRITTEN: dict[str, tuple[Example, Prediction]] = {
         ),
     ),
 }
-"""An example and its prediction of each kind."""
+"""An example and its prediction of each type."""
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     example, prediction = WRITTEN[name]
     row = json.loads(json.dumps(to_row(prediction, example)))
-    kind = TYPES[type_of_row(row)]
-    read = kind.gold_of_row(0, "p.jsonl:1", row)
-    again = kind.parse(row, "p.jsonl:1", read)
+    type = TYPES[type_of_row(row)]
+    read = type.gold_of_row(0, "p.jsonl:1", row)
+    again = type.parse(row, "p.jsonl:1", read)
     if isinstance(prediction, RelationPrediction):
         prediction = replace(prediction, spans=())  # which are those of the example
     assert again == prediction
     if not isinstance(prediction, MaskedPrediction):
-        assert kind.gold(read) == kind.gold(example) and kind.asked(read) == kind.asked(example)
+        assert type.gold(read) == type.gold(example) and type.asked(read) == type.asked(example)
     if prediction != TextPrediction(0, None):
         file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)])
-        tables = file.tables(GoldLabels.of("p.jsonl", [read]), kind)
+        tables = file.tables(GoldLabels.of("p.jsonl", [read]), type)
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)
 
 
 def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
-    """A kind says what of its predictions may be the same for all examples."""
+    """A type says what of its predictions may be the same for all examples."""
     said = {
         "label": 'every prediction is "a"',
         "a blank text": "every prediction is null",
@@ -115,16 +115,16 @@ def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
 
 
 def test_kinds_say_their_metrics_as_the_registry_does():
-    for name, kind in TYPES.items():
-        assert kind.name == name and DEFAULT_METRICS[name] == kind.default in kind.metrics
+    for name, type in TYPES.items():
+        assert type.name == name and DEFAULT_METRICS[name] == type.default in type.metrics
         if name in PREDICTION_TYPES:
-            assert (*kind.metrics,) == PREDICTION_TYPES[name].metrics
-            assert kind.key == name
+            assert (*type.metrics,) == PREDICTION_TYPES[name].metrics
+            assert type.key == name
 
 
-# --- Nobody else asks for a kind ------------------------------------------------------------------
+# --- Nobody else asks for a type ------------------------------------------------------------------
 
-NAMES = {*TYPES} | {kind.key for kind in TYPES.values()} - {""}
+NAMES = {*TYPES} | {type.key for type in TYPES.values()} - {""}
 PREDICTIONS = {each.__name__ for each in map(type, (p for _, p in WRITTEN.values()))}
 REASONS = {
     "annotation/": "kinds of labels of people, of items of the page and of formats of tools",

@@ -63,37 +63,37 @@ def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Tables,
         )
     else:
         rows = st.tuples(*[one[form]] * 3)
-    kind = TYPES["label" if form == "two" else form]
-    fields = {"schemes": schemes} if schemes else {"positive": "b"} if kind.name == "label" else {}
+    type = TYPES["label" if form == "two" else form]
+    fields = {"schemes": schemes} if schemes else {"positive": "b"} if type.name == "label" else {}
     return st.lists(rows, min_size=1, max_size=12).map(
         lambda rows: tuple(
-            asked(kind, [row[0] for row in rows], [row[side] for row in rows], **fields)
+            asked(type, [row[0] for row in rows], [row[side] for row in rows], **fields)
             for side in (1, 2)
         )
     )
 
 
-def asked(kind: PredictionType, gold: list, answers: list, **fields) -> Tables:
+def asked(type: PredictionType, gold: list, answers: list, **fields) -> Tables:
     """With the examples that were asked, and predictions with probabilities."""
     examples: list[Example] = []
     predictions: list[object] = []
     for number, (own, answer) in enumerate(zip(gold, answers, strict=True)):
         sure = [(7 * number + 3 * place + len(str(answer))) % 20 / 20 for place in range(8)]
-        if kind.name == "spans":
+        if type.name == "spans":
             words = tuple(WORDS[number % 3 : number % 3 + 3])
             predictions.append(SpanPrediction(number, words, answer, tuple(sure[: len(answer)])))
-        elif kind.name == "tags":
+        elif type.name == "tags":
             words = tuple(WORDS[(number * place) % 5] for place in range(3, 3 + len(own)))
             predictions.append(TokenPrediction(number, words, answer, tuple(sure[: len(answer)])))
         else:
             scores = dict(zip(NAMES, sure, strict=False))
-            label = scores.get(answer) if kind.name == "label" else None
-            scores = None if kind.name == "number" else scores
+            label = scores.get(answer) if type.name == "label" else None
+            scores = None if type.name == "number" else scores
             examples.append(TextExample(number, "a " * (4 * number + 1), where=""))
             predictions.append(TextPrediction(number, answer, label, scores))
             continue
         examples.append(TokenExample(number, words, where=""))
-    return kind.of_values(gold, answers, examples=examples, predictions=predictions, **fields)
+    return type.of_values(gold, answers, examples=examples, predictions=predictions, **fields)
 
 
 WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
@@ -128,8 +128,8 @@ def scored_as(
     """Other values, as those of a run of their own."""
     fields = {"schemes": run.schemes} if run.schemes != (None, None) else {}
     fields |= {"positive": run.positive} if run.positive else {}
-    kind = TYPES["tags"] if run.type.name == "plain tags" else run.type
-    return kind.of_values(gold, predicted, examples=examples, predictions=predictions, **fields)
+    type = TYPES["tags"] if run.type.name == "plain tags" else run.type
+    return type.of_values(gold, predicted, examples=examples, predictions=predictions, **fields)
 
 
 def scores_of(run: Tables, names: Sequence[str]) -> dict[str, float]:
@@ -173,8 +173,8 @@ GROUPED = (
 def metrics_of(runs: Sequence[Tables]) -> dict[str, list]:
     """Every metric that fits, counted."""
     names = names_of(runs)
-    kind = runs[0].type
-    wanted = [*kind.metrics, *subgroup_metrics(runs[0], TRAIN)]
+    type = runs[0].type
+    wanted = [*type.metrics, *subgroup_metrics(runs[0], TRAIN)]
     wanted += [name for run in runs for name in scores_of(run, names)]
     counted = {}
     for name in dict.fromkeys(wanted):
@@ -182,7 +182,7 @@ def metrics_of(runs: Sequence[Tables]) -> dict[str, list]:
             counted[name] = count_metric(name, runs, TRAIN)
         except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
             continue
-    assert kind.default in counted
+    assert type.default in counted
     assert ("ece" in counted) == all(map(is_rated, runs))
     return counted
 

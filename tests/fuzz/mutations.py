@@ -172,7 +172,7 @@ def damaged(draw: Any, content: bytes) -> bytes:
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, len(content)))
         end = draw(st.integers(start, min(len(content), start + 20)))
-        kind = draw(st.sampled_from(["cut", "insert", "repeat", "replace", "end"]))
+        edit = draw(st.sampled_from(["cut", "insert", "repeat", "replace", "end"]))
         part = content[start:end]
         new = {
             "cut": b"",
@@ -180,8 +180,8 @@ def damaged(draw: Any, content: bytes) -> bytes:
             "repeat": part * 2,
             "replace": draw(st.binary(max_size=4)),
             "end": b"",
-        }[kind]
-        content = content[:start] + new + (b"" if kind == "end" else content[end:])
+        }[edit]
+        content = content[:start] + new + (b"" if edit == "end" else content[end:])
     return content
 
 

@@ -98,12 +98,12 @@ def data_cases() -> Iterator[Case]:
         "gold of report": ("report", "classify/predictions.test.jsonl", "--format=table", "--gold"),
         "gold of compare": ("compare", "classify", "classify", "--gold"),
     }
-    for (name, command), (kind, content) in itertools.product(train.items(), NOT_ROWS.items()):
+    for (name, command), (damage, content) in itertools.product(train.items(), NOT_ROWS.items()):
         file = "new.jsonl"
-        if kind == "half a surrogate pair" and name.startswith("predict"):
+        if damage == "half a surrogate pair" and name.startswith("predict"):
             continue  # the label is not read
         fails = name != "gold of compare"
-        yield Case(f"{name}: {kind}", (*command, file), file, content, fails)
+        yield Case(f"{name}: {damage}", (*command, file), file, content, fails)
     rows: dict[str, bytes] = {
         "text is an object": texts({"text": {"a": 1}, "label": "a"}, *GOOD),
         "text is null": texts({"text": None, "label": "a"}, *GOOD),
@@ -116,9 +116,9 @@ def data_cases() -> Iterator[Case]:
         "no columns": texts({}, {}),
         "other columns": texts({"a": 1, "b": 2}),
     }
-    for (kind, content), name in itertools.product(rows.items(), ("classify", "check")):
-        fails = kind != "text is null"  # which is an empty text, and a warning
-        yield Case(f"{name}: {kind}", (*train[name], "new.jsonl"), "new.jsonl", content, fails)
+    for (damage, content), name in itertools.product(rows.items(), ("classify", "check")):
+        fails = damage != "text is null"  # which is an empty text, and a warning
+        yield Case(f"{name}: {damage}", (*train[name], "new.jsonl"), "new.jsonl", content, fails)
     words: dict[str, bytes] = {
         "tokens is a number": texts({"tokens": 3, "tags": ["O"]}),
         "tokens is nested": texts({"tokens": [["a"]], "tags": ["O"]}),
@@ -133,8 +133,8 @@ def data_cases() -> Iterator[Case]:
         "a span at a huge integer": texts({"tokens": ["a"], "spans": [[0, 10**40, "A"]]}),
         "spans is a number": texts({"tokens": ["a"], "spans": 3}),
     }
-    for (kind, content), name in itertools.product(words.items(), ("tag", "ner")):
-        yield Case(f"{name}: {kind}", (*train[name], "new.jsonl"), "new.jsonl", content)
+    for (damage, content), name in itertools.product(words.items(), ("tag", "ner")):
+        yield Case(f"{name}: {damage}", (*train[name], "new.jsonl"), "new.jsonl", content)
     files: dict[str, bytes | None] = {
         "x.json": b"[" * DEEP,
         "y.json": b'{"a": ',
@@ -221,10 +221,10 @@ MAY_PASS: list[tuple[str, tuple[str, ...], str, str, tuple[str, ...]]] = [
 
 def saved_cases() -> Iterator[Case]:
     for fails, rows in ((True, MUST_FAIL), (False, MAY_PASS)):
-        for name, command, folder, files, kinds in rows:
-            for file, kind in itertools.product(files.split(), kinds):
-                title, path = f"{name}: {file}: {kind}", os.path.join(folder, file)
-                yield Case(title, command, os.path.normpath(path), NOT_OBJECTS[kind], fails)
+        for name, command, folder, files, damages in rows:
+            for file, damage in itertools.product(files.split(), damages):
+                title, path = f"{name}: {file}: {damage}", os.path.join(folder, file)
+                yield Case(title, command, os.path.normpath(path), NOT_OBJECTS[damage], fails)
 
 
 EDITED = [
@@ -295,13 +295,13 @@ def recipe_cases() -> Iterator[Case]:
         "a tab": b"task:\tclassify\n\tlr: 1\n",
         "a folder": None,
     }
-    for kind, content in contents.items():
+    for damage, content in contents.items():
         for name, command in {
             "run": ("run", "new.yaml"),
             "check": ("check", "new.yaml"),
             "recipes": ("run", "--folder=."),
         }.items():
-            yield Case(f"{name}: {kind}", command, "new.yaml", content, name != "recipes")
+            yield Case(f"{name}: {damage}", command, "new.yaml", content, name != "recipes")
 
 
 def argument_cases() -> Iterator[Case]:

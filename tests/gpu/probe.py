@@ -104,15 +104,15 @@ def parity(size: Size) -> Iterator[Row]:
     weight is 0 or scaled, and values and gradients are those of the same mask.
     """
     lengths, heads, each, p = [64, 1, 7, 33, 64, 20], size.heads, 64, 0.1
-    kind = torch.bfloat16 if size.large else torch.float32
+    dtype = torch.bfloat16 if size.large else torch.float32
     bounds = torch.tensor([0, *lengths], device=size.device).cumsum(0).int()
     layout = PackedLayout(bounds, tuple(lengths))
     total = sum(lengths)
     query, key, other, above = (
-        torch.randn(total, heads, each, device=size.device, dtype=kind) for _ in range(4)
+        torch.randn(total, heads, each, device=size.device, dtype=dtype) for _ in range(4)
     )
     places = torch.cat([torch.arange(length) for length in lengths]).to(size.device)
-    units = torch.eye(each, device=size.device, dtype=kind)[places][:, None].expand_as(query)
+    units = torch.eye(each, device=size.device, dtype=dtype)[places][:, None].expand_as(query)
     compute = attention._flash if size.large else attention._by_products
 
     def run(value: torch.Tensor, dropout: float, seed: int = 0) -> torch.Tensor:
@@ -150,11 +150,11 @@ def parity(size: Size) -> Iterator[Row]:
 def varlen(size: Size) -> Iterator[Row]:
     """Attention over many short sequences, forward and backward, against padding to 128."""
     lengths, heads, each = size.lengths(), size.heads, size.width // size.heads
-    kind = torch.bfloat16 if size.large else torch.float32
+    dtype = torch.bfloat16 if size.large else torch.float32
     bounds = torch.tensor([0, *lengths], device=size.device).cumsum(0).int()
     layout = PackedLayout(bounds, tuple(lengths))
-    rows = torch.randn(3, sum(lengths), heads, each, device=size.device, dtype=kind)
-    padded = torch.randn(3, len(lengths), heads, 128, each, device=size.device, dtype=kind)
+    rows = torch.randn(3, sum(lengths), heads, each, device=size.device, dtype=dtype)
+    padded = torch.randn(3, len(lengths), heads, 128, each, device=size.device, dtype=dtype)
 
     def both(inner: Callable[..., torch.Tensor], inputs: torch.Tensor) -> Callable[[], Any]:
         inputs = inputs.requires_grad_()

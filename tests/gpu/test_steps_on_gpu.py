@@ -42,9 +42,9 @@ def no_waits() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-@pytest.mark.parametrize(("kind", "family", "changes"), CASES)
-def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[str, Any]) -> None:
-    task, dataset = fx.load(config_of(kind, family, **changes))
+@pytest.mark.parametrize(("setup", "family", "changes"), CASES)
+def test_a_plain_step_waits_for_nothing(setup: str, family: str, changes: dict[str, Any]) -> None:
+    task, dataset = fx.load(config_of(setup, family, **changes))
     accelerator = Accelerator()
     head = task.model().to(accelerator.device)
     weights = make_optimizer(head, task.state.config, "bf16")

@@ -129,8 +129,8 @@ class Hub:
 
     def commit_id(self, folder: Path) -> str:
         """Return the commit of a branch: the hash of the content of its folder."""
-        kind, id = folder.parts[-3], f"{folder.parts[-2]}/{folder.parts[-1].partition('@')[0]}"
-        return self.read(kind, id, folder).id
+        repo_type, id = folder.parts[-3], f"{folder.parts[-2]}/{folder.parts[-1].partition('@')[0]}"
+        return self.read(repo_type, id, folder).id
 
     def fault(self, match: str, *, times: int = 1, **what: Any) -> None:
         """Let the next requests that match fail; ``what`` are the fields of ``Fault``."""
@@ -140,18 +140,18 @@ class Hub:
         """Return the requests (``METHOD path STATUS``) that match."""
         return [request for request in self.requests if re.search(match, request)]
 
-    def _folder(self, kind: str, id: str, revision: str) -> Path:
+    def _folder(self, repo_type: str, id: str, revision: str) -> Path:
         branch = id if revision == "main" else f"{id}@{quote(revision, '')}"
         for name in (id, branch):
-            (self.root / kind / name).mkdir(parents=True, exist_ok=True)
-        return self.root / kind / branch
+            (self.root / repo_type / name).mkdir(parents=True, exist_ok=True)
+        return self.root / repo_type / branch
 
-    def read(self, kind: str, id: str, folder: Path) -> Commit:
+    def read(self, repo_type: str, id: str, folder: Path) -> Commit:
         """Return the content of a branch, which can be asked for by its commit from now on."""
         paths = (path for path in folder.rglob("*") if path.is_file())
         commit = Commit({path.relative_to(folder).as_posix(): path.read_bytes() for path in paths})
         with self.lock:
-            self.commits[f"{kind}/{id}", commit.id] = commit
+            self.commits[f"{repo_type}/{id}", commit.id] = commit
             self.objects |= {
                 sha256(data): data for name, data in commit.files.items() if name.endswith(LARGE)
             }
@@ -254,25 +254,25 @@ class Handler(BaseHTTPRequestHandler):
             status = 401 if self.user is None else 403
             raise Refused(status, "GatedRepo", f"Access to {id} is restricted.")
 
-    def repository(self, kind: str, parts: list[str]) -> tuple[str, Path, list[str]]:
+    def repository(self, repo_type: str, parts: list[str]) -> tuple[str, Path, list[str]]:
         """Return id, folder and the rest of a path that begins with an id."""
         size = 1 if len(parts) == 1 or parts[1] in ACTIONS else 2
         id = unquote("/".join(parts[:size]))
-        folder = self.hub.root / kind / id
+        folder = self.hub.root / repo_type / id
         owner = self.user and id.split("/")[0] in (self.user.name, *self.user.organizations)
         if not folder.is_dir() or (id in self.hub.private and not owner):
             status = 404 if self.user else 401
             raise Refused(status, "RepoNotFound", "Repository not found")
         return id, folder, parts[size:]
 
-    def commit_at(self, kind: str, id: str, revision: str) -> Commit:
+    def commit_at(self, repo_type: str, id: str, revision: str) -> Commit:
         """Return a branch, tag or commit."""
         branch = id if revision == "main" else f"{id}@{quote(revision, '')}"
-        if (self.hub.root / kind / branch).is_dir():
-            return self.hub.read(kind, id, self.hub.root / kind / branch)
-        self.hub.read(kind, id, self.hub.root / kind / id)
+        if (self.hub.root / repo_type / branch).is_dir():
+            return self.hub.read(repo_type, id, self.hub.root / repo_type / branch)
+        self.hub.read(repo_type, id, self.hub.root / repo_type / id)
         with self.hub.lock:
-            commit = self.hub.commits.get((f"{kind}/{id}", revision))
+            commit = self.hub.commits.get((f"{repo_type}/{id}", revision))
         if commit is None:
             raise Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return commit
@@ -295,11 +295,11 @@ class Handler(BaseHTTPRequestHandler):
                 each["actions"] = {"upload": {"href": f"{self.hub.url}/_objects/{each['oid']}"}}
             self.answer({"transfer": "basic", "objects": objects})
         elif "resolve" in parts:
-            kind = "datasets" if parts[0] == "datasets" else "models"
-            id, _, rest = self.repository(kind, parts[kind == "datasets" :])
+            repo_type = "datasets" if parts[0] == "datasets" else "models"
+            id, _, rest = self.repository(repo_type, parts[repo_type == "datasets" :])
             self.check_read(id)
-            commit = self.commit_at(kind, id, unquote(rest[1]))
-            self.resolve(kind, id, commit, unquote("/".join(rest[2:])))
+            commit = self.commit_at(repo_type, id, unquote(rest[1]))
+            self.resolve(repo_type, id, commit, unquote("/".join(rest[2:])))
         else:
             raise Refused(404, "", "Sorry, we can't find the page you are looking for.")
 
@@ -317,7 +317,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             raise Refused(404, "", "Sorry, we can't find the page you are looking for.")
 
-    def repository_api(self, kind: str, id: str, folder: Path, rest: list[str]) -> None:
+    def repository_api(self, repo_type: str, id: str, folder: Path, rest: list[str]) -> None:
         action, *rest = rest or ["revision", "main"]
         if action == "auth-check":
             self.check_write(id) if rest == ["write"] else self.check_read(id)
@@ -332,9 +332,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"files": files})
         elif action == "commit":
             self.check_write(id)
-            self.commit(kind, id, folder)
+            self.commit(repo_type, id, folder)
         elif action in ("revision", "tree", "paths-info"):
-            commit = self.commit_at(kind, id, unquote(rest[0]))
+            commit = self.commit_at(repo_type, id, unquote(rest[0]))
             if action == "revision":
                 files = [
                     {"rfilename": name, "size": len(data)}
@@ -361,12 +361,12 @@ class Handler(BaseHTTPRequestHandler):
         found = [each for each in entries if each["path"].startswith(start)]
         self.answer([each for each in found if deep or "/" not in each["path"][len(start) :]])
 
-    def resolve(self, kind: str, id: str, commit: Commit, name: str) -> None:
+    def resolve(self, repo_type: str, id: str, commit: Commit, name: str) -> None:
         """Redirect to a file: a large one to another origin, as the hub does to its CDN."""
         if name not in commit.files:
             raise Refused(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit.id})
         data, large = commit.files[name], name.endswith(LARGE)
-        here = f"/api/resolve-cache/{kind}/{id}/{commit.id}/{quote(name)}"
+        here = f"/api/resolve-cache/{repo_type}/{id}/{commit.id}/{quote(name)}"
         there = f"http://localhost:{self.hub.port}/_objects/{sha256(data)}"
         headers = {
             "Location": there if large else here,
@@ -387,17 +387,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def create(self, wanted: dict[str, Any]) -> None:
         owner = wanted.get("organization") or (self.user.name if self.user else "nobody")
-        id, kind = f"{owner}/{wanted['name']}", f"{wanted.get('type') or 'model'}s"
+        id, repo_type = f"{owner}/{wanted['name']}", f"{wanted.get('type') or 'model'}s"
         self.check_write(id)
-        exists = (self.hub.root / kind / id).is_dir()
-        self.hub._folder(kind, id, "main")
+        exists = (self.hub.root / repo_type / id).is_dir()
+        self.hub._folder(repo_type, id, "main")
         if wanted.get("private") or wanted.get("visibility") == "private":
             self.hub.private.add(id)
         self.answer({"url": f"{self.hub.url}/{id}", "name": id}, 409 if exists else 200)
 
-    def commit(self, kind: str, id: str, folder: Path) -> None:
+    def commit(self, repo_type: str, id: str, folder: Path) -> None:
         """Carry out the operations of a push."""
-        self.hub.read(kind, id, folder)  # keep what was there
+        self.hub.read(repo_type, id, folder)  # keep what was there
         for line in self.body.decode().splitlines():
             operation = json.loads(line)
             key, value = operation["key"], operation["value"]
@@ -410,7 +410,7 @@ class Handler(BaseHTTPRequestHandler):
                 path.unlink()
             elif key == "deletedFolder":
                 shutil.rmtree(path)
-        made = self.hub.read(kind, id, folder).id
+        made = self.hub.read(repo_type, id, folder).id
         url = f"{self.hub.url}/{id}/commit/{made}"
         self.answer({"success": True, "commitOid": made, "commitUrl": url})
 

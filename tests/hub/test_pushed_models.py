@@ -19,7 +19,7 @@ from tests.command import run
 from tests.hub.server import Hub
 from tests.tiny import save_tiny_checkpoint
 
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "classify": ("classify", {}),
     "pairs": ("nli", {"pair_encoder": "bi"}),
     "tag": ("tag", {}),
@@ -38,24 +38,24 @@ INPUTS = {
 }
 
 
-def trained(kind: str) -> Path:
-    task, changes = KINDS[kind]
+def trained(setup: str) -> Path:
+    task, changes = SETUPS[setup]
     return fx.trained(task, **changes)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def pushed(running_hub: Hub) -> None:
-    """The model of a run of each kind is ``lab/KIND`` on the hub."""
-    for kind in KINDS:
+    """The model of a run of each setup is ``lab/SETUP`` on the hub."""
+    for setup in SETUPS:
         shutil.copytree(
-            trained(kind) / "best", running_hub.model(f"lab/{kind}"), dirs_exist_ok=True
+            trained(setup) / "best", running_hub.model(f"lab/{setup}"), dirs_exist_ok=True
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_predictions_are_those_of_the_folder(kind: str, hub: Hub) -> None:
-    inputs = INPUTS.get(kind, WORDS)
-    here, there = (finetune.load(name).predict(inputs) for name in (trained(kind), f"lab/{kind}"))
+@pytest.mark.parametrize("setup", SETUPS)
+def test_predictions_are_those_of_the_folder(setup: str, hub: Hub) -> None:
+    inputs = INPUTS.get(setup, WORDS)
+    here, there = (finetune.load(name).predict(inputs) for name in (trained(setup), f"lab/{setup}"))
     assert [each.to_dict() for each in here] == [each.to_dict() for each in there]
 
 
@@ -68,17 +68,17 @@ def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None
     assert here[0].to_dict() == there[0].to_dict() and "distance" in here[0].to_dict()
 
 
-@pytest.mark.parametrize("kind", ["crf", "pretrain"])
-def test_init_from(kind: str, hub: Hub, tmp_path: Path) -> None:
-    task, changes = KINDS[kind]
-    options = {} if kind == "pretrain" else changes
-    start = {"model": None, "init_from": f"lab/{kind}"}
+@pytest.mark.parametrize("setup", ["crf", "pretrain"])
+def test_init_from(setup: str, hub: Hub, tmp_path: Path) -> None:
+    task, changes = SETUPS[setup]
+    options = {} if setup == "pretrain" else changes
+    start = {"model": None, "init_from": f"lab/{setup}"}
     outcome = fx.train(task, tmp_path / "x", **start, **options)
     assert outcome.code == 0, outcome.err
-    commit = hub.commit_id(hub.model(f"lab/{kind}"))
+    commit = hub.commit_id(hub.model(f"lab/{setup}"))
     assert json.loads((tmp_path / "x/config.json").read_text())["revision_used"] == commit
     card = (tmp_path / "x/best/README.md").read_text()
-    assert f"base_model: lab/{kind}" in card and commit in card
+    assert f"base_model: lab/{setup}" in card and commit in card
 
 
 def test_commands(hub: Hub, tmp_path: Path) -> None:
@@ -139,24 +139,24 @@ def test_a_wrong_model_is_reported_before_data_are_read(hub: Hub) -> None:
     assert not hub.asked("/datasets/")
 
 
-@pytest.mark.parametrize("kind", ["SpanClassifier", "SentenceEncoder"])
-def test_heads_push_themselves(kind: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("setup", ["SpanClassifier", "SentenceEncoder"])
+def test_heads_push_themselves(setup: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_ana")
-    name = f"lab/pushed-{kind}"
+    name = f"lab/pushed-{setup}"
     folder = hub.model(name)
     (folder / "old.bin").write_text("x")
-    options = {"SpanClassifier": {"max_width": 2}}.get(kind, {})
-    if kind != "SentenceEncoder":
+    options = {"SpanClassifier": {"max_width": 2}}.get(setup, {})
+    if setup != "SentenceEncoder":
         options |= {"labels": ["O", "B-PER"]}
-    head = getattr(finetune, kind).from_pretrained(str(fx.checkpoint()), **options).eval()
+    head = getattr(finetune, setup).from_pretrained(str(fx.checkpoint()), **options).eval()
     assert head.push_to_hub(name, license="mit").endswith(f"/{name}")
     assert (folder / "old.bin").exists(), "others of the owner"
     assert "license: mit" in (folder / "README.md").read_text()
     forget_repositories()
-    again = getattr(finetune, kind).from_pretrained(name)
+    again = getattr(finetune, setup).from_pretrained(name)
     weights = again.state_dict()
     assert all(torch.equal(weights[n], value) for n, value in head.state_dict().items())
-    if kind != "SentenceEncoder":
+    if setup != "SentenceEncoder":
         assert finetune.load(name).predict(["Ana saw Oslo"])
     hub.fault("commit/main", status=500, times=9)
     with pytest.raises(finetune.UserError, match=name):

@@ -37,11 +37,11 @@ def predict(workdir: Path, model: Path, *more: str | Path) -> Outcome:
     return run("predict", model, "--file", workdir / "new", *more)
 
 
-@pytest.mark.parametrize("kind", ["tag", "context"])
+@pytest.mark.parametrize("setup", ["tag", "context"])
 def test_a_file_is_continued_to_the_same_bytes(
-    kind: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
+    setup: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, out = fx.trained(kind), workdir / "out.jsonl"
+    model, out = fx.trained(setup), workdir / "out.jsonl"
     done = predict(workdir, model, "--out", workdir / "whole.jsonl", "--resume").ok()
     assert f"wrote {ROWS} rows: " in done.err
     line, calls = row_files.json_line, 0

@@ -56,8 +56,8 @@ def tables() -> dict[str, Any]:
 def test_tables_are_rows_not_their_headings(workdir: Path) -> None:
     model = finetune.load(workdir / "run")
     expected = model.predict(TEXTS)
-    for kind, table in tables().items():
-        assert model.predict(table) == expected, kind
+    for setup, table in tables().items():
+        assert model.predict(table) == expected, setup
     other = [{"Body": text} for text in TEXTS]
     assert model.predict(other, columns={"text": "Body"}) == expected
     assert model.predict([]) == []

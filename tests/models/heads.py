@@ -1,4 +1,4 @@
-"""A tiny head of every kind in float64, and sequences that it reads."""
+"""A tiny head of every type in float64, and sequences that it reads."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ LABELS = ["yes", "no", "perhaps"]
 TAGS = ["O", "B-A", "I-A"]
 
 
-class Kind(NamedTuple):
-    """A kind of head."""
+class HeadCase(NamedTuple):
+    """A type of head."""
 
     head: Any
     auto_class: Any = None
@@ -51,43 +51,45 @@ class Kind(NamedTuple):
 
 
 SPAN = {"max_width": 5, "hidden": 24}
-KINDS = {
-    "sequence": Kind(SequenceClassifier, AutoModelForSequenceClassification),
-    "tagging": Kind(TokenClassifier, AutoModelForTokenClassification),
-    "answers": Kind(
+HEAD_TYPES = {
+    "sequence": HeadCase(SequenceClassifier, AutoModelForSequenceClassification),
+    "tagging": HeadCase(TokenClassifier, AutoModelForTokenClassification),
+    "answers": HeadCase(
         QuestionAnswerer,
         AutoModelForQuestionAnswering,
         ("start", "end"),
         without=("eurobert", "nomic_bert"),
     ),
-    "choice": Kind(
+    "choice": HeadCase(
         ChoiceScorer,
         AutoModelForMultipleChoice,
         ("score",),
         without=("eurobert", "nomic_bert", "jina_embeddings_v3", "deberta"),
     ),
-    "boundary": Kind(SpanClassifier, settings=SPAN),
-    "ffn": Kind(SpanClassifier, settings=SPAN | {"representation": "ffn"}),
-    "attention": Kind(
+    "boundary": HeadCase(SpanClassifier, settings=SPAN),
+    "ffn": HeadCase(SpanClassifier, settings=SPAN | {"representation": "ffn"}),
+    "attention": HeadCase(
         SpanClassifier,
         settings=SPAN | {"representation": "attention"},
     ),
-    "biaffine": Kind(
+    "biaffine": HeadCase(
         SpanClassifier,
         settings={"max_width": None, "representation": "biaffine", "multi_label": True},
     ),
-    "crf": Kind(CrfTagger, labels=tuple(TAGS), settings={"scheme": "BIO"}),
-    "relations": Kind(RelationClassifier, settings={"subject_id": 7}, words="markers"),
-    "bi": Kind(PairClassifier, settings={"kind": "bi"}, words="texts"),
-    "poly": Kind(PairClassifier, settings={"kind": "poly", "num_codes": 5}, words="texts"),
+    "crf": HeadCase(CrfTagger, labels=tuple(TAGS), settings={"scheme": "BIO"}),
+    "relations": HeadCase(RelationClassifier, settings={"subject_id": 7}, words="markers"),
+    "bi": HeadCase(PairClassifier, settings={"kind": "bi"}, words="texts"),
+    "poly": HeadCase(PairClassifier, settings={"kind": "poly", "num_codes": 5}, words="texts"),
 }
-OF_TRANSFORMERS = [name for name, kind in KINDS.items() if kind.auto_class is not None]
-OWN = [name for name, kind in KINDS.items() if kind.auto_class is None]
+OF_TRANSFORMERS = [
+    name for name, head_type in HEAD_TYPES.items() if head_type.auto_class is not None
+]
+OWN = [name for name, head_type in HEAD_TYPES.items() if head_type.auto_class is None]
 OF_FAMILIES = [
-    pytest.param(family, kind, marks=() if i % len(OF_TRANSFORMERS) == j else pytest.mark.slow)
+    pytest.param(family, head_type, marks=() if i % len(OF_TRANSFORMERS) == j else pytest.mark.slow)
     for i, family in enumerate(tiny.FAMILIES)
-    for j, kind in enumerate(OF_TRANSFORMERS)
-    if family not in KINDS[kind].without
+    for j, head_type in enumerate(OF_TRANSFORMERS)
+    if family not in HEAD_TYPES[head_type].without
 ]
 """Every family with every kind of head that transformers has for it; one of each is not slow."""
 
@@ -102,24 +104,24 @@ def head_of(
     **changes: Any,
 ) -> Any:
     """A head over a tiny encoder, with weights large enough to matter."""
-    kind, settings = KINDS[name], settings or {}
-    labels = {"id2label": dict(enumerate(kind.labels))}
-    labels |= {"label2id": {label: index for index, label in enumerate(kind.labels)}}
-    if kind.auto_class is not None:
-        changes["num_labels"] = len(kind.labels)
-        model = tiny.model(family, kind.auto_class, dropout=dropout, **changes)
-        return kind.head(model.double(), batching, **settings)
-    if kind.head is CrfTagger:
+    head_type, settings = HEAD_TYPES[name], settings or {}
+    labels = {"id2label": dict(enumerate(head_type.labels))}
+    labels |= {"label2id": {label: index for index, label in enumerate(head_type.labels)}}
+    if head_type.auto_class is not None:
+        changes["num_labels"] = len(head_type.labels)
+        model = tiny.model(family, head_type.auto_class, dropout=dropout, **changes)
+        return head_type.head(model.double(), batching, **settings)
+    if head_type.head is CrfTagger:
         auto_class = AutoModelForTokenClassification
         model = tiny.model(family, auto_class, num_labels=3, dropout=dropout, **changes)
         model.config.update(labels)
         inner = {"tagger": model.config.to_dict()}
-        config = CrfTaggerConfig(**inner, **(kind.settings | settings), **labels)
+        config = CrfTaggerConfig(**inner, **(head_type.settings | settings), **labels)
     else:
         model = tiny.model(family, dropout=dropout, **changes)
-        own = {"dropout": dropout, **kind.settings, **settings}
-        config = kind.head.config_class(encoder=model.config, **own, **labels)
-    head = kind.head(config, batching, model)
+        own = {"dropout": dropout, **head_type.settings, **settings}
+        config = head_type.head.config_class(encoder=model.config, **own, **labels)
+    head = head_type.head(config, batching, model)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in head.head_parameters().items():
@@ -130,9 +132,9 @@ def head_of(
 
 
 def sequences_of(name: str, head: Any) -> list[TokenSequence]:
-    """Sequences of mixed lengths with the words that a kind of head reads."""
+    """Sequences of mixed lengths with the words that a type of head reads."""
     made = encodings(head.encoder.model)
-    words = KINDS[name].words
+    words = HEAD_TYPES[name].words
     if words == "words":
         return words_of(made)
     found = []
@@ -168,17 +170,17 @@ def logits_of(output: Any) -> Tensor:
     return output.emissions if isinstance(output, CrfScores) else output
 
 
-def expected_logits(kind: str, reference: Any, made: list[TokenSequence]) -> Tensor:
+def expected_logits(head_type: str, reference: Any, made: list[TokenSequence]) -> Tensor:
     """Return logits of the Hugging Face class on padded rows, for sequences or first subwords."""
     inputs = plain_inputs(reference, made)
-    if kind == "choice":  # questions of one choice
+    if head_type == "choice":  # questions of one choice
         inputs = {name: value[:, None] for name, value in inputs.items()}
     output = reference(**inputs)
-    if kind == "answers":
+    if head_type == "answers":
         logits = torch.stack([output.start_logits, output.end_logits], -1)
         return torch.cat([logits[n, : len(e.input_ids)] for n, e in enumerate(made)])
     logits = output.logits
-    if kind in ("sequence", "choice"):
+    if head_type in ("sequence", "choice"):
         return logits
     rows = [logits[n, e.word_starts[:-1]] for n, e in enumerate(made) if e.word_starts]
     return torch.cat(rows)

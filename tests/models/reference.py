@@ -93,17 +93,17 @@ def reference() -> str:
         "choice": modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES,
     }
     rows = []
-    for kind, family in sorted(FAMILIES.items()):
+    for model_type, family in sorted(FAMILIES.items()):
         batches = "equal lengths" if family.reads_padding else "padded"
         notes = [f"padding is read by the {family.reads_padding}"] if family.reads_padding else []
         if family.setting:
             notes.append("runs with `{}={!r}`".format(*family.setting))
         if not family.half_precision:
             notes.append("padded rows run in float32")
-        names = ", ".join(task for task, kinds in tasks.items() if kind in kinds)
+        names = ", ".join(task for task, kinds in tasks.items() if model_type in kinds)
         batches = "packed" if family.packing else batches
-        rows.append(f"| `{kind}` | {batches} | {names} | {'; '.join(notes)} |\n")
-    refused = [f"| `{kind}` | {reason} |\n" for kind, reason in sorted(REFUSED.items())]
+        rows.append(f"| `{model_type}` | {batches} | {names} | {'; '.join(notes)} |\n")
+    refused = [f"| `{model_type}` | {reason} |\n" for model_type, reason in sorted(REFUSED.items())]
     return HEAD + "".join(rows) + OTHERS + "".join(refused)
 
 

@@ -38,17 +38,17 @@ def test_bilstm_reads_each_sequence_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
+    "setup",
     [
         "classify",
         "crf",
         *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "ner", "bi", "sentence")),
     ],
 )
-def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
+def test_saved_and_loaded(setup: str, tmp_path: Path) -> None:
     settings = {"bilstm": True, "tuning": "bitfit", "steps": 4, "eval_every": 2}
-    config = config_of(kind, tmp_path / "run", **settings)
-    task, dataset = load_task(config, {"bi": "classify", "crf": "tag"}.get(kind, kind))
+    config = config_of(setup, tmp_path / "run", **settings)
+    task, dataset = load_task(config, {"bi": "classify", "crf": "tag"}.get(setup, setup))
     head = task.model()
     before = [weight.detach().clone() for weight in head.encoder.model.bilstm.parameters()]
     result = fit(task, dataset, config, model=head)

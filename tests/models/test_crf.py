@@ -265,14 +265,14 @@ def test_no_words_at_all(num_words: tuple[int, ...]) -> None:
     assert path_score(scores, none, num_words).tolist() == [0] * len(num_words)
 
 
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_computed_in_float32_at_least(kind: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_computed_in_float32_at_least(dtype: torch.dtype) -> None:
     """Also under autocast, whatever the emissions come in."""
     crf = LinearChainCrf(tag_names(["A"], "BIO"), "BIO")
     with torch.no_grad():
         crf.transitions.normal_()
-    emissions = torch.randn(12, 3).to(kind)
-    wide = torch.float64 if kind == torch.float64 else torch.float32
+    emissions = torch.randn(12, 3).to(dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
     num_words, tags = (7, 5), torch.zeros(12, dtype=torch.long)
 
     def all_of(emissions: torch.Tensor) -> list[torch.Tensor]:

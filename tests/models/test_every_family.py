@@ -209,11 +209,11 @@ def test_spans(family: str, tmp_path) -> None:
 def test_every_other_class_is_refused() -> None:
     kinds = sorted({*SEQUENCES, *TOKENS} - set(FAMILIES))
     accepted = []
-    for kind in kinds:
-        if kind in REFUSED:
+    for model_type in kinds:
+        if model_type in REFUSED:
             continue
-        if not refusal(AutoConfig.for_model(kind)):
-            accepted.append(kind)
+        if not refusal(AutoConfig.for_model(model_type)):
+            accepted.append(model_type)
     assert not accepted, "add a row to FAMILIES that the tests here prove, or one to REFUSED"
     assert not set(REFUSED) & set(FAMILIES)
     if is_newest():
@@ -238,7 +238,7 @@ def test_families_of_a_newer_transformers_are_named(
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "reason"),
+    ("model_type", "settings", "reason"),
     [
         ("tapas", {}, "reads tables"),
         ("t5", {}, "encoder and a decoder"),
@@ -247,9 +247,9 @@ def test_families_of_a_newer_transformers_are_named(
         ("gemma3_text", {"use_bidirectional_attention": True}, "attends in both directions"),
     ],
 )
-def test_refusals_name_the_type_and_the_reason(kind, settings, reason, tmp_path) -> None:
-    AutoConfig.for_model(kind, **settings).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=f"'{kind}', which .*{reason}.*roberta-base"):
+def test_refusals_name_the_type_and_the_reason(model_type, settings, reason, tmp_path) -> None:
+    AutoConfig.for_model(model_type, **settings).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"'{model_type}', which .*{reason}.*roberta-base"):
         load_config(str(tmp_path))
 
 

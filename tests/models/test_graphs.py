@@ -539,7 +539,7 @@ PLAIN = {"checkpointed"}
 def test_runs_are_equal_with_and_without_recordings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind, settings = KINDS[name]
+    setup, settings = KINDS[name]
     settings = {"steps": 4, "eval_every": 2, "batch_size": 4, "lr": 1e-3, **settings}
     settings["model"] = fx.checkpoint(settings.get("model", "bert"), dropout=0.1)
     runs, used = [], []
@@ -549,7 +549,7 @@ def test_runs_are_equal_with_and_without_recordings(
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
         out = tmp_path / str(len(runs))
-        result = fx.fit(fx.config(kind, **settings, out=str(out)))
+        result = fx.fit(fx.config(setup, **settings, out=str(out)))
         weights = (out / "last" / "model.safetensors").read_bytes()
         rows = [row for row in read_jsonl(out / "log.jsonl") if "loss" in row]
         runs.append((weights, [(row["loss"], row["gradient_norm"]) for row in rows]))

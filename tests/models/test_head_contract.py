@@ -18,7 +18,7 @@ from finetune.preprocessing.batching import micro_batches, pack
 from tests import fixtures as fx
 from tests import tiny
 from tests.models.heads import (
-    KINDS,
+    HEAD_TYPES,
     OF_FAMILIES,
     OWN,
     expected_logits,
@@ -28,11 +28,11 @@ from tests.models.heads import (
 )
 from tests.models.parity import CLOSE
 
-OF_OWN = [(tiny.FAMILIES[2 * number], kind) for number, kind in enumerate(OWN)]
+OF_OWN = [(tiny.FAMILIES[2 * number], head_type) for number, head_type in enumerate(OWN)]
 """Our own heads read vectors of any family; tests/models/test_every_family.py has one of them
 on every family."""
-every_head = pytest.mark.parametrize(("family", "kind"), OF_FAMILIES + OF_OWN)
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_head = pytest.mark.parametrize(("family", "head_type"), OF_FAMILIES + OF_OWN)
+every_head_type = pytest.mark.parametrize("head_type", HEAD_TYPES)
 
 
 def model_of(head: Any) -> Any:
@@ -42,11 +42,11 @@ def model_of(head: Any) -> Any:
 
 @every_head
 @torch.no_grad()
-def test_batches_change_nothing(family: str, kind: str) -> None:
+def test_batches_change_nothing(family: str, head_type: str) -> None:
     """Each sequence alone, micro-batches, and rows with padding."""
-    head = head_of(kind, family)
+    head = head_of(head_type, family)
     assert head.encoder.packed == (family in tiny.PACKED)
-    made = sequences_of(kind, head)
+    made = sequences_of(head_type, head)
     whole = logits_of(head(pack(made)))
     size = max(1.0, float(whole.abs().max()))
     close = {"rtol": 0, "atol": size * CLOSE.get(family, 1e-12)}
@@ -56,17 +56,17 @@ def test_batches_change_nothing(family: str, kind: str) -> None:
     found = torch.cat([logits_of(head(pack(group))) for group in groups])
     order = [made.index(each) for group in groups for each in group]
     torch.testing.assert_close(found, torch.cat([alone[index] for index in order]), **close)
-    padded = head_of(kind, family, batching="padded")
+    padded = head_of(head_type, family, batching="padded")
     padded.load_state_dict(head.state_dict())
     assert not padded.encoder.packed
     torch.testing.assert_close(logits_of(padded(pack(made))), whole, **close)
 
 
 @every_head
-def test_passes_of_one_batch_have_different_masks(family: str, kind: str) -> None:
+def test_passes_of_one_batch_have_different_masks(family: str, head_type: str) -> None:
     """As R-Drop and SimCSE want; an equal random state gives equal masks."""
-    head = head_of(kind, family, dropout=0.3).train()
-    batch, found = pack(sequences_of(kind, head)), []
+    head = head_of(head_type, family, dropout=0.3).train()
+    batch, found = pack(sequences_of(head_type, head)), []
     with fast_dropout(head), torch.no_grad():
         for seed in (1, None, 1):
             if seed is not None:
@@ -78,23 +78,27 @@ def test_passes_of_one_batch_have_different_masks(family: str, kind: str) -> Non
 
 
 @every_head
-def test_depth_and_head_by_name(family: str, kind: str) -> None:
-    head = head_of(kind, family)
+def test_depth_and_head_by_name(family: str, head_type: str) -> None:
+    head = head_of(head_type, family)
     depths = {name: head.depth_of(name) for name, _ in head.named_parameters()}
     top, names = head.encoder.top_depth, set(head.head_parameters())
     assert set(range(top + 1)) == set(depths.values())
     assert names and all(depths[name] == top for name in names)
     assert not any(depth for name, depth in depths.items() if "embeddings" in name)
     assert not any("embeddings" in name or ".layer." in name for name in names)
-    assert not any("pooler" in name for name in depths) or KINDS[kind].auto_class or kind == "crf"
+    assert (
+        not any("pooler" in name for name in depths)
+        or HEAD_TYPES[head_type].auto_class
+        or head_type == "crf"
+    )
     below = {name for name in depths if depths[name] == top} - names
     assert all("norm" in name.lower() for name in below)
     assert len(head.state_dict()) == len({id(p) for p in head.state_dict(keep_vars=True).values()})
 
 
-@every_kind
-def test_encoder_follows_its_head(kind: str) -> None:
-    head = head_of(kind)
+@every_head_type
+def test_encoder_follows_its_head(head_type: str) -> None:
+    head = head_of(head_type)
     assert head.encoder.freeze("all") > 0
     trained = {name for name, p in head.named_parameters() if p.requires_grad}
     assert trained == set(head.head_parameters())
@@ -104,36 +108,38 @@ def test_encoder_follows_its_head(kind: str) -> None:
     assert next(head.encoder.parameters()).dtype == torch.float64
 
 
-def trained(kind: str, source: Path, **more: Any) -> Any:
+def trained(head_type: str, source: Path, **more: Any) -> Any:
     """A head to train on a checkpoint."""
-    settings = KINDS[kind].settings | more
-    return KINDS[kind].head.from_pretrained(str(source), labels=KINDS[kind].labels, **settings)
+    settings = HEAD_TYPES[head_type].settings | more
+    return HEAD_TYPES[head_type].head.from_pretrained(
+        str(source), labels=HEAD_TYPES[head_type].labels, **settings
+    )
 
 
 @every_head
 @torch.no_grad()
 def test_train_from_checkpoint_save_and_load(
-    family: str, kind: str, tmp_path: Path, warnings_logged: list[str]
+    family: str, head_type: str, tmp_path: Path, warnings_logged: list[str]
 ) -> None:
     """The folder stands alone, also for transformers: nothing of the checkpoint is needed."""
     source, saved = shutil.copytree(fx.checkpoint(family), tmp_path / "x"), tmp_path / "saved"
     pretrained = AutoModel.from_pretrained(source)
     warnings_logged.clear()
-    head = trained(kind, source).eval()
+    head = trained(head_type, source).eval()
     assert not warnings_logged, "a new head is not worth a warning"
     for name, weight in head.encoder.model.named_parameters():
         if "pooler" not in name:
             assert torch.equal(weight, pretrained.get_parameter(name)), "the encoder is pretrained"
     assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
-    assert tuple(head.labels) == KINDS[kind].labels
-    batch = pack(sequences_of(kind, head))
+    assert tuple(head.labels) == HEAD_TYPES[head_type].labels
+    batch = pack(sequences_of(head_type, head))
     logits = logits_of(head(batch))
     head.save_pretrained(saved)
     assert torch.equal(logits_of(head(batch)), logits), "saving changes nothing"
     shutil.rmtree(source)
     # weights of files lie elsewhere in memory, which products of a few rows can show
-    close = {"rtol": 0, "atol": 1e-5 if family in tiny.PADDED or kind == "choice" else 1e-7}
-    own = kind in OWN
+    close = {"rtol": 0, "atol": 1e-5 if family in tiny.PADDED or head_type == "choice" else 1e-7}
+    own = head_type in OWN
     for again in (
         type(head).from_pretrained(saved),
         type(head).from_pretrained(str(saved), batching="auto"),
@@ -146,8 +152,8 @@ def test_train_from_checkpoint_save_and_load(
     assert not padded.encoder.packed
     torch.testing.assert_close(logits_of(padded(batch)), logits, rtol=0, atol=1e-4)
     if not own:
-        plain = KINDS[kind].auto_class.from_pretrained(saved).eval()
-        expected = expected_logits(kind, plain, sequences_of(kind, head))
+        plain = HEAD_TYPES[head_type].auto_class.from_pretrained(saved).eval()
+        expected = expected_logits(head_type, plain, sequences_of(head_type, head))
         torch.testing.assert_close(expected, logits, rtol=0, atol=1e-4)
         assert plain.config._attn_implementation in ("sdpa", "eager")
     files = {path.name: path for path in saved.iterdir()}
@@ -157,14 +163,14 @@ def test_train_from_checkpoint_save_and_load(
         text = files[name].read_text()
         assert "finetune" not in text and str(tmp_path) not in text
     names = json.loads(files["config.json"].read_text())["id2label"]
-    assert names == {str(index): name for index, name in enumerate(KINDS[kind].labels)}
+    assert names == {str(index): name for index, name in enumerate(HEAD_TYPES[head_type].labels)}
     assert not warnings_logged
 
 
-@every_kind
-def test_damaged_folders_are_refused(kind: str, tmp_path: Path) -> None:
+@every_head_type
+def test_damaged_folders_are_refused(head_type: str, tmp_path: Path) -> None:
     source, saved = fx.checkpoint(), tmp_path / "saved"
-    head = trained(kind, source)
+    head = trained(head_type, source)
     head.save_pretrained(saved)
 
     def message(folder: Path = saved) -> str:
@@ -181,13 +187,13 @@ def test_damaged_folders_are_refused(kind: str, tmp_path: Path) -> None:
         assert "cannot be loaded" in message()
     name = next(n for n in reversed(weights) if "embeddings" not in n and ".layer." not in n)
     save_file({n: w for n, w in weights.items() if n != name}, path, {"format": "pt"})
-    said = "no trained head" if KINDS[kind].auto_class else "1 weight missing (first: "
+    said = "no trained head" if HEAD_TYPES[head_type].auto_class else "1 weight missing (first: "
     assert said in message()
     path.unlink()
     assert "cannot be loaded" in message()
     assert "neither a local folder nor an id of the model hub" in message(tmp_path / "nothing")
-    if kind in OWN:
+    if head_type in OWN:
         with pytest.raises(ValueError, match=r"needs (the|its encoder's) configuration"):
             type(head)(type(head).config_class())
     with pytest.raises(ValueError, match="auto, packed or padded"):
-        trained(kind, source, batching="other")
+        trained(head_type, source, batching="other")

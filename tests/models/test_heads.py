@@ -25,29 +25,29 @@ from tests.models.heads import (
 )
 from tests.models.parity import CLOSE, assert_equal, encodings
 
-every_head = pytest.mark.parametrize(("family", "kind"), OF_FAMILIES)
+every_head = pytest.mark.parametrize(("family", "head_type"), OF_FAMILIES)
 
 
-def both(kind: str, family: str, **changes):
+def both(head_type: str, family: str, **changes):
     """A head in float64, and a copy of its Hugging Face model under stock attention."""
-    head = head_of(kind, family, **changes)
-    return head, copy.deepcopy(head.model), sequences_of(kind, head)
+    head = head_of(head_type, family, **changes)
+    return head, copy.deepcopy(head.model), sequences_of(head_type, head)
 
 
 def assert_equals_class(
-    kind: str, head, reference, made: list[TokenSequence], tolerance: float
+    head_type: str, head, reference, made: list[TokenSequence], tolerance: float
 ) -> None:
     logits = head(pack(made))
-    expected = expected_logits(kind, reference, made)
+    expected = expected_logits(head_type, reference, made)
     assert_equal(logits, expected, head.model, reference, tolerance)
 
 
 @every_head
-def test_equals_the_hugging_face_class(family: str, kind: str) -> None:
+def test_equals_the_hugging_face_class(family: str, head_type: str) -> None:
     """Trap 4 among others: a Hugging Face class on a packed row answers once, for all."""
-    head, reference, made = both(kind, family)
+    head, reference, made = both(head_type, family)
     assert head.encoder.packed == (family in tiny.PACKED)
-    assert_equals_class(kind, head, reference, made, CLOSE.get(family, 1e-12))
+    assert_equals_class(head_type, head, reference, made, CLOSE.get(family, 1e-12))
 
 
 def test_modernbert_mean_pooling() -> None:
@@ -109,17 +109,17 @@ def test_all_subwords_of_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "labels", "kind"),
+    ("problem", "labels", "head_type"),
     [
         ("single", LABELS, "single_label_classification"),
         ("multi", LABELS, "multi_label_classification"),
         ("regression", ["similarity"], "regression"),
     ],
 )
-def test_problems(problem, labels, kind, tmp_path) -> None:
+def test_problems(problem, labels, head_type, tmp_path) -> None:
     source = str(fx.checkpoint())
     head = SequenceClassifier.from_pretrained(source, labels=labels, problem=problem)
-    assert (head.problem, head.model.config.problem_type) == (problem, kind)
+    assert (head.problem, head.model.config.problem_type) == (problem, head_type)
     head.save_pretrained(tmp_path / "saved")
     again = SequenceClassifier.from_pretrained(str(tmp_path / "saved"), labels=None)
     assert again.problem == problem

@@ -53,10 +53,10 @@ NUM_STEPS = 2
 @contextlib.contextmanager
 def prepared(name: str, precision: str) -> Iterator[tuple[Any, Any, list[list[Batch]]]]:
     """A task, its model without dropout, and the batches of its first steps."""
-    kind, settings = CASES[name]
+    setup, settings = CASES[name]
     model = fx.checkpoint(settings.get("model", "bert"), dropout=0.0)
     settings = {"max_length": 48, "lr": 1e-2, "clip": 0.0, "precision": precision, **settings}
-    config = fx.config(kind, **{**settings, "model": model})
+    config = fx.config(setup, **{**settings, "model": model})
     task, dataset = fx.load(config)
     torch.manual_seed(3)
     head = task.model()

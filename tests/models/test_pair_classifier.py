@@ -24,8 +24,8 @@ PAIRS = [
 ]
 
 
-def head_of(family: str, kind: str, dropout: float = 0.0) -> Any:
-    settings = {"kind": kind, "num_codes": 5}
+def head_of(family: str, pair_encoder: str, dropout: float = 0.0) -> Any:
+    settings = {"kind": pair_encoder, "num_codes": 5}
     return tiny_head("bi", family, dropout=dropout, settings=settings)
 
 
@@ -46,19 +46,19 @@ def naive(head: PairClassifier, first: list[int], second: list[int]) -> Tensor:
     return head.classifier(torch.cat([u, v, (u - v).abs()]))
 
 
-@pytest.mark.parametrize("kind", ["bi", "poly"])
+@pytest.mark.parametrize("pair_encoder", ["bi", "poly"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "squeezebert"])
-def test_logits_and_gradients_are_those_of_the_papers(family: str, kind: str):
-    head = head_of(family, kind)
+def test_logits_and_gradients_are_those_of_the_papers(family: str, pair_encoder: str):
+    head = head_of(family, pair_encoder)
     reference = copy.deepcopy(head)
     logits = head(pack(sequences()))
     expected = torch.stack([naive(reference, *pair) for pair in PAIRS])
     assert_equal(logits, expected, head, reference, 1e-10)
 
 
-@pytest.mark.parametrize("kind", ["bi", "poly"])
-def test_one_query_and_cached_candidates_equal_pairs(kind: str):
-    head = head_of("bert", kind)
+@pytest.mark.parametrize("pair_encoder", ["bi", "poly"])
+def test_one_query_and_cached_candidates_equal_pairs(pair_encoder: str):
+    head = head_of("bert", pair_encoder)
     (query, _), *_ = PAIRS
     texts = [second for _, second in PAIRS]
     pairs = [

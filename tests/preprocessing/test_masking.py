@@ -51,15 +51,15 @@ def test_the_counts_of_an_epoch(unit: str) -> None:
     if unit != "words":
         assert set(numbers) == {round(0.15 * 126)}
     assert numbers.sum() / (500 * 126) == pytest.approx(0.15, abs=0.001)
-    kinds, per_unit = [], 0
+    choices, per_unit = [], 0
     for mask in masks(found):
-        by_unit = {(unit, kind) for unit, kind in zip(mask.unit, mask.replacement, strict=True)}
+        by_unit = {(unit, choice) for unit, choice in zip(mask.unit, mask.replacement, strict=True)}
         per_unit += len({unit for unit, _ in by_unit})
-        kinds += [kind for _, kind in by_unit]
-    assert len(kinds) == per_unit, "every unit has one kind"
-    for kind, share in ((MASKED, 0.8), (RANDOM, 0.1), (KEPT, 0.1)):
-        deviation = (share * (1 - share) / len(kinds)) ** 0.5
-        assert kinds.count(kind) / len(kinds) == pytest.approx(share, abs=3 * deviation)
+        choices += [choice for _, choice in by_unit]
+    assert len(choices) == per_unit, "every unit has one kind"
+    for choice, share in ((MASKED, 0.8), (RANDOM, 0.1), (KEPT, 0.1)):
+        deviation = (share * (1 - share) / len(choices)) ** 0.5
+        assert choices.count(choice) / len(choices) == pytest.approx(share, abs=3 * deviation)
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -72,11 +72,11 @@ def test_what_the_model_reads(unit: str) -> None:
         assert mask.position.tolist() == sorted(set(mask.position.tolist()))
         assert 1 <= mask.position[0] and mask.position[-1] <= len(before) - 2, "special tokens stay"
         assert found.targets["token"].row(row) == [before[p] for p in mask.position]
-        kinds = dict(zip(mask.position.tolist(), mask.replacement.tolist(), strict=True))
+        choices = dict(zip(mask.position.tolist(), mask.replacement.tolist(), strict=True))
         for position, (old, new) in enumerate(zip(before, after, strict=True)):
-            if kinds.get(position, KEPT) == KEPT:
+            if choices.get(position, KEPT) == KEPT:
                 assert new == old
-            elif kinds[position] == MASKED:
+            elif choices[position] == MASKED:
                 assert new == MASK_ID
             else:
                 assert not SPECIAL[new]

@@ -26,7 +26,7 @@ from finetune.types import UserError
 from tests.command import run
 from tests.tiny import FAMILIES, tokenizer
 
-KINDS = ("wordpiece", "bpe", "unigram")
+ALGORITHMS = ("wordpiece", "bpe", "unigram")
 LINES = [
     "The train from Paris to Berlin was late, and nobody knew why.",
     "Der Zug von Paris nach Berlin hatte Verspätung; niemand wusste, warum.",
@@ -36,22 +36,24 @@ LINES = [
 ] * 4
 
 
-def trained(kind: str, lines: Any = lambda: LINES, size: int = 400, **options: Any) -> Any:
-    return train_tokenizer(lines, size, plain_tokenizer(kind, **options))
+def trained(algorithm: str, lines: Any = lambda: LINES, size: int = 400, **options: Any) -> Any:
+    return train_tokenizer(lines, size, plain_tokenizer(algorithm, **options))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_saved_tokenizer_is_accepted(kind: str, tmp_path: Path):
-    trained_tokenizer = trained(kind)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_saved_tokenizer_is_accepted(algorithm: str, tmp_path: Path):
+    trained_tokenizer = trained(algorithm)
     trained_tokenizer.save_pretrained(tmp_path)
     plain = AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer_hash(plain) == tokenizer_hash(trained_tokenizer)
     assert len(plain) <= 400
     loaded = SubwordTokenizer.saved(tmp_path, words=True)
-    assert type(loaded.backend.model).__name__.lower() == kind
+    assert type(loaded.backend.model).__name__.lower() == algorithm
     assert loaded.text_subwords(["THE"]) != loaded.text_subwords(["the"])
     first = (
-        "[PAD] [UNK] [CLS] [SEP] [MASK]" if kind == "wordpiece" else "<s> <pad> </s> <unk> <mask>"
+        "[PAD] [UNK] [CLS] [SEP] [MASK]"
+        if algorithm == "wordpiece"
+        else "<s> <pad> </s> <unk> <mask>"
     )
     assert " ".join(plain.convert_ids_to_tokens(list(range(5)))) == first
     running = SubwordTokenizer.saved(tmp_path)
@@ -64,17 +66,17 @@ def test_saved_tokenizer_is_accepted(kind: str, tmp_path: Path):
 
 
 def test_same_vocabulary_in_any_order():
-    for kind in ("wordpiece", "bpe"):
+    for algorithm in ("wordpiece", "bpe"):
         hashes = {
-            tokenizer_hash(trained(kind, lambda lines=lines: lines))
+            tokenizer_hash(trained(algorithm, lambda lines=lines: lines))
             for lines in (LINES, LINES[::-1], LINES)
         }
         assert len(hashes) == 1
 
 
 def test_lower_case_keeps_accents_and_vowel_signs():
-    for kind in KINDS:
-        lower = SubwordTokenizer(trained(kind, lowercase=True))
+    for algorithm in ALGORITHMS:
+        lower = SubwordTokenizer(trained(algorithm, lowercase=True))
         assert lower.text_subwords(["THE"]) == lower.text_subwords(["the"])
         text = lower.tokenizer.decode(lower.text_subwords(["VERSPÄTUNG हिन्दी"])[0])
         assert "".join(text.split()) == "verspätungहिन्दी"
@@ -129,16 +131,16 @@ def damaged() -> Iterator[str]:
     raise UserError("a.txt:2: damaged")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_errors(kind: str):
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_errors(algorithm: str):
     """Also of reading, which are not hidden."""
     with pytest.raises(UserError, match="--size 6 has no room"):
-        trained(kind, size=6)
+        trained(algorithm, size=6)
     with pytest.raises(UserError, match=r"a\.txt:2"):
-        trained(kind, damaged)
-    if kind == "wordpiece":  # others have bytes, or the sign of a space
+        trained(algorithm, damaged)
+    if algorithm == "wordpiece":  # others have bytes, or the sign of a space
         with pytest.raises(UserError, match="no words"):
-            trained(kind, lambda: ["\u200b"])
+            trained(algorithm, lambda: ["\u200b"])
 
 
 def test_command(tmp_path: Path):

@@ -99,9 +99,9 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("kind", RUNS)
-def test_every_kind_of_predictions(kind: str, tmp_path: Path):
-    folder = RUNS[kind](tmp_path / "run")
+@pytest.mark.parametrize("setup", RUNS)
+def test_every_kind_of_predictions(setup: str, tmp_path: Path):
+    folder = RUNS[setup](tmp_path / "run")
     page = reported(folder)
     found = json.loads(run("report", folder, "--format", "json").out)
     scores = json.loads((folder / "metrics.json").read_text())["test"]

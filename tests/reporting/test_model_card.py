@@ -20,7 +20,7 @@ from tests import fixtures as fx
 from tests.command import run
 from tests.hub.server import Hub
 
-KINDS = ("classify", "numbers", "nli", "tag", "crf", "ner")
+SETUPS = ("classify", "numbers", "nli", "tag", "crf", "ner")
 OWN = ("crf", "ner")
 
 
@@ -28,8 +28,8 @@ OWN = ("crf", "ner")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies of finished runs."""
     folder = tmp_path_factory.mktemp("cards")
-    for kind in KINDS:
-        shutil.copytree(fx.trained(kind), folder / kind)
+    for setup in SETUPS:
+        shutil.copytree(fx.trained(setup), folder / setup)
     return folder
 
 
@@ -37,20 +37,20 @@ def card_of(run_folder: Path) -> str:
     return (run_folder / "best" / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("setup", SETUPS)
 def test_a_card_is_what_the_hub_reads_and_its_example_runs(
-    kind: str, workdir: Path, capsys: pytest.CaptureFixture[str]
+    setup: str, workdir: Path, capsys: pytest.CaptureFixture[str]
 ):
-    card = ModelCard.load(workdir / kind / "best" / "README.md")
-    words = kind in ("tag", "crf", "ner")
+    card = ModelCard.load(workdir / setup / "best" / "README.md")
+    words = setup in ("tag", "crf", "ner")
     expected = "token-classification" if words else "text-classification"
     assert card.data.pipeline_tag == expected
-    assert card.data.library_name == ("finetune" if kind in OWN else "transformers")
-    readme = (workdir / kind / "README.md").read_text("utf-8")
-    assert ("pipeline(model=" in readme) == (kind not in OWN)
+    assert card.data.library_name == ("finetune" if setup in OWN else "transformers")
+    readme = (workdir / setup / "README.md").read_text("utf-8")
+    assert ("pipeline(model=" in readme) == (setup not in OWN)
     assert card.data.base_model is None and card.data.datasets is None, "neither is on the hub"
-    metrics = json.loads((workdir / kind / "metrics.json").read_text())
-    text = card_of(workdir / kind)
+    metrics = json.loads((workdir / setup / "metrics.json").read_text())
+    text = card_of(workdir / setup)
     content = yaml.safe_load(text.split("---")[1])
     _, results = model_index_to_eval_results(content["model-index"])
     assert {result.dataset_split for result in results} >= {"validation", "test"}
@@ -61,11 +61,11 @@ def test_a_card_is_what_the_hub_reads_and_its_example_runs(
         assert result.metric_type in content["metrics"]
     assert content["metrics"]
     assert "/tmp" not in text and "wrong" not in text, "nothing is asserted about gold"
-    config = json.loads((workdir / kind / "config.json").read_text())
+    config = json.loads((workdir / setup / "config.json").read_text())
     assert config["fingerprint"] in text and "| `batch_size` | `8` |" in text
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     capsys.readouterr()
-    exec(code.replace(PLACEHOLDER, str(workdir / kind / "best")), {})
+    exec(code.replace(PLACEHOLDER, str(workdir / setup / "best")), {})
     assert capsys.readouterr().out.strip()
 
 

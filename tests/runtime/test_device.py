@@ -110,10 +110,12 @@ def test_other_precisions_are_refused():
         autocast("half", CPU)
 
 
-@pytest.mark.parametrize(("precision", "kind"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_matrix_products_have_the_type(precision: str, kind: torch.dtype):
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)]
+)
+def test_matrix_products_have_the_type(precision: str, dtype: torch.dtype):
     with autocast(precision, CPU):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == kind
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
     with autocast("fp32", CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 

@@ -19,8 +19,8 @@ from tests.tiny import save_tiny_checkpoint
 # Eight examples each; the last word or name says the label.
 _GOOD, _BAD = ("lovely", "bright", "warm", "great"), ("dull", "broken", "cold", "boring")
 _SENTIMENT = [
-    (f"the room was {word}", kind)
-    for kind, words in (("pos", _GOOD), ("neg", _BAD))
+    (f"the room was {word}", name)
+    for name, words in (("pos", _GOOD), ("neg", _BAD))
     for word in words
 ]
 _PAIRED = [
@@ -74,7 +74,7 @@ class Case:
     settings: dict[str, Any]
 
 
-SINGLE = texts([kind for _, kind in _SENTIMENT])
+SINGLE = texts([name for _, name in _SENTIMENT])
 WAYS = ["entailment", "neutral", "contradiction"]
 BIO = tagged([tags for _, tags in _ENTITIES])
 _SPANS = [

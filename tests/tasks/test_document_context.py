@@ -30,7 +30,7 @@ from tests import fixtures as fx
 from tests.command import Outcome, run
 from tests.small_data import write_jsonl
 
-KINDS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
+SETUPS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
     "tag": (TagConfig, {}),
     "all": (TagConfig, {"label_subwords": "all", "word_score": "mean"}),
     "crf": (TagConfig, {"crf": True}),
@@ -40,8 +40,8 @@ KINDS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
 LENGTH = 24
 
 
-def task_of(kind: str = "tag", family: str = "bert", **changes: Any) -> tuple[Any, Dataset]:
-    config, own = KINDS[kind]
+def task_of(setup: str = "tag", family: str = "bert", **changes: Any) -> tuple[Any, Dataset]:
+    config, own = SETUPS[setup]
     chosen = {"context": "doc", "max_length": LENGTH, "overlap": 6, **own, **changes}
     model, data = fx.checkpoint(family, dropout=0.0), fx.data("documents")
     made = config(model=str(model), data=str(data), precision="fp32", **chosen)
@@ -63,10 +63,10 @@ WORDS = "Anna saw New York and General Motors in unbelievably Brussels guitar , 
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
-@pytest.mark.parametrize("kind", ["tag", "ner"])
-def test_context_is_the_running_text_of_the_document(family: str, kind: str):
+@pytest.mark.parametrize("setup", ["tag", "ner"])
+def test_context_is_the_running_text_of_the_document(family: str, setup: str):
     """A whole document that fits is read as if it were one sentence, whichever is answered."""
-    task, _ = task_of(kind, family, max_length=60)
+    task, _ = task_of(setup, family, max_length=60)
     rows = [tuple(WORDS[:3]), tuple(WORDS[3:7]), tuple(WORDS[7:])]
     examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
     ((whole,),) = windows_of(task, [TokenExample(0, tuple(WORDS))])
@@ -81,10 +81,10 @@ def test_context_is_the_running_text_of_the_document(family: str, kind: str):
         first = last
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_none_is_what_there_was(kind: str):
+@pytest.mark.parametrize("setup", SETUPS)
+def test_none_is_what_there_was(setup: str):
     """Neighbours that an example happens to have do nothing without --context."""
-    task, dataset = task_of(kind, context="none")
+    task, dataset = task_of(setup, context="none")
     bare = dataset.splits["train"]
     assert not any(row.before or row.after for row in bare)
     assert list(in_context(task, bare)) == bare
@@ -124,14 +124,14 @@ documents = st.lists(
 @given(
     rows=documents,
     context=st.sampled_from(["doc", "1", "7", "64"]),
-    kind=st.sampled_from(["tag", "ner"]),
+    setup=st.sampled_from(["tag", "ner"]),
 )
 def test_every_word_is_answered_once_and_no_border_is_crossed(
-    rows: list[tuple[str | None, list[str]]], context: str, kind: str
+    rows: list[tuple[str | None, list[str]]], context: str, setup: str
 ):
-    if (kind, context) not in TASKS:
-        TASKS[kind, context] = task_of(kind, context=context)[0]
-    task = TASKS[kind, context]
+    if (setup, context) not in TASKS:
+        TASKS[setup, context] = task_of(setup, context=context)[0]
+    task = TASKS[setup, context]
     examples = [TokenExample(i, tuple(w), document=d) for i, (d, w) in enumerate(rows)]
     near = list(in_context(task, examples))
     room = LENGTH - 2
@@ -141,7 +141,7 @@ def test_every_word_is_answered_once_and_no_border_is_crossed(
     for number, found in enumerate(windows_of(task, near)):
         answered = [set(range(w.first_word, w.first_word + w.num_words)) for w in found]
         assert set.union(*answered) == set(range(len(pieces[number])))
-        assert kind == "ner" or sum(map(len, answered)) == len(pieces[number])
+        assert setup == "ner" or sum(map(len, answered)) == len(pieces[number])
         for window in found:
             assert len(window.input_ids) <= LENGTH
             for place_of, word in enumerate(sorted(range(window.num_words))):
@@ -197,10 +197,10 @@ def test_rows_without_gold_are_read_all_the_same(tmp_path: Path):
 # What is learnt and answered
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_context_carries_no_loss(kind: str):
+@pytest.mark.parametrize("setup", SETUPS)
+def test_context_carries_no_loss(setup: str):
     """The loss counts the sentences' own words, and neighbours' tags do not change it."""
-    task, dataset = task_of(kind)
+    task, dataset = task_of(setup)
     rows = dataset.splits["train"]
     sequences = [window for windows in task.encode(rows) for window in windows]
     batch = pack(sequences, task.collate(sequences))
@@ -208,7 +208,7 @@ def test_context_carries_no_loss(kind: str):
     head = task.model().eval()
     total, count = task.loss(head(batch), batch)
     assert torch.isfinite(total)
-    if kind != "all":
+    if setup != "all":
         assert int(count) == sum(batch.num_words)
     alone = [windows for row in rows for windows in task.encode([row])]
     assert [w.target for windows in alone for w in windows] == [s.target for s in sequences]
@@ -248,9 +248,9 @@ def assert_alike(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, A
         assert mine == pytest.approx(theirs, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sentence_is_answered_alike_in_any_company(kind: str):
-    task, dataset = task_of(kind)
+@pytest.mark.parametrize("setup", SETUPS)
+def test_a_sentence_is_answered_alike_in_any_company(setup: str):
+    task, dataset = task_of(setup)
     head = task.model().eval()
     bare = [replace(row, before=(), after=()) for row in dataset.splits["test"]]
     expected = records(predict(task, head, list(in_context(task, bare))))
@@ -261,7 +261,7 @@ def test_a_sentence_is_answered_alike_in_any_company(kind: str):
     assert_alike(
         [predict(task, head, [row])[0].to_dict() for row in reversed(near)], expected[::-1]
     )
-    if kind == "tag":
+    if setup == "tag":
         without = records(predict(task, head, bare))
         largest = max(
             abs(a - b)
@@ -308,11 +308,11 @@ def test_the_key_of_kept_sequences_knows_the_context():
 FLAGS = ("--max-length", "24", "--overlap", "6", "--precision", "fp32", "--steps", "4")
 
 
-def trained(kind: str) -> Path:
+def trained(setup: str) -> Path:
     sizes = {"max_length": 24, "overlap": 6, "steps": 4}
     given = {"model": fx.checkpoint(dropout=0.0), "data": fx.data("documents"), **sizes}
     return fx.trained(
-        "ner" if kind == "ner" else "tag", context="doc", crf=kind == "crf" or None, **given
+        "ner" if setup == "ner" else "tag", context="doc", crf=setup == "crf" or None, **given
     )
 
 
@@ -320,18 +320,18 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("kind", ["tag", "crf", "ner"])
-def test_a_saved_model_reads_files_in_context(kind: str):
+@pytest.mark.parametrize("setup", ["tag", "crf", "ner"])
+def test_a_saved_model_reads_files_in_context(setup: str):
     """Documents of other formats are read alike (tests/preprocessing/test_context.py)."""
-    task = saved_task(trained(kind))
+    task = saved_task(trained(setup))
     assert (task.state.config.context, task.state.max_length) == ("doc", 24)
-    expected = lines((trained(kind) / "predictions.test.jsonl").read_text())
+    expected = lines((trained(setup) / "predictions.test.jsonl").read_text())
     for record in expected:
         for name in ("gold", "where", "document"):
             del record[name]
     path = fx.data("documents") / "test.jsonl"
     for source, stdin in ((path, b""), ("-", path.read_bytes())):
-        outcome = run("predict", trained(kind), "--file", source, stdin=stdin)
+        outcome = run("predict", trained(setup), "--file", source, stdin=stdin)
         assert outcome.code == 0 and not outcome.err, outcome.err
         assert_alike(lines(outcome.out), expected)
 

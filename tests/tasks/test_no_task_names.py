@@ -22,7 +22,7 @@ OWNED = ("tasks.", "config.tasks", "data.text_labels", "registry")
 def derived(base: type) -> set[str]:
     """Return the names of all classes derived from a class."""
     direct = base.__subclasses__()
-    return {kind.__name__ for kind in direct}.union(*map(derived, direct))
+    return {cls.__name__ for cls in direct}.union(*map(derived, direct))
 
 
 def classes_of_tasks() -> set[str]:

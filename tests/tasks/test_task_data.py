@@ -258,16 +258,16 @@ PROBLEMS: dict[str, dict[str, list[dict]]] = {
 def test_training_agrees_with_check(name: str, tmp_path: Path) -> None:
     rows = {"validation": PROBLEMS[name]["train"], **PROBLEMS[name]}
     data = splits(tmp_path / "data", **rows)
-    kind = "tag" if "tokens" in rows["train"][0] else "classify"
+    task_name = "tag" if "tokens" in rows["train"][0] else "classify"
     save_tiny_checkpoint(tmp_path / "bert", "bert")
-    found = check_data((read_tokens if kind == "tag" else read_text)(data), max_length=None)
+    found = check_data((read_tokens if task_name == "tag" else read_text)(data), max_length=None)
     errors = [finding.message for finding in found if finding.level == "error"]
     warnings = [finding.message for finding in found if finding.level == "warning"]
     assert errors or warnings
-    config = CONFIGS[kind](model=str(tmp_path / "bert"), data=data)
+    config = CONFIGS[task_name](model=str(tmp_path / "bert"), data=data)
     if errors:
         with pytest.raises(UserError, match=re.escape(errors[0])):
-            load_task(config, kind)
+            load_task(config, task_name)
     else:
-        notes = "\n".join(load_task(config, kind)[1].notes)
+        notes = "\n".join(load_task(config, task_name)[1].notes)
         assert all(f"warning: {warning}" in notes for warning in warnings)

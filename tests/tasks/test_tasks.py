@@ -35,8 +35,8 @@ def same(one: list[dict], other: list[dict], tolerance: float = 1e-5) -> None:
     for mine, theirs in zip(one, other, strict=True):
         for key in ("id", "words", "tags", "choice"):
             assert mine.get(key) == theirs.get(key)
-        for kind in ("spans", "relations"):
-            for item, other_item in zip(mine.get(kind, []), theirs.get(kind, []), strict=True):
+        for cls in ("spans", "relations"):
+            for item, other_item in zip(mine.get(cls, []), theirs.get(cls, []), strict=True):
                 assert item == pytest.approx(other_item, abs=tolerance)
         assert mine.get("label") == (
             pytest.approx(theirs["label"], abs=tolerance)
@@ -151,9 +151,9 @@ REQUIRED |= {"_window_targets"}  # unless ``_sequences`` makes the targets
 COMMON = {"tokenizer", "warm_start", "description", "name", "collate", "score"}
 
 
-def public(kind: type) -> set[str]:
+def public(cls: type) -> set[str]:
     """Return the public members of a class."""
-    return {member for member in dir(kind) if not member.startswith("_")}
+    return {member for member in dir(cls) if not member.startswith("_")}
 
 
 def kinds(base: type) -> set[type]:
@@ -168,8 +168,8 @@ def test_members_of_tasks() -> None:
     members = {name for name in vars(Task) if not name.startswith(("__", "_abc"))}
     assert len(REQUIRED) == 9
     assert len(members - REQUIRED - COMMON) <= 20
-    for kind in kinds(Task):
-        assert public(kind) <= members | REQUIRED | COMMON, kind
+    for cls in kinds(Task):
+        assert public(cls) <= members | REQUIRED | COMMON, cls
 
 
 @every_case

@@ -79,9 +79,9 @@ def configured(workdir: Path, name: str, out: Path, **changes: Any) -> tuple[Tra
 
 @pytest.mark.parametrize("name", ["single", "multi", "tag"])
 def test_fitted_kept_and_applied(workdir: Path, tmp_path: Path, name: str):
-    config, kind = configured(workdir, name, tmp_path / "run")
+    config, task_name = configured(workdir, name, tmp_path / "run")
     torch.manual_seed(3)
-    task, dataset = load_task(config, kind)
+    task, dataset = load_task(config, task_name)
     result = fit(task, dataset, config)
     temperature = result.task.state.temperature
     assert task.state.temperature is None, "the task given is as it was"
@@ -106,7 +106,7 @@ def test_fitted_kept_and_applied(workdir: Path, tmp_path: Path, name: str):
                 assert list_of(record[key]) == pytest.approx(list_of(row[key]), abs=1e-4)
                 assert list_of(record[key]) != pytest.approx(list_of(other[key]), abs=1e-4)
     again, _ = configured(workdir, name, tmp_path / "run", resume=True)
-    assert fit(*load_task(again, kind), again).metrics == result.metrics
+    assert fit(*load_task(again, task_name), again).metrics == result.metrics
 
 
 def at(task: Any, temperature: float | None) -> Any:
@@ -126,8 +126,8 @@ def list_of(value: Any) -> list[float]:
 
 def test_windows_are_averaged_before_the_temperature(workdir: Path, tmp_path: Path):
     """The best label of averaged windows stays the best, which tempering each would not grant."""
-    config, kind = configured(workdir, "single", tmp_path / "run")
-    task, _ = load_task(config, kind)
+    config, task_name = configured(workdir, "single", tmp_path / "run")
+    task, _ = load_task(config, task_name)
     example = TextExample(0, "x")
     windows = [[0.98, 0.01, 0.01], [0.2, 0.79, 0.01], [0.2, 0.79, 0.01]]
     outputs = [WindowOutput(0, index, np.array(values)) for index, values in enumerate(windows)]
@@ -139,8 +139,8 @@ def test_windows_are_averaged_before_the_temperature(workdir: Path, tmp_path: Pa
 
 
 def test_errors_with_and_without(workdir: Path, tmp_path: Path):
-    config, kind = configured(workdir, "single", tmp_path / "run")
-    task, _ = load_task(config, kind)
+    config, task_name = configured(workdir, "single", tmp_path / "run")
+    task, _ = load_task(config, task_name)
     gold = [TextExample(i, "x", label=label) for i, label in enumerate(["early", "late"])]
     probabilities = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
     plain = [task.state.decide(i, row) for i, row in enumerate(probabilities)]
@@ -155,8 +155,8 @@ def test_errors_with_and_without(workdir: Path, tmp_path: Path):
 def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(
     workdir: Path, tmp_path: Path
 ):
-    config, kind = configured(workdir, "single", tmp_path / "run")
-    task, _ = load_task(config, kind)
+    config, task_name = configured(workdir, "single", tmp_path / "run")
+    task, _ = load_task(config, task_name)
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet([0.3] * 3, 200)
     gold = [TextExample(i, "x", label=str(rng.choice(list(task.state.labels)))) for i in range(200)]
@@ -171,8 +171,8 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(
 
 def test_predictions_of_validation_are_cross_fitted(workdir: Path, tmp_path: Path):
     """The temperature of all examples fits them better than that of the other half."""
-    config, kind = configured(workdir, "single", tmp_path / "run")
-    task, _ = load_task(config, kind)
+    config, task_name = configured(workdir, "single", tmp_path / "run")
+    task, _ = load_task(config, task_name)
     rng = np.random.default_rng(0)
     labels = list(task.state.labels)
     gold = [TextExample(i, f"{i}", label=str(rng.choice(labels))) for i in range(60)]

@@ -40,7 +40,7 @@ from tests import fixtures as fx
 from tests.small_data import read_jsonl
 
 QUIET = {"reporter": Reporter(quiet=True)}
-KINDS: dict[str, dict[str, Any]] = {
+SETUPS: dict[str, dict[str, Any]] = {
     "classify": {},
     "several labels": {},
     "numbers": {},
@@ -53,22 +53,22 @@ KINDS: dict[str, dict[str, Any]] = {
 SLOW = pytest.mark.slow
 
 
-def teacher_of(kind: str, dropout: float = 0.0) -> Path:
+def teacher_of(setup: str, dropout: float = 0.0) -> Path:
     """The folder of a teacher, trained for a step."""
 
     def train_teacher(out: Path) -> None:
-        settings = {"steps": 1, "lr": 1e-2, "warmup": 0, "max_length": 48, **KINDS[kind]}
+        settings = {"steps": 1, "lr": 1e-2, "warmup": 0, "max_length": 48, **SETUPS[setup]}
         model = fx.checkpoint(dropout=dropout, layers=3)
-        fx.fit(fx.config(kind, model=model, out=out, **settings))
+        fx.fit(fx.config(setup, model=model, out=out, **settings))
         if not dropout:  # of the head of spans
             saved = out / "best" / "config.json"
             saved.write_text(saved.read_text("utf-8").replace('"dropout": 0.1', '"dropout": 0.0'))
 
-    return fx.made("teacher", (kind, dropout), train_teacher)
+    return fx.made("teacher", (setup, dropout), train_teacher)
 
 
-def unlabeled(kind: str) -> str:
-    return str(fx.data(fx.KINDS[kind][1]) / "test.jsonl")
+def unlabeled(setup: str) -> str:
+    return str(fx.data(fx.SETUPS[setup][1]) / "test.jsonl")
 
 
 def losses(folder: Path) -> list[float]:
@@ -76,12 +76,12 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=[] if k in ("classify", "ner windows") else SLOW) for k in KINDS],
+    "setup",
+    [pytest.param(k, marks=[] if k in ("classify", "ner windows") else SLOW) for k in SETUPS],
 )
-def test_a_student_with_the_weights_of_its_teacher_has_no_loss(kind: str, tmp_path: Path) -> None:
-    teacher = teacher_of(kind)
-    weights = Distillation(hard_weight=0.0, unlabeled=unlabeled(kind))
+def test_a_student_with_the_weights_of_its_teacher_has_no_loss(setup: str, tmp_path: Path) -> None:
+    teacher = teacher_of(setup)
+    weights = Distillation(hard_weight=0.0, unlabeled=unlabeled(setup))
     out = str(tmp_path / "run")
     found = distill(teacher, layers=3, out=out, steps=1, distillation=weights, **QUIET)
     (loss,) = losses(tmp_path / "run")
@@ -95,10 +95,10 @@ def test_a_student_with_the_weights_of_its_teacher_has_no_loss(kind: str, tmp_pa
 
 @contextlib.contextmanager
 def prepared(
-    kind: str, out: Path, weights: Distillation, model: str | None, dropout: float, **settings: Any
+    setup: str, out: Path, weights: Distillation, model: str | None, dropout: float, **settings: Any
 ) -> Iterator[tuple[Any, Any, DistillationLoss]]:
     """The arguments of a run of a student in double precision, its model and its loss."""
-    loaded = load_teacher(teacher_of(kind, dropout))
+    loaded = load_teacher(teacher_of(setup, dropout))
     folder, settings = str(loaded.folder.parent), {"out": str(out), "lr": 1e-2, **settings}
     config = student_config(loaded.task.state.config, model, folder, **settings)
     task, data = load_student(loaded, config)
@@ -169,7 +169,7 @@ def without_dropout(head: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
+    "setup",
     [
         *("classify", "crf", "ner windows"),
         *(
@@ -178,8 +178,8 @@ def without_dropout(head: nn.Module) -> None:
         ),
     ],
 )
-def test_sequences_without_gold_have_no_loss(kind: str) -> None:
-    loaded = load_teacher(teacher_of(kind))
+def test_sequences_without_gold_have_no_loss(setup: str) -> None:
+    loaded = load_teacher(teacher_of(setup))
     _, data = load_student(loaded, loaded.task.state.config)
     examples = data.splits["train"][:7]
     gold = {*examples[0].GOLD} - {"misaligned"}
@@ -194,7 +194,7 @@ def test_sequences_without_gold_have_no_loss(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_narrow"),
+    ("setup", "is_narrow"),
     [
         ("classify", True),
         pytest.param("ner windows", False, marks=SLOW),
@@ -203,15 +203,15 @@ def test_sequences_without_gold_have_no_loss(kind: str) -> None:
     ],
 )
 def test_layout_of_batches_does_not_matter(
-    kind: str, is_narrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: str, is_narrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = Distillation(unlabeled=unlabeled(kind))
+    weights = Distillation(unlabeled=unlabeled(setup))
     found = []
     for number, changes in enumerate(({}, {"max_tokens": 64})):
         if changes:
             fx.pad_rows(monkeypatch)
         folder, model = tmp_path / str(number), narrow() if is_narrow else None
-        with prepared(kind, folder, weights, model, 0.0, steps=4, **changes) as (run, head, loss):
+        with prepared(setup, folder, weights, model, 0.0, steps=4, **changes) as (run, head, loss):
             without_dropout(head)
             fit(*run, head, loss=loss)
             found.append({n: w.detach().clone() for n, w in head.named_parameters()})

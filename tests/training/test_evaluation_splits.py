@@ -29,16 +29,16 @@ UNSEEN: dict[str, dict[str, Any]] = {
 """By kind of run: a row with a label that train lacks."""
 
 
-def copied_data(kind: str, folder: Path) -> Path:
-    data = shutil.copytree(fx.data(fx.KINDS[kind][1]), folder / "data")
+def copied_data(setup: str, folder: Path) -> Path:
+    data = shutil.copytree(fx.data(fx.SETUPS[setup][1]), folder / "data")
     if not (data / "test.jsonl").exists():
         shutil.copy(data / "validation.jsonl", data / "test.jsonl")
     return data
 
 
-def train_on(kind: str, data: Path, *more: str) -> Outcome:
+def train_on(setup: str, data: Path, *more: str) -> Outcome:
     settings = {"data": data, "max_length": None, "batch_size": None}
-    return fx.train(kind, data.parent / "run", *more, **settings)
+    return fx.train(setup, data.parent / "run", *more, **settings)
 
 
 def add_row(folder: Path, split: str, row: dict[str, Any]) -> None:
@@ -46,12 +46,12 @@ def add_row(folder: Path, split: str, row: dict[str, Any]) -> None:
     write_jsonl(path, [*read_jsonl(path), row])
 
 
-@pytest.mark.parametrize("kind", UNSEEN)
+@pytest.mark.parametrize("setup", UNSEEN)
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_labels_that_train_lacks_are_missed(kind: str, split: str, tmp_path: Path):
-    data = copied_data(kind, tmp_path)
-    add_row(data, split, UNSEEN[kind])
-    train_on(kind, data).ok()
+def test_labels_that_train_lacks_are_missed(setup: str, split: str, tmp_path: Path):
+    data = copied_data(setup, tmp_path)
+    add_row(data, split, UNSEEN[setup])
+    train_on(setup, data).ok()
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())[split]
 
 

@@ -24,7 +24,7 @@ from tests import small_data as data
 
 TRAINED = ("classify", "tag")
 """Tasks whose weights are compared; of others with the same settings, what they are trained on."""
-KINDS = ("classify", "nli", "tag", "ner", "pretrain", "qa", "choice", "relations")
+SETUPS = ("classify", "nli", "tag", "ner", "pretrain", "qa", "choice", "relations")
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +32,12 @@ def small_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
 
 
-def config_of(kind: str, folder: Path, **settings: Any) -> TrainConfig:
+def config_of(setup: str, folder: Path, **settings: Any) -> TrainConfig:
     """The configuration of a run on a copy of its data; those of ner are documents."""
-    data = folder / f"data-{kind}"
+    data = folder / f"data-{setup}"
     if not data.exists():
-        shutil.copytree(fx.data("documents" if kind == "ner" else kind), data)
-    return fx.config(kind, data=data, **{"max_length": 24, **settings})
+        shutil.copytree(fx.data("documents" if setup == "ner" else setup), data)
+    return fx.config(setup, data=data, **{"max_length": 24, **settings})
 
 
 def without_validation(config: TrainConfig) -> None:
@@ -55,7 +55,7 @@ def cached(inputs: Inputs, make: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "held_out", "settings"),
     [
-        *((name, False, {}) for name in KINDS),
+        *((name, False, {}) for name in SETUPS),
         ("pretrain", True, {}),
         ("pretrain", False, {"nsp": True, "max_length": 64}),
     ],

@@ -112,9 +112,9 @@ def test_learning_rate_equals_that_of_transformers(warmup: float) -> None:
         expected.step()
 
 
-def head(family: str = "bert", kind=TokenClassifier):
-    auto = kind.auto_class
-    return kind(tiny.model(family, auto, layers=3, num_labels=3))
+def head(family: str = "bert", setup=TokenClassifier):
+    auto = setup.auto_class
+    return setup(tiny.model(family, auto, layers=3, num_labels=3))
 
 
 def names_of(model, groups) -> list[dict]:
@@ -124,9 +124,9 @@ def names_of(model, groups) -> list[dict]:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("kind", [SequenceClassifier, TokenClassifier])
-def test_every_trainable_parameter_once(family: str, kind) -> None:
-    model = head(family, kind)
+@pytest.mark.parametrize("setup", [SequenceClassifier, TokenClassifier])
+def test_every_trainable_parameter_once(family: str, setup) -> None:
+    model = head(family, setup)
     model.encoder.freeze("1")
     groups = names_of(model, parameter_groups(model, config(layer_decay=0.9, head_lr=1e-3)))
     grouped = [name for group in groups for name in group["params"]]

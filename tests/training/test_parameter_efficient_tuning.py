@@ -36,25 +36,25 @@ from tests.tiny import model as tiny_model
 from tests.training.same_weights import same_files
 
 INNER = ("Intermediate", "MLP", "FFN")  # layers within a layer of the encoder
-KINDS = ("classify", "bi", "tag windows", "crf", "ner windows", "softmax", "pretrain")
+SETUPS = ("classify", "bi", "tag windows", "crf", "ner windows", "softmax", "pretrain")
 METHODS = ("lora", "bitfit", "head", "mask")
 
 
-def config_of(kind: str, out: Path, **changes: Any) -> TrainConfig:
+def config_of(setup: str, out: Path, **changes: Any) -> TrainConfig:
     model = fx.checkpoint(dropout=0.1, layers=3)
     settings = {"out": out, "steps": 2, "eval_every": 1, "max_length": 32, **changes}
-    return fx.config(kind, **{"model": model, **settings})
+    return fx.config(setup, **{"model": model, **settings})
 
 
 def state_of(head: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight.detach().clone() for name, weight in head.named_parameters()}
 
 
-@pytest.mark.parametrize("kind, method", covering(KINDS, METHODS))
-def test_every_head(kind: str, method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setup, method", covering(SETUPS, METHODS))
+def test_every_head(setup: str, method: str, tmp_path: Path) -> None:
     """Only the chosen weights change."""
     rate = {"lr": 0.05} if method == "mask" else {}
-    config = config_of(kind, tmp_path / "whole", tuning=method, **rate)
+    config = config_of(setup, tmp_path / "whole", tuning=method, **rate)
     task, dataset = fx.load(config)
     torch.manual_seed(1)
     head = task.model()
@@ -65,7 +65,7 @@ def test_every_head(kind: str, method: str, tmp_path: Path) -> None:
     assert all(weight.requires_grad for weight in head.parameters())
     changed = {name for name in after if not torch.equal(after[name], before[name])}
     of_encoder = {name for name in changed if not head.is_head(name)}
-    assert changed - of_encoder or kind == "pretrain"
+    assert changed - of_encoder or setup == "pretrain"
     if method == "head":
         assert not of_encoder
     elif method == "bitfit":
@@ -82,11 +82,11 @@ def test_every_head(kind: str, method: str, tmp_path: Path) -> None:
     assert 0 < trained < total == sum(weight.numel() for weight in before.values())
 
 
-@pytest.mark.parametrize("kind", ["classify", "crf", "ner windows", "softmax", "pretrain"])
-def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setup", ["classify", "crf", "ner windows", "softmax", "pretrain"])
+def test_merged_model_equals_the_adapter_in_peft(setup: str, tmp_path: Path) -> None:
     from peft import PeftModel
 
-    config = config_of(kind, tmp_path / "run", tuning="lora", lr=0.05, lora="2")
+    config = config_of(setup, tmp_path / "run", tuning="lora", lr=0.05, lora="2")
     task, dataset = fx.load(config)
     finetune.fit(task, dataset, config)
     last = task.model(tmp_path / "run" / "last")
@@ -109,7 +109,7 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> N
     model = start if isinstance(start, EncoderModel) else start.model
     PeftModel.from_pretrained(model, tmp_path / "run" / "adapter")
     assert not torch.allclose(fresh, best, atol=1e-3)
-    if kind != "softmax":  # whose classifier is not in the encoder
+    if setup != "softmax":  # whose classifier is not in the encoder
         torch.testing.assert_close(output(start), best, rtol=0, atol=1e-5)
 
 

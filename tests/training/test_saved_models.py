@@ -32,8 +32,8 @@ TASKS += ("choice", "bi", "simcse")
 
 @pytest.mark.parametrize("begun_with", BEGUN_WITH)
 def test_every_task_saves_what_it_can_load(begun_with: str) -> None:
-    kind = "classify" if begun_with == "few" else begun_with
-    run = fx.trained(kind, **BEGUN_WITH[begun_with])
+    setup = "classify" if begun_with == "few" else begun_with
+    run = fx.trained(setup, **BEGUN_WITH[begun_with])
     for task in TASKS[list(BEGUN_WITH).index(begun_with) % 6 :: 6]:
         made, _ = fx.load(fx.config(task, model=None, init_from=run))
         check_saved_model(made, made.model())

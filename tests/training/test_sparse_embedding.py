@@ -34,14 +34,14 @@ def table_of(weights: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), covering(FAMILIES, ["classify", "tag windows", "ner windows"])
+    ("family", "setup"), covering(FAMILIES, ["classify", "tag windows", "ner windows"])
 )
 def test_the_trajectory_is_that_of_the_whole_table(
-    kind: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In double precision: weights in memory and what is saved."""
     monkeypatch.setattr(sparse_embedding, "MOST_OCCURRING", 0.0)
-    whole = config_of(kind, tmp_path / "off", family, **EVERYTHING)
+    whole = config_of(setup, tmp_path / "off", family, **EVERYTHING)
     expected = weights_after(whole)
     monkeypatch.setattr(sparse_embedding, "MOST_OCCURRING", 1.0)
     compact = replace(whole, out=str(tmp_path / "on"))

@@ -35,12 +35,12 @@ from tests.tasks.cases import CASES, SLOW
 TINY: dict[str, Any] = {"dropout": 0.0, "max_position_embeddings": 512}
 
 
-def config_of(kind: str, family: str = "bert", **changes: Any) -> TrainConfig:
+def config_of(setup: str, family: str = "bert", **changes: Any) -> TrainConfig:
     """A configuration to classify (``single``) or to tag (``tag``)."""
     settings = {"batch_size": 7, "lr": 1e-2, "steps": None, **changes}
-    if kind == "single":
-        kind, settings["data"] = "classify", fx.data("sentiment", (60, 12, 12))
-    return fx.config(kind, **{"model": fx.checkpoint(family, **TINY), **settings})
+    if setup == "single":
+        setup, settings["data"] = "classify", fx.data("sentiment", (60, 12, 12))
+    return fx.config(setup, **{"model": fx.checkpoint(family, **TINY), **settings})
 
 
 def batches_of(
@@ -122,15 +122,15 @@ def test_a_step_waits_for_nothing(
     name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name in CASES:
-        kind, settings = CASES[name].task, CASES[name].settings
+        setup, settings = CASES[name].task, CASES[name].settings
         rows = write_splits(tmp_path / "data", train=CASES[name].rows, validation=CASES[name].rows)
         settings = {**settings, "data": rows}
     else:
-        kind, settings = OTHERS[name]
+        setup, settings = OTHERS[name]
         settings = {"limit": 16, **settings}
     settings = {"max_length": 48, **settings}
     family = settings.pop("model", "bert")
-    config = fx.config(kind, **settings, model=fx.checkpoint(family, num_hidden_layers=1))
+    config = fx.config(setup, **settings, model=fx.checkpoint(family, num_hidden_layers=1))
     task, dataset = fx.load(config)
     plain = replace(config, max_tokens=100)
     batches = TrainingData(task, dataset, plain, Accelerator(cpu=True), print).batch(0)

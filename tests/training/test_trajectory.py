@@ -42,13 +42,13 @@ def settings_of(family: str = "bert", dropout: float = 0.0, **changes: Any) -> d
 
 
 def config_of(
-    kind: str, out: Path, family: str = "bert", dropout: float = 0.0, **changes: Any
+    setup: str, out: Path, family: str = "bert", dropout: float = 0.0, **changes: Any
 ) -> TrainConfig:
-    return fx.config(kind, out=out, **settings_of(family, dropout, **changes))
+    return fx.config(setup, out=out, **settings_of(family, dropout, **changes))
 
 
 @pytest.mark.parametrize(
-    ("kind", "family", "changes"),
+    ("setup", "family", "changes"),
     [
         ("classify", "bert", {}),
         ("balanced", "roberta", {"loss": "focal:2", "class_weights": "auto"}),
@@ -56,7 +56,7 @@ def config_of(
         ("ner windows", "squeezebert", {"representation": "biaffine"}),
         ("pretrain", "bert", {"data": "short_text", "mask": "words"}),
         # losses of parts are those of the whole: tests/tasks/test_tasks.py
-        *(pytest.param(kind, "bert", {}, marks=pytest.mark.slow) for kind in SUMS_OF_PARTS),
+        *(pytest.param(setup, "bert", {}, marks=pytest.mark.slow) for setup in SUMS_OF_PARTS),
         pytest.param(
             "multi ner",
             "bert",
@@ -66,7 +66,7 @@ def config_of(
     ],
 )
 def test_the_layout_does_not_matter(
-    kind: str,
+    setup: str,
     family: str,
     changes: dict[str, Any],
     tmp_path: Path,
@@ -77,15 +77,15 @@ def test_the_layout_does_not_matter(
     if "data" in changes:
         changes = {**changes, "data": fx.data(changes["data"])}
     settings = {"steps": 2, **changes}
-    base = config_of(kind, tmp_path / "a", family, **settings)
+    base = config_of(setup, tmp_path / "a", family, **settings)
     expected = weights_after(base)
-    for number, is_padded in enumerate([False, True] if kind == "classify" else [True]):
+    for number, is_padded in enumerate([False, True] if setup == "classify" else [True]):
         if is_padded:
             fx.pad_rows(monkeypatch)
         other = replace(base, out=str(tmp_path / f"b{number}"), max_tokens=100)
         for name, value in weights_after(other).items():
             torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
-    if kind == "classify":
+    if setup == "classify":
         found = weights_after(replace(base, out=str(tmp_path / "c"), seed=2))
         assert any((value - expected[name]).abs().max() > 1e-4 for name, value in found.items())
 
@@ -94,7 +94,7 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "atol"),
+    ("setup", "changes", "atol"),
     [
         ("tag windows", {}, 2e-4),
         pytest.param("nsp", {}, 2e-4, marks=SLOW),
@@ -107,24 +107,24 @@ SLOW = pytest.mark.slow
     ],
 )
 def test_number_of_processes_does_not_matter(
-    kind: str, changes: dict[str, Any], atol: float, tmp_path: Path
+    setup: str, changes: dict[str, Any], atol: float, tmp_path: Path
 ):
-    if kind == "multitask":
+    if setup == "multitask":
         recipe = write_recipe(tmp_path)
         text = recipe.read_text().replace(str(fx.checkpoint()), str(fx.checkpoint(dropout=0.0)))
         recipe.write_text(text)
         commands = [["run", recipe, "--out", tmp_path / name] for name in ("one", "two")]
     else:
         settings = settings_of(**changes)
-        commands = [fx.words(kind, tmp_path / name, **settings) for name in ("one", "two")]
+        commands = [fx.words(setup, tmp_path / name, **settings) for name in ("one", "two")]
     run(*commands[0]).ok()
     train_in_two_processes(*commands[1], fresh=False)
-    parts = ("mood", "names") if kind == "multitask" else (".",)
-    free = ("key.bias", "classifier.bias") if kind == "choice" else ("key.bias",)
+    parts = ("mood", "names") if setup == "multitask" else (".",)
+    free = ("key.bias", "classifier.bias") if setup == "choice" else ("key.bias",)
     for part in parts:  # the bias of a choice is that of all others
         same_weights(tmp_path / "one/last" / part, tmp_path / "two/last" / part, atol, free)
-    name = {"nsp": "subwords", "choice": "choice", "classify": "label"}.get(kind, "tags")
-    if kind not in ("multitask", "softmax"):
+    name = {"nsp": "subwords", "choice": "choice", "classify": "label"}.get(setup, "tags")
+    if setup not in ("multitask", "softmax"):
         one, two = (
             [json.loads(line)[name] for line in (tmp_path / n / "predictions.test.jsonl").open()]
             for n in ("one", "two")
