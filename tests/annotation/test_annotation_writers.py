@@ -260,8 +260,8 @@ def span_rows(draw):
     for number, text in enumerate(draw(st.lists(TEXTS, min_size=1, max_size=4))):
         row = {"id": f"n{number}", "text": text}
         if draw(st.booleans()):
-            places = st.tuples(*[st.integers(0, max(len(text) - 1, 0))] * 2)
-            drawn = [(min(p), max(p) + 1) for p in draw(st.lists(places, max_size=4))]
+            positions = st.tuples(*[st.integers(0, max(len(text) - 1, 0))] * 2)
+            drawn = [(min(p), max(p) + 1) for p in draw(st.lists(positions, max_size=4))]
             row["spans"] = [
                 {"start": start, "end": end, "label": draw(st.sampled_from(["A", "B-1", "Ä"]))}
                 for start, end in drawn

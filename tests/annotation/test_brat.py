@@ -185,12 +185,12 @@ def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
     """Spans over random stretches of any text keep their characters, but for invisible ends."""
     text = "Ann ".join(parts) + "Lee"
     folder = tmp_path_factory.mktemp("standoff")
-    places = [
+    positions = [
         m
         for m in itertools.combinations(range(len(text) + 1), 2)
         if any(c in text[m[0] : m[1]] for c in "AnLe")
     ]
-    chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=4))
+    chosen = data.draw(st.lists(st.sampled_from(positions), min_size=1, max_size=4))
     lines = [f"T{i}\tX {a} {b}\t{text[a:b]}".replace("\n", " ") for i, (a, b) in enumerate(chosen)]
     (folder / "a.txt").write_bytes(text.encode())
     (folder / "a.ann").write_bytes("\n".join(lines).encode())

@@ -267,8 +267,8 @@ def test_version():
 def test_a_dry_run_prints_settings_that_are_no_defaults(tmp_path: Path):
     save_tiny_checkpoint(tmp_path / "bert", "bert")
     data = ROOT / "examples" / "data" / "sentiment"
-    places = ("--model", tmp_path / "bert", "--data", data)
-    outcome = run("classify", *places, "--steps=1", "--max-length=32", "--dry-run")
+    paths = ("--model", tmp_path / "bert", "--data", data)
+    outcome = run("classify", *paths, "--steps=1", "--max-length=32", "--dry-run")
     last = outcome.out.splitlines()[-2:]
     assert last[0] == (
         f"settings: --model {tmp_path / 'bert'}, --data {data}, --steps 1, --max-length 32"

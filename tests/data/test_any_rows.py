@@ -61,8 +61,8 @@ def test_words_with_spans(suffix: str, data: st.DataObject, tmp_path_factory) ->
     path = tmp_path_factory.mktemp("rows") / f"train.{suffix}"
     rows = []
     for words in data.draw(st.lists(WORDS, min_size=1, max_size=3)):
-        places = st.sets(st.integers(0, len(words)), min_size=2, max_size=2).map(sorted)
-        drawn = st.lists(st.tuples(places, LABELS), min_size=1, max_size=3)
+        positions = st.sets(st.integers(0, len(words)), min_size=2, max_size=2).map(sorted)
+        drawn = st.lists(st.tuples(positions, LABELS), min_size=1, max_size=3)
         spans = {(start, end, label) for (start, end), label in data.draw(drawn)}
         names = ("start", "end", "label")
         listed = [dict(zip(names, span, strict=True)) for span in sorted(spans)]

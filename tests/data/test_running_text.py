@@ -93,8 +93,8 @@ def test_lines_and_documents(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\ntwo\n\n\n three \n \nfour\n\n", "utf-8")
     assert texts(file) == ["one\ntwo", " three ", "four"]
-    places = [example.where for example in read_running_text(str(file)).splits["train"]]
-    assert places == [f"{file}:1", f"{file}:5", f"{file}:7"]
+    locations = [example.where for example in read_running_text(str(file)).splits["train"]]
+    assert locations == [f"{file}:1", f"{file}:5", f"{file}:7"]
     file.write_text("one\r\ntwo\r\n", "utf-8")
     assert texts(file) == ["one", "two"], "without blank lines each line is a document"
     with gzip.open(tmp_path / "b.txt.gz", "wt") as zipped:
@@ -119,10 +119,10 @@ def test_documents_of_many_pieces(
         path.write_text("\ufeff" * number + "\n".join(lines), "utf-8", newline="")
         spec.append(f"s{number}={path}")
         begun: list[str] = []
-        for place, line in enumerate([line.rstrip("\r") for line in [*lines, ""]], 1):
+        for line_number, line in enumerate([line.rstrip("\r") for line in [*lines, ""]], 1):
             begun += [line] if line.strip() else []
             if begun and (number == 1 or not line.strip()):
-                start = f"{path}:{place - len(begun) + number}"
+                start = f"{path}:{line_number - len(begun) + number}"
                 expected.append(("\n".join(begun), start, f"s{number}"))
                 begun = []
     for most in (1000, 5):

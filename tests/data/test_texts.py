@@ -483,8 +483,8 @@ def workbook(path: Path, *sheets: str, notes: int = 0, cells: dict[str, str] | N
         for number, row in enumerate([("text", "label"), ("a b", "x"), ("c d", "y")], 1):
             for column, value in enumerate(row, 1):
                 sheet.cell(number, column, value)
-        for place, value in (cells or {}).items():
-            sheet[place] = value
+        for cell, value in (cells or {}).items():
+            sheet[cell] = value
     book.save(path)
     return str(path)
 

@@ -307,9 +307,9 @@ def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    records = [json.loads(line) for line in done.stdout.splitlines()]
+    predicted = [json.loads(line) for line in done.stdout.splitlines()]
     expected = [p.to_dict() for p in OnnxModel(graph, threads=1).predict(SENTENCES)]
-    assert close(records, expected)
+    assert close(predicted, expected)
     with pytest.raises(UserError, match=r"input 0: \[\['a'\]\] is neither"):
         OnnxModel(graph).predict([[["a"]]])
 

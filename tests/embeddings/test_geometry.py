@@ -25,14 +25,14 @@ for of_text in VECTORS:
     of_text[..., 2] += 4
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_equal_to_all_pairs(place: int) -> None:
+@pytest.mark.parametrize("index", [0, 1])
+def test_equal_to_all_pairs(index: int) -> None:
     measure = GeometryMeasure([0, 3], {"the", "bank", "river", "a"})
     for words, of_text in zip(TEXTS, VECTORS, strict=True):
         measure.add(words, of_text)
-    layer, vectors = measure.by_layer()[place], np.concatenate(VECTORS)[:, place]
+    layer, vectors = measure.by_layer()[index], np.concatenate(VECTORS)[:, index]
     expected = (1 - pdist(vectors, "cosine")).mean()
-    assert layer["layer"] == (0, 3)[place] and measure.expected.count == 9
+    assert layer["layer"] == (0, 3)[index] and measure.expected.count == 9
     np.testing.assert_allclose(layer["expected_cosine"], expected)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     products = units[:, None] * units  # [9, 9, H]
@@ -43,7 +43,7 @@ def test_equal_to_all_pairs(place: int) -> None:
     by_word = [(1 - pdist(vectors[words == w], "cosine")).mean() for w in ("bank", "river", "the")]
     np.testing.assert_allclose(layer["self_similarity"], np.mean(by_word) - expected)
     within = [
-        1 - cdist(text[:, place], text[:, place].mean(0)[None], "cosine").mean()
+        1 - cdist(text[:, index], text[:, index].mean(0)[None], "cosine").mean()
         for text in VECTORS
         if len(text)
     ]

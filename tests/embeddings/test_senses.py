@@ -150,8 +150,8 @@ def test_sense_vectors_equal_a_plain_mean(splits: dict[str, list[TokenExample]])
 def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None:
     settings = SenseSettings(model=str(fx.checkpoint()), inventory=WORDNET)
     words = ("a", "\u200b", "bank")
-    places = ((1, 2), (1, 3), (2, 3))
-    targets = tuple(SenseTarget(*place, "bank", "NOUN") for place in places)
+    spans = ((1, 2), (1, 3), (2, 3))
+    targets = tuple(SenseTarget(*span, "bank", "NOUN") for span in spans)
     without, partly, complete = WordSenses.fit(settings, splits["train"]).predict(
         [TokenExample(0, words, targets=targets)]
     )

@@ -348,15 +348,15 @@ def test_predictions(trained: dict[str, Path]) -> None:
     outcome = run("predict", trained["cls"], "--text", TEXTS[0], "--pair", TEXTS[0])
     assert json.loads(outcome.out) == {"id": 0, "label": pytest.approx(1.0, abs=1e-5)}
     (answer,) = finetune.load(trained["softmax"]).predict([(TEXTS[0], TEXTS[1])])
-    record = answer.to_dict()
-    assert record["label"] == max(record["scores"], key=record["scores"].get)
-    assert sum(record["scores"].values()) == pytest.approx(1, abs=1e-5)
+    values = answer.to_dict()
+    assert values["label"] == max(values["scores"], key=values["scores"].get)
+    assert sum(values["scores"].values()) == pytest.approx(1, abs=1e-5)
     head = SentenceEncoder.from_pretrained(str(trained["softmax"] / "best"), trained=True)
     u, v = torch.from_numpy(answer.vectors)
     assert head.classifier is not None and head.pooling == "max"
     with torch.no_grad():
         probabilities = head.classifier(torch.cat([u, v, (u - v).abs()])).softmax(0)
-    assert list(record["scores"].values()) == pytest.approx(probabilities.tolist(), abs=1e-5)
+    assert list(values["scores"].values()) == pytest.approx(probabilities.tolist(), abs=1e-5)
 
 
 def test_run_folders(trained: dict[str, Path]) -> None:

@@ -34,7 +34,7 @@ def gold_sentences(number: int = 60) -> list[dict]:
     rows = []
     for index in range(number):
         tags = [tag for _ in range(3) for tag in ("O", f"B-{rng.choice(TYPES)}", *["O"] * 2)]
-        words = [f"w{index}.{place}" for place in range(len(tags))]
+        words = [f"w{index}.{word}" for word in range(len(tags))]
         rows.append({"tokens": words, "tags": tags, "document": f"d{index // 6}"})
     return rows
 
@@ -63,7 +63,7 @@ def columns(path: Path, *sides: list[list[str]], every: int = 6) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Gold, a good system and a bad one, in both forms."""
     gold = gold_sentences()
     write_jsonl(tmp_path / "gold.jsonl", gold)
@@ -84,7 +84,7 @@ def compared(*arguments: str | Path) -> dict:
     return json.loads(outcome.out)
 
 
-def test_the_table(place: Path):
+def test_the_table(workdir: Path):
     outcome = run("compare", "good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", *FEW)
     scores = json.loads(run("score", "good.jsonl", "gold.jsonl", "--format", "json").out)
     lines = outcome.out.splitlines()
@@ -112,14 +112,14 @@ def test_the_table(place: Path):
         ("good.conll", "bad.jsonl", ("--gold", "gold.conll", "--columns", "tags=1")),
     ],
 )
-def test_formats_of_files(place: Path, first: str, second: str, more: tuple[str, ...]):
+def test_formats_of_files(workdir: Path, first: str, second: str, more: tuple[str, ...]):
     found = compared(first, second, *more)
     expected = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl")
     for name in ("difference", "p_bootstrap", "p_randomization", "num_units", "verdict"):
         assert found[name] == expected[name], name
 
 
-def test_every_metric_that_score_prints(place: Path):
+def test_every_metric_that_score_prints(workdir: Path):
     scores = json.loads(run("score", "bad.jsonl", "gold.jsonl", "--json").out)
     for name, value in scores.items():
         found = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", "--metric", name)
@@ -168,7 +168,7 @@ def test_the_documentation_lists_every_metric():
         assert set(listed) - {"unseen_word_accuracy"} == whole and len(listed) == len({*listed})
 
 
-def test_documents(place: Path):
+def test_documents(workdir: Path):
     found = compared("good.conll", "bad.conll", "--gold", "gold.conll", "--unit", "document")
     named = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", "--unit", "document")
     assert found["num_units"] == named["num_units"] == 10 and found["unit"] == "documents"
@@ -177,7 +177,7 @@ def test_documents(place: Path):
     assert sentences["difference"]["value"] == pytest.approx(found["difference"]["value"])
 
 
-def test_tags_against_spans(place: Path):
+def test_tags_against_spans(workdir: Path):
     gold = gold_sentences()
     rows = [
         {
@@ -186,7 +186,7 @@ def test_tags_against_spans(place: Path):
         }
         for row in corrupted_tokens(gold)
     ]
-    write_jsonl(place / "spans.jsonl", rows)
+    write_jsonl(workdir / "spans.jsonl", rows)
     found = compared("good.jsonl", "spans.jsonl", "--gold", "gold.jsonl")
     assert found["metric"] == "span_f1_strict"
     scores = json.loads(run("score", "good.jsonl", "gold.jsonl", "--format", "json").out)
@@ -197,43 +197,43 @@ def corrupted_tokens(gold: list[dict]) -> list[dict]:
     return [{"tokens": row["words"], "tags": row["tags"]} for row in corrupted(gold, 0.3, 9)]
 
 
-def labelled(place: Path, gold: list, first: list, second: list) -> tuple[str, ...]:
-    write_jsonl(place / "g.jsonl", [{"text": "x", "label": label} for label in gold])
+def labelled(workdir: Path, gold: list, first: list, second: list) -> tuple[str, ...]:
+    write_jsonl(workdir / "g.jsonl", [{"text": "x", "label": label} for label in gold])
     for name, answers in (("a", first), ("b", second)):
-        write_jsonl(place / f"{name}.jsonl", [{"label": label} for label in answers])
+        write_jsonl(workdir / f"{name}.jsonl", [{"label": label} for label in answers])
     return "a.jsonl", "b.jsonl", "--gold", "g.jsonl"
 
 
-def test_labels_and_numbers(place: Path):
-    names = labelled(place, ["x", "y"] * 20, ["x", "y"] * 20, ["x"] * 40)
+def test_labels_and_numbers(workdir: Path):
+    names = labelled(workdir, ["x", "y"] * 20, ["x", "y"] * 20, ["x"] * 40)
     assert compared(*names)["b"]["value"] == 0.5
     assert compared(*names, "--metric", "matthews")["difference"]["value"] == pytest.approx(1.0)
-    numbers = labelled(place, [1.5, 2, 3.5, 5] * 9, [1, 2, 3, 4] * 9, [4, 1, 3, 2] * 9)
+    numbers = labelled(workdir, [1.5, 2, 3.5, 5] * 9, [1, 2, 3, 4] * 9, [4, 1, 3, 2] * 9)
     assert compared(*numbers)["metric"] == "pearson"
     assert compared(*numbers, "--metric", "spearman")["a"]["value"] == pytest.approx(1.0)
     errors = compared(*numbers, "--metric", "mse")
     assert errors["difference"]["value"] < 0 and errors["verdict"].endswith("A is better.")
 
 
-def test_whole_numbers_and_their_names_are_the_same_classes(place: Path):
+def test_whole_numbers_and_their_names_are_the_same_classes(workdir: Path):
     answers = [[0, 1, 1], [1, 0, 0]]
     for gold, first, second in (([0, 1, 0], int, str), (list("010"), str, int)):
         sides = [
             [make(x) for x in each * 9] for make, each in zip((first, second), answers, strict=True)
         ]
-        found = compared(*labelled(place, gold * 9, *sides))
+        found = compared(*labelled(workdir, gold * 9, *sides))
         assert found["metric"] == "accuracy"
         assert [found[side]["value"] for side in "ab"] == pytest.approx([2 / 3, 1 / 3])
 
 
-def test_measures_against_whole_numbers(place: Path):
+def test_measures_against_whole_numbers(workdir: Path):
     """A system that rounds is compared with one that does not as what they both measure."""
-    files = labelled(place, [1, 2, 3, 5] * 9, [1, 2, 3, 4] * 9, [1.5, 2.5, 3.1, 4.2] * 9)
+    files = labelled(workdir, [1, 2, 3, 5] * 9, [1, 2, 3, 4] * 9, [1.5, 2.5, 3.1, 4.2] * 9)
     assert compared(*files)["metric"] == "pearson"
     assert compared("b.jsonl", "a.jsonl", *files[2:])["metric"] == "pearson"
 
 
-def test_a_system_against_itself(place: Path):
+def test_a_system_against_itself(workdir: Path):
     found = compared("good.jsonl", "good.jsonl", "--gold", "gold.jsonl")
     assert found["p_bootstrap"] == found["p_randomization"] == 1.0
     assert found["verdict"] == "The difference is not significant at 0.05."
@@ -250,17 +250,17 @@ def run_folder(folder: Path, rows: list[dict], gold: list[Example]) -> Path:
 
 
 @pytest.fixture
-def runs(place: Path) -> Path:
+def runs(workdir: Path) -> Path:
     """Three seeds of one system and two of another, trained on the same data."""
     gold = gold_sentences()
     examples = read_tokens("train=gold.jsonl").splits["train"]
     for name, rate, seeds in (("good", 0.05, (1, 2, 10)), ("bad", 0.4, (1, 2))):
         for seed in seeds:
             folder = run_folder(
-                place / "runs" / name / f"seed-{seed}", corrupted(gold, rate, seed), examples
+                workdir / "runs" / name / f"seed-{seed}", corrupted(gold, rate, seed), examples
             )
             TrainingVocabulary.of(examples).save(folder)
-    return place
+    return workdir
 
 
 def test_runs(runs: Path):
@@ -292,7 +292,7 @@ def test_runs(runs: Path):
     assert one["deviation_between_runs"] is None
 
 
-def test_runs_with_other_gold_are_refused(place: Path):
+def test_runs_with_other_gold_are_refused(workdir: Path):
     """Other examples, or other gold, even if there are as many."""
     answers = [{"id": i, "label": "ab"[i % 2]} for i in range(30)]
     for name, word, labels in (
@@ -302,7 +302,7 @@ def test_runs_with_other_gold_are_refused(place: Path):
         ("d", "x", "ba"),
     ):
         gold = [TextExample(i, f"{word} {i}", label=labels[i % 2]) for i in range(30)]
-        run_folder(place / f"run-{name}", answers, gold)
+        run_folder(workdir / f"run-{name}", answers, gold)
     assert compared("run-a", "run-b")["difference"]["value"] == 0
     for other in ("run-c", "run-d"):
         run("compare", "run-a", other).refused(
@@ -310,7 +310,7 @@ def test_runs_with_other_gold_are_refused(place: Path):
         )
 
 
-def test_runs_that_tag_and_runs_that_find_spans(place: Path):
+def test_runs_that_tag_and_runs_that_find_spans(workdir: Path):
     """Spans of tags count as spans; of one kind, the gold must be the same."""
     words, tags = ("Ana", "saw", "Oslo"), ("B-PER", "O", "B-LOC")
     spans = (Span(0, 1, "PER"), Span(2, 3, "LOC"))
@@ -323,25 +323,25 @@ def test_runs_that_tag_and_runs_that_find_spans(place: Path):
         ("nested", None, spans, {"words": words, "spans": as_json}),
     ):
         gold = [TokenExample(number, words, gold_spans, gold_tags) for number in range(8)]
-        run_folder(place / name, [{"id": number, **answer} for number in range(8)], gold)
+        run_folder(workdir / name, [{"id": number, **answer} for number in range(8)], gold)
     for first in ("found", "nested"):
         found = compared(first, "tagged", *FEW)
         assert found["a"]["value"] == 1 and found["b"]["value"] == pytest.approx(2 / 3)
     run("compare", "tagged", "chunked").refused("chunked/pred", "has other examples, or other")
 
 
-def test_gold_in_any_prediction_file(place: Path):
+def test_gold_in_any_prediction_file(workdir: Path):
     """Lines of any system may hold gold; rows without gold are left out."""
     write_jsonl(
-        place / "a.jsonl",
+        workdir / "a.jsonl",
         [{"label": "x", "gold": "x"}, {"label": "y", "gold": "x"}, {"label": "x", "gold": None}],
     )
-    write_jsonl(place / "b.jsonl", [{"label": "x"}] * 3)
+    write_jsonl(workdir / "b.jsonl", [{"label": "x"}] * 3)
     found = compared("b.jsonl", "a.jsonl")
     assert (found["a"]["value"], found["b"]["value"], found["num_units"]) == (1.0, 0.5, 2)
-    write_jsonl(place / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": ["N"]}])
+    write_jsonl(workdir / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": ["N"]}])
     run("compare", "a.jsonl", "a.jsonl").refused("a.jsonl:1: next to `words`, `gold` must be")
-    write_jsonl(place / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": {"tags": []}}])
+    write_jsonl(workdir / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": {"tags": []}}])
     run("compare", "a.jsonl", "a.jsonl").refused("a.jsonl:1: 0 gold tags for 1 word.")
 
 
@@ -381,11 +381,11 @@ CHANGES: dict[str, tuple[Callable[[list[dict]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_files_that_do_not_fit(place: Path, name: str):
+def test_files_that_do_not_fit(workdir: Path, name: str):
     change, message = CHANGES[name]
-    rows = [json.loads(line) for line in (place / "good.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (workdir / "good.jsonl").read_text().splitlines()]
     change(rows)
-    write_jsonl(place / "changed.jsonl", rows)
+    write_jsonl(workdir / "changed.jsonl", rows)
     run("compare", "good.jsonl", "changed.jsonl", *GOLD).refused(message)
     if name == "cut":
         message = "gold.jsonl: 60 examples, but 59 predictions in changed.jsonl"
@@ -419,11 +419,11 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }
 
 
-def test_refused(place: Path):
-    text = (place / "bad.conll").read_text().replace("w0.2 ", "w0.3 ")
-    (place / "other.conll").write_text(text)
-    labelled(place, ["x"] * 60, ["x"] * 60, [0.5] * 60)
-    write_jsonl(place / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
+def test_refused(workdir: Path):
+    text = (workdir / "bad.conll").read_text().replace("w0.2 ", "w0.3 ")
+    (workdir / "other.conll").write_text(text)
+    labelled(workdir, ["x"] * 60, ["x"] * 60, [0.5] * 60)
+    write_jsonl(workdir / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
     for typed, messages in REFUSED.items():
         run("compare", *typed.split()).refused(*messages)
 

@@ -68,9 +68,9 @@ def test_tags_of_arrays():
     ids = np.full((3, 7), -100)
     logits = np.random.default_rng(0).normal(size=(3, 7, 5))
     for row, (gold, answers) in enumerate(zip(GOLD, ANSWERS, strict=True)):
-        places = np.arange(1, len(gold) + 1) + (row == 0)  # a piece in front in the first
-        ids[row, places] = [LABELS.index(tag) for tag in gold]
-        logits[row, places, [LABELS.index(tag) for tag in answers]] = 9.0
+        positions = np.arange(1, len(gold) + 1) + (row == 0)  # a piece in front in the first
+        ids[row, positions] = [LABELS.index(tag) for tag in gold]
+        logits[row, positions, [LABELS.index(tag) for tag in answers]] = 9.0
     compute = finetune.compute_metrics(LABELS)
     scores = compute(evaluated(logits, ids))
     assert scores["span_f1_conll"] == pytest.approx(f1_score(GOLD, ANSWERS))

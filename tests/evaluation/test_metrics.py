@@ -390,10 +390,10 @@ def test_other_numbers_of_labels(labels: list[str]):
 def in_training(order: Callable[..., list[str]], gold: list[str], answers: list[str]) -> float:
     """As at every evaluation; the score that selects models under --metric f1."""
     labels = LabelSet(order(set(gold)))
-    record = TextState(config=NliConfig(), labels=labels, max_length=8, problem="single")
+    state = TextState(config=NliConfig(), labels=labels, max_length=8, problem="single")
     rows = [TextExample(i, "x", None, label, "") for i, label in enumerate(gold)]
     predicted = [TextPrediction(i, label) for i, label in enumerate(answers)]
-    return TextClassificationTask(record, tokenizer=None).score(rows, predicted)["f1"]
+    return TextClassificationTask(state, tokenizer=None).score(rows, predicted)["f1"]
 
 
 def in_the_trainer(labels: list[str], gold: list[str], answers: list[str]) -> float:

@@ -78,12 +78,12 @@ def asked(type: PredictionType, gold: list, answers: list, **fields) -> Tables:
     examples: list[Example] = []
     predictions: list[object] = []
     for number, (own, answer) in enumerate(zip(gold, answers, strict=True)):
-        sure = [(7 * number + 3 * place + len(str(answer))) % 20 / 20 for place in range(8)]
+        sure = [(7 * number + 3 * index + len(str(answer))) % 20 / 20 for index in range(8)]
         if type.name == "spans":
             words = tuple(WORDS[number % 3 : number % 3 + 3])
             predictions.append(SpanPrediction(number, words, answer, tuple(sure[: len(answer)])))
         elif type.name == "tags":
-            words = tuple(WORDS[(number * place) % 5] for place in range(3, 3 + len(own)))
+            words = tuple(WORDS[(number * index) % 5] for index in range(3, 3 + len(own)))
             predictions.append(TokenPrediction(number, words, answer, tuple(sure[: len(answer)])))
         else:
             scores = dict(zip(NAMES, sure, strict=False))

@@ -136,8 +136,8 @@ WORDS = ["Ann", "Lee", "of", "Oslo", "City"]
 NESTED = [[0, 2, "PER"], [3, 5, "ORG"], [3, 4, "LOC"]]
 
 
-def spans(*places, **more) -> dict:
-    records = [{"start": a, "end": b, "label": label, "score": 0.9} for a, b, label in places]
+def spans(*positions, **more) -> dict:
+    records = [{"start": a, "end": b, "label": label, "score": 0.9} for a, b, label in positions]
     return {"id": 0, **more, "spans": records}
 
 

@@ -111,8 +111,8 @@ def parity(size: Size) -> Iterator[Row]:
     query, key, other, above = (
         torch.randn(total, heads, each, device=size.device, dtype=dtype) for _ in range(4)
     )
-    places = torch.cat([torch.arange(length) for length in lengths]).to(size.device)
-    units = torch.eye(each, device=size.device, dtype=dtype)[places][:, None].expand_as(query)
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(size.device)
+    units = torch.eye(each, device=size.device, dtype=dtype)[positions][:, None].expand_as(query)
     compute = attention._flash if size.large else attention._by_products
 
     def run(value: torch.Tensor, dropout: float, seed: int = 0) -> torch.Tensor:

@@ -342,8 +342,8 @@ def test_large_data_are_read_once(
     publish_rows("old")
     first = content()
     assert len(read) == 2 and isinstance(first[0]["train"][0], TextExample)
-    places = [int(row.where.rpartition(":")[2]) for row in first[0]["train"]]
-    assert places == sorted(places) and 1 <= places[0] <= places[-1] <= 12
+    locations = [int(row.where.rpartition(":")[2]) for row in first[0]["train"]]
+    assert locations == sorted(locations) and 1 <= locations[0] <= locations[-1] <= 12
     forget_repositories()
     assert content() == first and not read
     content(columns=("text=text",))

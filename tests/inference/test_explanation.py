@@ -85,8 +85,8 @@ def test_leaving_out_is_the_prediction_of_the_shorter_text(
         expected = []
         for number, text in enumerate(texts):
             words = text.split()
-            for place in range(len(words)):
-                shorter = " ".join(words[:place] + words[place + 1 :])
+            for index in range(len(words)):
+                shorter = " ".join(words[:index] + words[index + 1 :])
                 expected.append(log(*texts) - log(*texts[:number], shorter, *texts[number + 1 :]))
         assert found.score == pytest.approx(log(*texts), abs=1e-5)
         assert found.words.words == tuple(" ".join(texts).split())
@@ -112,8 +112,8 @@ def test_words_of_sentences_are_masked(task: str, family: str, monkeypatch: Any)
         return math.nan if odds is None else math.log(odds / (1 - odds))
 
     whole = value(example.words)
-    for place, own in enumerate(found.scores):
-        masked = (*example.words[:place], mask, *example.words[place + 1 :])
+    for index, own in enumerate(found.scores):
+        masked = (*example.words[:index], mask, *example.words[index + 1 :])
         assert math.isnan(whole - value(masked)) or own == pytest.approx(
             whole - value(masked), abs=1e-4
         )
@@ -272,8 +272,8 @@ def test_command(tmp_path: Path) -> None:
     assert "nearest training examples" in table and "\ndog " in table
     (tmp_path / "in.txt").write_text("a\nb\n")
     file = "predict", fx.trained("tag"), "--file", tmp_path / "in.txt"
-    for record in map(json.loads, run(*file, "--explain").out.splitlines()):
-        for each in record["explanation"]:
-            assert record["tags"][each["start"]] == each["label"] != "O"
-            assert each["words"] == record["words"] and "offsets" not in each
+    for row in map(json.loads, run(*file, "--explain").out.splitlines()):
+        for each in row["explanation"]:
+            assert row["tags"][each["start"]] == each["label"] != "O"
+            assert each["words"] == row["words"] and "offsets" not in each
     run(*file, "--nearest", "0").refused("--nearest must be 1 or more")

@@ -32,7 +32,7 @@ def asked(request: pytest.FixtureRequest) -> tuple[Task, Any, list[Any]]:
     config = fx.config(name, max_length=14, overlap=4, **settings)
     task, dataset = load_task(config, name)
     several = 3 * list(dataset.splits["test"])
-    return task, task.model(), [replace(e, id=place) for place, e in enumerate(several)]
+    return task, task.model(), [replace(e, id=index) for index, e in enumerate(several)]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def alone(asked: tuple[Task, Any, list[Any]]) -> list[dict[str, Any]]:
     task, head, examples = asked
     once = examples[: len(examples) // 3]
     rows = [predict(task, head, [example])[0].to_dict() for example in once]
-    return [{**row, "id": place} for place, row in enumerate(3 * rows)]
+    return [{**row, "id": index} for index, row in enumerate(3 * rows)]
 
 
 def assert_alike(found: list[Any], expected: list[dict[str, Any]]) -> None:

@@ -105,11 +105,11 @@ def crf_folder(request: pytest.FixtureRequest) -> Path:
 
 def test_tags_of_a_crf(crf_folder: Path) -> None:
     found = pipeline("crf-tagger", model=str(crf_folder))(TEXTS)
-    for mine, record in zip(found, finetune.load(crf_folder).predict(TEXTS), strict=True):
-        if record.spans is None:
-            labels, scores = record.tags, record.scores
+    for mine, prediction in zip(found, finetune.load(crf_folder).predict(TEXTS), strict=True):
+        if prediction.spans is None:
+            labels, scores = prediction.tags, prediction.scores
         else:
-            labels, scores = [span.label for span in record.spans], record.span_scores
+            labels, scores = [span.label for span in prediction.spans], prediction.span_scores
         assert [entity["entity"] for entity in mine] == list(labels)
         assert [entity["score"] for entity in mine] == pytest.approx(list(scores), abs=1e-5)
     assert sum(map(len, found)) > 5

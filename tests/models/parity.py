@@ -26,7 +26,7 @@ def encodings(model, lengths=LENGTHS, seed: int = 0) -> list[TokenSequence]:
         TokenSequence(
             example,
             [chance.randrange(special, model.config.vocab_size) for _ in range(length)],
-            [int(place > length // 2) for place in range(length)] if segments else None,
+            [int(index > length // 2) for index in range(length)] if segments else None,
         )
         for example, length in enumerate(lengths)
     ]

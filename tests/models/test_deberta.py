@@ -37,12 +37,12 @@ def assert_equals_plain(lengths=LENGTHS, family: str = "deberta-v2", **changes) 
     assert_equal(states, expected, model, reference, tolerance)
 
 
-KINDS = (["c2p", "p2c"], ["c2p"], ["p2c"], [])
+ATTENTION_TYPES = (["c2p", "p2c"], ["c2p"], ["p2c"], [])
 
 
-@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("types", ATTENTION_TYPES)
 @pytest.mark.parametrize("shared", [True, False])
-def test_options(kinds: list[str], shared: bool) -> None:
+def test_options(types: list[str], shared: bool) -> None:
     for absolute, segments, norm in (  # each pair of values
         (True, 0, "none"),
         (True, 2, "layer_norm"),
@@ -51,7 +51,7 @@ def test_options(kinds: list[str], shared: bool) -> None:
     ):
         assert_equals_plain(
             (9, 24, 3, 10),
-            pos_att_type=kinds,
+            pos_att_type=types,
             share_att_key=shared,
             norm_rel_ebd=norm,
             position_biased_input=absolute,
@@ -59,13 +59,13 @@ def test_options(kinds: list[str], shared: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-def test_options_of_v1(kinds: list[str]) -> None:
+@pytest.mark.parametrize("types", ATTENTION_TYPES)
+def test_options_of_v1(types: list[str]) -> None:
     for absolute, segments in product((True, False), (0, 2)):
         assert_equals_plain(
             (9, 24, 3, 10),
             "deberta",
-            pos_att_type=kinds,
+            pos_att_type=types,
             position_biased_input=absolute,
             type_vocab_size=segments,
         )
@@ -168,7 +168,7 @@ def test_groups_of_any_waste_give_the_same(family: str, max_waste: float) -> Non
     torch.testing.assert_close(coarse, encoder(batch), rtol=0, atol=CLOSE.get(family, 1e-12))
 
 
-PLACES = (
+LAYERS = (
     "embeddings.dropout",
     "pos_dropout",
     "self.dropout",
@@ -187,14 +187,14 @@ def spread(run: Callable[[], Tensor], copies: int) -> tuple[Tensor, Tensor]:
     return found.mean(0), found.std(0)
 
 
-@pytest.mark.parametrize(("family", "place"), list(product(FAMILIES, PLACES)))
-def test_dropout_is_where_and_as_often_as_in_the_model(family: str, place: str) -> None:
+@pytest.mark.parametrize(("family", "layer"), list(product(FAMILIES, LAYERS)))
+def test_dropout_is_where_and_as_often_as_in_the_model(family: str, layer: str) -> None:
     model = tiny.model(family, num_hidden_layers=1, initializer_range=0.1).train()
     rates = {n: m for n, m in model.named_modules() if isinstance(m, nn.Dropout)}
-    assert sum(name.endswith(place) for name in rates) == 1
+    assert sum(name.endswith(layer) for name in rates) == 1
     for name, module in rates.items():
-        module.p = 0.3 if name.endswith(place) else 0.0
-    copies = 1 if place == "pos_dropout" else 25  # of which all sequences share one draw
+        module.p = 0.3 if name.endswith(layer) else 0.0
+    copies = 1 if layer == "pos_dropout" else 25  # of which all sequences share one draw
     made = encodings(model, (7, 5, 7)) * copies
     encoder, batch = Encoder(copy.deepcopy(model)).train(), pack(made)
     inputs = plain_inputs(model, made)

@@ -49,11 +49,11 @@ PACKED = [name for name in tiny.PACKED if FAMILIES[name].packing == "interface"]
 
 def attend(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
     """Attention of a packed row [T, A, D] that reads no length on the host."""
-    places = torch.arange(len(query), device=query.device)
-    sequence = torch.searchsorted(call.layout.cu_seqlens[1:], places.int(), right=True)
+    positions = torch.arange(len(query), device=query.device)
+    sequence = torch.searchsorted(call.layout.cu_seqlens[1:], positions.int(), right=True)
     allowed = sequence[:, None] == sequence
     if (window := call.sliding_window) is not None:
-        allowed &= (places[:, None] - places).abs() < window
+        allowed &= (positions[:, None] - positions).abs() < window
     scale = query.shape[-1] ** -0.5 if call.scaling is None else call.scaling
     scores = torch.einsum("iad,jad->aij", query, key) * scale
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
@@ -515,7 +515,7 @@ def test_predictions_in_single_precision_have_no_shapes(monkeypatch: pytest.Monk
     assert encoder.graphs is trained and not trained.recordings
 
 
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "layer decay, frozen, bilstm": (
         "classify",
         {"layer_decay": 0.8, "freeze": "1", "bilstm": True},
@@ -535,11 +535,11 @@ PLAIN = {"checkpointed"}
 """What is not replayed."""
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SETUPS)
 def test_runs_are_equal_with_and_without_recordings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup, settings = KINDS[name]
+    setup, settings = SETUPS[name]
     settings = {"steps": 4, "eval_every": 2, "batch_size": 4, "lr": 1e-3, **settings}
     settings["model"] = fx.checkpoint(settings.get("model", "bert"), dropout=0.1)
     runs, used = [], []

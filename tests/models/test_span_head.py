@@ -51,36 +51,36 @@ def naive_words(head: SpanClassifier, batch: Batch) -> Tensor:
     return torch.stack([hidden[row] for row in batch.words.tolist()])
 
 
-def naive_places(batch: Batch, max_width: int | None) -> list[tuple[int, int]]:
+def naive_spans(batch: Batch, max_width: int | None) -> list[tuple[int, int]]:
     """First word and word after the last of each candidate, among all words of the batch."""
-    places, begin = [], 0
+    positions, begin = [], 0
     for length in batch.num_words:
         for start in range(length):
             widest = length - start if max_width is None else min(max_width, length - start)
-            places += [(begin + start, begin + start + width) for width in range(1, widest + 1)]
+            positions += [(begin + start, begin + start + width) for width in range(1, widest + 1)]
         begin += length
-    return places
+    return positions
 
 
 def naive(head: SpanClassifier, batch: Batch) -> Tensor:
     """Equations 11.21 to 11.26 as they are written: gather, concatenate, feed forward."""
     words, scorer = naive_words(head, batch), head.scorer
-    places = naive_places(batch, head.config.max_width)
+    positions = naive_spans(batch, head.config.max_width)
     starts, ends = scorer.start_network(words), scorer.end_network(words)
     if head.config.representation == "biaffine":
-        return torch.stack([biaffine(scorer, starts[i], ends[j - 1]) for i, j in places])
+        return torch.stack([biaffine(scorer, starts[i], ends[j - 1]) for i, j in positions])
     contents = []
-    for i, j in places:
+    for i, j in positions:
         weights = words.new_full((j - i,), 1 / (j - i))
         if head.config.representation == "attention":
             weights = scorer.attention(words[i:j])[:, 0].softmax(0)
         contents.append(weights @ words[i:j])
-    first, last = zip(*places, strict=True)
+    first, last = zip(*positions, strict=True)
     vectors = torch.cat(
         [starts[list(first)], ends[[j - 1 for j in last]], torch.stack(contents)], 1
     )  # [S, 3H]
     weight = torch.cat([scorer.start.weight, scorer.end.weight, scorer.content.weight], 1)
-    widths = torch.tensor([j - i - 1 for i, j in places])
+    widths = torch.tensor([j - i - 1 for i, j in positions])
     hidden = F.gelu(F.linear(vectors, weight, scorer.start.bias) + scorer.width(widths))
     return scorer.output(hidden)
 
@@ -125,10 +125,10 @@ def test_sequences_of_similar_lengths_are_one_product(monkeypatch) -> None:
 def test_order_of_candidates(max_width: int | None) -> None:
     batch = pack(sequences(head_of()))
     layout = SpanLayout(batch, max_width)
-    places = naive_places(batch, max_width)
+    positions = naive_spans(batch, max_width)
     found = list(zip(layout.start.tolist(), (layout.start + layout.width).tolist(), strict=True))
-    assert found == places
-    assert layout.size == len(places) == sum(layout.counts)
+    assert found == positions
+    assert layout.size == len(positions) == sum(layout.counts)
     begins = batch.words_cu.tolist()
     numbered = [
         (begin + start, begin + end)
@@ -210,7 +210,7 @@ def bytes_kept(scorer, words: Tensor, layout: SpanLayout) -> int:
         logits = scorer(words, layout)
     kept |= visible()
     logits.sum().backward()
-    return sum(size for place, size in kept.items() if place not in before)
+    return sum(size for pointer, size in kept.items() if pointer not in before)
 
 
 @pytest.mark.parametrize("representation", ["boundary", "attention"])

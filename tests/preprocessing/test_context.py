@@ -127,10 +127,10 @@ def test_neighbours_are_those_of_the_document(rows, reach):
     ]
     found = list(surrounded(examples, reach))
     assert [(e.id, e.words) for e in found] == [(e.id, e.words) for e in examples]
-    for place, example in enumerate(found):
+    for index, example in enumerate(found):
         before, after = [], []
         for side, step in ((before, -1), (after, 1)):
-            at = place + step
+            at = index + step
             while example.document is not None and 0 <= at < len(rows):
                 if examples[at].document != example.document:
                     break
@@ -154,9 +154,9 @@ def test_a_stream_is_read_no_further_than_that():
             yield example
 
     found = surrounded(stream(), 10)
-    for place in range(900):
-        assert next(found).id == place
-        assert taken <= place + 1 + 5 + 1
+    for index in range(900):
+        assert next(found).id == index
+        assert taken <= index + 1 + 5 + 1
 
 
 # Documents in files

@@ -104,11 +104,11 @@ def test_command_on_texts(tmp_path: Path):
     texts.write_text("\n".join(TEXTS), encoding="utf-8")
     output = tmp_path / "scores.jsonl"
     done = run("perplexity", checkpoint(), "--file", texts, "--out", output, "--json").ok()
-    record = measures_of(done)
+    scores = measures_of(done)
     rows = read_jsonl(output)
     assert [row["text"] for row in rows] == TEXTS
     total = sum(row["log_likelihood"] for row in rows)
-    assert record["log likelihood"] == pytest.approx(total, abs=1e-4)
+    assert scores["log likelihood"] == pytest.approx(total, abs=1e-4)
     shown = run("perplexity", checkpoint(), "--text", "a ጠ", "--method", "word")
     assert "--method word" in shown.out and "a ጠ" in shown.out
     assert re.search(r"unknown +1\b", shown.out)

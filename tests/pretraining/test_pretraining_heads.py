@@ -38,14 +38,14 @@ def batch_of_spans(vocabulary: int):
             TokenSequence(number, torch.randint(5, vocabulary, (12,), generator=generator).tolist())
         )
         for first, last in [*SPANS[number], (10, 10)]:
-            for place in range(first, last + 1):
+            for position in range(first, last + 1):
                 if last < 10:
                     target["boundary"].append(len(target["position"]))
                     target["left"].append(12 * number + first - 1)
                     target["right"].append(12 * number + last + 1)
-                    target["offset"].append(place - first)
-                target["position"].append(12 * number + place)
-                target["token"].append(5 + 3 * place)
+                    target["offset"].append(position - first)
+                target["position"].append(12 * number + position)
+                target["token"].append(5 + 3 * position)
     return pack(rows, {name: torch.tensor(values) for name, values in target.items()})
 
 
@@ -125,7 +125,7 @@ def test_next_sentence_prediction_equals_that_of_transformers(family: str) -> No
     plain = model_of(family, AutoModelForPreTraining)
     head = PretrainingModel(plain)
     segments = [
-        [int(place > length // 2) for place in range(length)] for length in batch_of().lengths
+        [int(position > length // 2) for position in range(length)] for length in batch_of().lengths
     ]
     chosen = {"position": torch.tensor([1, 7]), "token": torch.tensor([6, 9])}
     ids = [row.tolist() for row in batch_of().input_ids.split(batch_of().lengths)]

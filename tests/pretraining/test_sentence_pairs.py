@@ -25,7 +25,7 @@ def blocks(documents: list[list[list[int]]], seed: int = 0) -> FlatSequences:
             text, starts, lines = [], [0], [0]
             for size in sizes:
                 line += 1
-                text += [100 * line + place for place in range(size)]
+                text += [100 * line + position for position in range(size)]
                 while starts[-1] < len(text):
                     starts.append(min(len(text), starts[-1] + int(rng.choice([1, 1, 2]))))
                 lines.append(len(starts) - 1)

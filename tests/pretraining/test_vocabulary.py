@@ -150,8 +150,8 @@ def test_command(tmp_path: Path):
         "vocabulary", texts, "--kind", "unigram", "--size", "5000", "--out", tmp_path / "v"
     ).ok()
     assert "asked for 5,000" in done.out
-    record = json.loads((tmp_path / "v" / "vocabulary.json").read_text())
-    assert record["size"] == len(AutoTokenizer.from_pretrained(tmp_path / "v"))
-    assert record["fingerprint"][:12] in done.out
+    content = json.loads((tmp_path / "v" / "vocabulary.json").read_text())
+    assert content["size"] == len(AutoTokenizer.from_pretrained(tmp_path / "v"))
+    assert content["fingerprint"][:12] in done.out
     options = ("--out", tmp_path / "w", "--for", "minilm")
     run("vocabulary", texts, *options, "--kind", "bpe").refused("leave --kind and --lowercase out")

@@ -111,8 +111,8 @@ def test_encoder_without_head(tmp_path: Path):
     tokenizer("bert").save_pretrained(tmp_path / "old")
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(LINES), encoding="utf-8")
-    places = ("--for", tmp_path / "old", "--out", tmp_path / "new")
-    done = run("vocabulary", texts, *places, "--size", "420").ok()
+    paths = ("--for", tmp_path / "old", "--out", tmp_path / "new")
+    done = run("vocabulary", texts, *paths, "--size", "420").ok()
     assert "copied" in done.out and "old" in done.out
     size = len(AutoTokenizer.from_pretrained(tmp_path / "new"))
     assert AutoModel.from_pretrained(tmp_path / "new").config.vocab_size == size
@@ -225,9 +225,9 @@ def test_wechsel_finds_the_translation(tmp_path: Path):
 def test_damaged_word_vectors(tmp_path: Path):
     path, subwords = tmp_path / "a.vec", SubwordTokenizer(tokenizer("bert"))
     damaged = {"a 1 2\nb 1\n": ":2", "a 1 x\n": ":1", "a 1e60\n": ":1", "": "no word"}
-    for text, place in damaged.items():
+    for text, location in damaged.items():
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(UserError, match=place):
+        with pytest.raises(UserError, match=location):
             subword_vectors(path, subwords)
     with pytest.raises(UserError, match="no such file"):
         subword_vectors(tmp_path / "absent.vec", subwords)

@@ -1,4 +1,4 @@
-"""Files of records are what their suffix says, and all files go through one door."""
+"""Files of rows are what their suffix says, and all files go through one door."""
 
 from __future__ import annotations
 

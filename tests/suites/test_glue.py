@@ -89,15 +89,15 @@ def test_glue_from_the_hub_to_its_server(hub: Hub, tmp_path: Path, monkeypatch: 
     small_server(monkeypatch)
     run("run", "glue", "--smoke", *"--model lab/tiny --max-length 32 --steps 2".split()).ok()
     folder = Path("runs/glue-tiny-smoke")
-    record = json.loads((folder / "suite.json").read_text("utf-8"))
+    content = json.loads((folder / "suite.json").read_text("utf-8"))
     by_name: dict[str, list[float]] = {}
-    for each in record["scores"]:
+    for each in content["scores"]:
         by_name.setdefault(each["task"], []).append(each["seeds"]["1"])
     assert list(by_name) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
-    (rte,) = [each for each in record["scores"] if each["task"] == "rte"]
+    (rte,) = [each for each in content["scores"] if each["task"] == "rte"]
     assert "init_from" in rte["verdict"] and "| 78.70 " in (folder / "suite.md").read_text("utf-8")
     means = [sum(own) / len(own) for name, own in by_name.items() if name != "wnli"]
-    assert record["average"] == {"1": pytest.approx(sum(means) / 8)}
+    assert content["average"] == {"1": pytest.approx(sum(means) / 8)}
     start = json.loads((folder / "rte/seed-1/config.json").read_text("utf-8"))["init_from"]
     assert start == str(folder / "mnli" / "seed-1")
 

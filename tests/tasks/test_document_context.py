@@ -232,7 +232,7 @@ def test_learns_what_only_the_neighbours_say(tmp_path: Path):
     assert metrics["test"]["span_f1_strict"] > 0.8, "without context it is about 0.5"
 
 
-def records(answers: Sequence[Any]) -> list[dict[str, Any]]:
+def dicts(answers: Sequence[Any]) -> list[dict[str, Any]]:
     return [answer.to_dict() for answer in answers]
 
 
@@ -253,16 +253,16 @@ def test_a_sentence_is_answered_alike_in_any_company(setup: str):
     task, dataset = task_of(setup)
     head = task.model().eval()
     bare = [replace(row, before=(), after=()) for row in dataset.splits["test"]]
-    expected = records(predict(task, head, list(in_context(task, bare))))
+    expected = dicts(predict(task, head, list(in_context(task, bare))))
     for chunk in (1, 3, 1000):
         found = PredictionStream(task, head, iter(bare), chunk=chunk)
-        assert_alike(records(found), expected)
+        assert_alike(dicts(found), expected)
     near = list(in_context(task, bare))
     assert_alike(
         [predict(task, head, [row])[0].to_dict() for row in reversed(near)], expected[::-1]
     )
     if setup == "tag":
-        without = records(predict(task, head, bare))
+        without = dicts(predict(task, head, bare))
         largest = max(
             abs(a - b)
             for one, other in zip(without, expected, strict=True)
@@ -326,9 +326,9 @@ def test_a_saved_model_reads_files_in_context(setup: str):
     task = saved_task(trained(setup))
     assert (task.state.config.context, task.state.max_length) == ("doc", 24)
     expected = lines((trained(setup) / "predictions.test.jsonl").read_text())
-    for record in expected:
+    for row in expected:
         for name in ("gold", "where", "document"):
-            del record[name]
+            del row[name]
     path = fx.data("documents") / "test.jsonl"
     for source, stdin in ((path, b""), ("-", path.read_bytes())):
         outcome = run("predict", trained(setup), "--file", source, stdin=stdin)
@@ -349,7 +349,7 @@ def test_from_python():
     texts = [["Anna", "saw", "it"], ["a", "river", "."], "a guitar ."]
     alone = model.predict(texts)
     none = model.predict(texts, documents=[None, None, None])
-    assert records(none) == records(alone)
+    assert dicts(none) == dicts(alone)
     together = model.predict(texts, documents=[1, 1, 2])
     assert [answer.id for answer in together] == [0, 1, 2]
     assert together[2].scores == pytest.approx(alone[2].scores, abs=1e-5)

@@ -26,7 +26,7 @@ def derived(base: type) -> set[str]:
 
 
 def classes_of_tasks() -> set[str]:
-    """Return the names of the classes of tasks, records and settings."""
+    """Return the names of the classes of tasks, states and settings."""
     for name in TASKS:
         assert CONFIGS[name].description.name == name
         task_class(name)  # imports it

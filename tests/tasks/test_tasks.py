@@ -26,7 +26,7 @@ def every_case(function):
     return pytest.mark.parametrize("name", marked)(function)
 
 
-def records(predictions) -> list[dict]:
+def dicts(predictions) -> list[dict]:
     return [answer.to_dict() for answer in predictions]
 
 
@@ -121,11 +121,11 @@ def test_neither_order_nor_batches_matter(runs: Runs, name: str, monkeypatch) ->
     order = random.Random(1).sample(range(8), 8)
     monkeypatch.setattr(prediction, "CPU_TOKENS", 20)
     shuffled = predict(run.task, run.head, [examples[i] for i in order])
-    same(records(shuffled), records([expected[i] for i in order]))
+    same(dicts(shuffled), dicts([expected[i] for i in order]))
     scores = run.task.score([examples[i] for i in order], shuffled)
     assert scores == pytest.approx(run.task.score(examples, expected), abs=1e-5)
     alone = [predict(run.task, run.head, [example])[0] for example in examples]
-    same(records(alone), records(expected))
+    same(dicts(alone), dicts(expected))
 
 
 @every_case
@@ -142,7 +142,7 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
         replace(e, **(dict.fromkeys(e.GOLD) if isinstance(e, TextExample) else gold))
         for e in examples
     ]
-    assert records(predict(again, head, bare)) == records(predict(run.task, run.head, examples))
+    assert dicts(predict(again, head, bare)) == dicts(predict(run.task, run.head, examples))
     assert list(head.labels) == list(run.task.state.labels)
 
 

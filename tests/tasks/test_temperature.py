@@ -99,12 +99,12 @@ def test_fitted_kept_and_applied(workdir: Path, tmp_path: Path, name: str):
     model.task = at(model.task, None)
     plain = model.predict(inputs)
     for row, answer, without in zip(rows, answers, plain, strict=True):
-        record, other = answer.to_dict(), without.to_dict()
-        assert (record.get("label"), record.get("tags")) == (other.get("label"), other.get("tags"))
+        values, other = answer.to_dict(), without.to_dict()
+        assert (values.get("label"), values.get("tags")) == (other.get("label"), other.get("tags"))
         for key in ("score", "scores"):
             if key in row:
-                assert list_of(record[key]) == pytest.approx(list_of(row[key]), abs=1e-4)
-                assert list_of(record[key]) != pytest.approx(list_of(other[key]), abs=1e-4)
+                assert list_of(values[key]) == pytest.approx(list_of(row[key]), abs=1e-4)
+                assert list_of(values[key]) != pytest.approx(list_of(other[key]), abs=1e-4)
     again, _ = configured(workdir, name, tmp_path / "run", resume=True)
     assert fit(*load_task(again, task_name), again).metrics == result.metrics
 

@@ -223,7 +223,7 @@ FOUND = [{"spans": [SPAN]}, {"spans": []}]
 
 
 @pytest.mark.parametrize(
-    ("records", "metrics", "reason"),
+    ("rows", "metrics", "reason"),
     [
         ([{"label": "a"}] * 2, {"accuracy": 0.9}, 'every prediction is "a"'),
         ([{"label": 1.5}] * 2, {"pearson": 0.0}, "every prediction is 1.5"),
@@ -260,8 +260,8 @@ FOUND = [{"spans": [SPAN]}, {"spans": []}]
         (AB, {"accuracy": 0.61, "matthews": 0.0}, None),
     ],
 )
-def test_degenerate(tmp_path: Path, records: list, metrics: dict, reason: str | None):
-    data.write_jsonl(tmp_path / "predictions.test.jsonl", map(line, records))
+def test_degenerate(tmp_path: Path, rows: list, metrics: dict, reason: str | None):
+    data.write_jsonl(tmp_path / "predictions.test.jsonl", map(line, rows))
     base = BASE if "accuracy" in metrics else {}
     found = list(degenerate(tmp_path, {"test": metrics}, base))
     assert found == ([f"test: {reason}"] if reason else [])
