@@ -25,7 +25,7 @@ def finished(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return out, outcome
 
 
-def saved(folder: Path) -> dict[str, Any]:
+def content_of(folder: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((folder / "suite.json").read_text("utf-8"))
     return content
 
@@ -49,7 +49,7 @@ def test_the_table(finished: tuple[Path, Outcome]):
     (row,) = [line for line in lines if line.startswith("mood")]
     assert "50.00 [1]" in row and "reproduced" in row and "[1] a made-up paper" in outcome.out
     assert "Left out of the average: names: tags are scored in another way." in outcome.out
-    scores = saved(folder)["scores"]
+    scores = content_of(folder)["scores"]
     assert scores[4]["seeds"] == {"1": values[0], "2": values[1]}
     assert f"| pairs | test | accuracy | {mean:.2f} ± {deviation:.2f} | 2 |" in " ".join(
         (folder / "suite.md").read_text("utf-8").split()
@@ -68,7 +68,7 @@ def test_the_average_is_the_mean_over_tasks_of_their_means(finished: tuple[Path,
             (pairs["validation"]["accuracy"] + pairs["test"]["accuracy"]) / 2,
         ]
         by_seed.append(statistics.fmean(means))
-    assert list(saved(folder)["average"].values()) == pytest.approx(by_seed)
+    assert list(content_of(folder)["average"].values()) == pytest.approx(by_seed)
 
 
 def test_tasks_start_from_the_run_of_the_same_seed(finished: tuple[Path, Outcome]):
@@ -112,7 +112,7 @@ def test_options_apply_to_all_tasks(suite: Path, tmp_path: Path):
         line.split(" &")[0].strip() for line in outcome.out.splitlines() if line.endswith(r"\\")
     ]
     assert rows == ["data set", "follow", "follow", "mood", "pairs", "pairs", "average"]
-    assert "changed" in next(s["verdict"] for s in saved(out)["scores"] if s["task"] == "mood")
+    assert "changed" in next(s["verdict"] for s in content_of(out)["scores"] if s["task"] == "mood")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_failure_loses_no_other_task(
     assert "follow failed: not run, because pairs failed" in outcome.out
     assert "Average: none yet, as follow, pairs lacks scores." in outcome.out
     outcome = run("run", suite, "--smoke", "--out", out).ok()
-    assert outcome.err.count("finished: kept") == 2 and saved(out)["average"]
+    assert outcome.err.count("finished: kept") == 2 and content_of(out)["average"]
 
 
 def test_an_interrupt_ends_the_suite(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
