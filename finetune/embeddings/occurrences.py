@@ -52,13 +52,11 @@ class Occurrence:
 
 @dataclass
 class Occurrences:
-    """A sample of occurrences, and the numbers of texts read, of distinct occurrences of each word,
-    and of occurrences left out because the same context occurred before."""
+    """A sample of occurrences, and the numbers of texts and of distinct occurrences by word."""
 
     sample: list[Occurrence] = field(default_factory=list)
     num_texts: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    num_repeated: int = 0
 
 
 def parse_words(value: str) -> dict[str, tuple[str, ...]]:
@@ -152,7 +150,6 @@ def find_occurrences(
         for occurrence in _find(example, forms, fold):
             key = hash((occurrence.word, occurrence.words, occurrence.start))
             if key in contexts:
-                result.num_repeated += 1
                 continue
             contexts.add(key)
             result.counts[occurrence.word] += 1
@@ -237,9 +234,4 @@ def sample_occurrences(command: Map) -> Sequence[Occurrence]:
         sampled = f", {command.most:,} drawn at random (--most)" if number > command.most else ""
         texts = quantity(occurrences.num_texts, "text")
         show(f"{word}: {quantity(number, 'occurrence')} in {texts}{sampled}", error=True)
-    if occurrences.num_repeated:
-        show(f"repeated contexts left out: {occurrences.num_repeated:,}", error=True)
-    if missing := sum(occurrence.label is None for occurrence in occurrences.sample):
-        total = len(occurrences.sample)
-        show(f"occurrences without a label: {missing:,} of {total:,}", error=True)
     return occurrences.sample

@@ -46,9 +46,6 @@ def embed(command: Embed) -> None:
     if command.out is not None:
         shape = " x ".join(map(str, (count, *embedder.shape)))
         show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
-    if number := embedder.num_windowed:
-        limit = f"of more than {embedder.max_length} tokens"
-        show(f"{quantity(number, 'input')} {limit} read in several windows", error=True)
     if number := embedder.num_cut:
         show(f"{quantity(number, 'input')} cut to {embedder.max_length} tokens", error=True)
 

@@ -124,8 +124,6 @@ class Embedder:
         self.layers = _layer_numbers(layers, self.encoder.num_layers + 1)
         self.max_length = self.tokenizer.max_length(self.encoder.max_length, max_length)
         self.max_tokens = max_tokens
-        self.num_windowed = 0
-        """Number of inputs that were read in several windows."""
         self.num_cut = 0
         """Number of inputs that were cut, as in a run of ``finetune sentence``."""
         self._trained: tuple[Task, Any] | None = None
@@ -228,7 +226,6 @@ class Embedder:
     def _embed(
         self, inputs: Sequence[_Units], encoded: EncodedExamples, reporter: Reporter, read: int
     ) -> Generator[Embedding, None, int]:
-        self.num_windowed += int((encoded.num_windows > 1).sum())
         sequences = encoded.sequences
         window_vectors: list[list[_WindowVectors]] = [[] for _ in inputs]
         passes = forward_passes(

@@ -117,7 +117,7 @@ def test_words_without_labels(tmp_path: Path):
     file.write_text("a die\nto die </script><b>here</b>\n\nthe die is cast\nno\n")
     arguments = ("--word", "die", "--method", "pca", "--out", output)
     outcome = run("map", fx.checkpoint(), "--file", file, *arguments).ok()
-    assert "without a label: 3 of 3" in outcome.err and "purity" not in outcome.out
+    assert "purity" not in outcome.out
     html = output.read_text("utf-8")
     assert "</script><b>here" not in html and "&lt;b&gt;here" in html
     assert html.count('<circle class="point') == 3 * (LAYERS + 1)

@@ -111,7 +111,6 @@ def test_long_inputs_are_read_in_windows() -> None:
     word = Embedder(fx.checkpoint(dropout=0.1), unit="word", max_length=20)
     (found,) = word.encode([TEXTS[4]])
     assert len(found.vectors) == len(TEXTS[4].split())
-    assert word.num_windowed == 1
     assert [TEXTS[4][start:end] for start, end in found.offsets] == list(found.units)
     (whole,) = Embedder(fx.checkpoint(dropout=0.1), max_length=20).encode([TEXTS[4]])
     pieces = Embedder(fx.checkpoint(dropout=0.1), unit="subword", max_length=20)
