@@ -123,9 +123,7 @@ def read_lines(
     with contextlib.ExitStack() as opened, _reporting_damage(lambda: f"{name}:{number}"):
         stream: Any = source
         if isinstance(source, Path):
-            is_file = source.is_file()
-            stream = io.BufferedReader(_Reopened(source), PIECE) if is_file else source.open("rb")
-            opened.enter_context(stream)
+            stream = opened.enter_context(source.open("rb", PIECE))
         for raw in _pieces(name, stream, encoding, isinstance(source, Path)):
             lines, end, remainder = raw.rpartition(b"\n")
             length += raw.find(b"\n") if end else len(raw)
@@ -166,23 +164,6 @@ def _decoded(name: str, number: int, content: bytes) -> Iterable[Line]:
     stripped = [line.rstrip("\r") for line in lines]
     ends = ("\r" if line.endswith("\r") else "" for line in lines)
     return map(Line, numbers, stripped, ends)
-
-
-class _Reopened(io.RawIOBase):
-    """A file that is open only while a piece is read: a split may have thousands of files."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._position = path, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        with self._path.open("rb", buffering=0) as file:
-            file.seek(self._position)
-            size = file.readinto(buffer)
-        self._position += size
-        return size
 
 
 def _pieces(name: str, stream: Any, encoding: str, of_path: bool) -> Iterator[bytes]:

@@ -38,7 +38,7 @@ from finetune.data.hub import (
     saved_tables,
 )
 from finetune.data.in_memory import memory_tables
-from finetune.data.tables import Table, joined, joined_in_turn
+from finetune.data.tables import Table, joined
 from finetune.types import abbreviated, did_you_mean, quantity
 
 _SPLITS = {
@@ -181,9 +181,7 @@ def open_input(
     """
     if not isinstance(source, str | Path) or str(source) == "-":
         return open_file(open_data(source, format, encoding))
-    return joined_in_turn(
-        input_files(source), lambda path: open_file(open_data(path, format, encoding))
-    )
+    return joined(open_file(open_data(path, format, encoding)) for path in input_files(source))
 
 
 def input_files(source: str | Path) -> list[Path]:
@@ -226,7 +224,7 @@ def open_splits(
         chosen = _select_splits(list(source.files), wanted, source.name)
         tables: dict[str, Table] = {
             split: joined(
-                [open_file(open_data(path, encoding=encoding)) for path in source.files[split]]
+                open_file(open_data(path, encoding=encoding)) for path in source.files[split]
             )
             for split in chosen
         }
@@ -291,7 +289,7 @@ def joined_splits(
                     "in Python, leave some out)."
                 )
         notes.append(f"{split}: joined from {', '.join(contents)}")
-    return {split: joined([table for _, table in parts]) for split, parts in splits.items()}, notes
+    return {split: joined(table for _, table in parts) for split, parts in splits.items()}, notes
 
 
 def _content(row: Row) -> str:

@@ -6,10 +6,9 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from finetune.data import examples as holder
@@ -101,46 +100,31 @@ class Table:
         return ahead
 
 
-def joined(parts: Sequence[Table]) -> Table:
-    """Join tables into one; its rows keep the order of the parts.
+def joined(parts: Iterable[Table]) -> Table:
+    """Join tables into one; each is opened once the rows of the tables before it are read.
 
-    Raises DataError if the parts do not fit together.
+    The columns are those of the first table; further ones are noted. Raises DataError if a table
+    does not fit to the first one.
     """
-    first = parts[0]
-    for part in parts[1:]:
-        _check_fit(first, part)
-    if len(parts) == 1:
-        return first
-    first.rows = chain(
-        *(_rows_of_part(part, part.rows, number) for number, part in enumerate(parts, 1))
-    )
-    header = chain.from_iterable(part.header for part in parts)
-    # rows of JSON have no header: then it is made of the columns of all rows
-    first.header = list(dict.fromkeys(header)) if all(part.header for part in parts) else []
-    first.typed = all(part.typed for part in parts)
-    first.names = {name: names for part in parts for name, names in part.names.items()}
-    first.notes = list(dict.fromkeys(note for part in parts for note in part.notes))
-    return first
-
-
-def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) -> Table:
-    """Join files into one; each is opened once the rows of the files before it are read.
-
-    The header is the header of the first file. Raises DataError if a file does not fit to it.
-    """
-    first = open_path(paths[0])
-    if len(paths) == 1:
-        return first
+    remaining = iter(parts)
+    first = next(remaining)
     rows = first.rows
 
-    def read_rows() -> Iterator[Any]:
+    def all_rows() -> Iterator[Any]:
         yield from rows
-        for number, path in enumerate(paths[1:], 2):
-            table = open_path(path)
+        for number, table in enumerate(remaining, 2):
             _check_fit(first, table)
-            yield from _rows_of_part(table, table.rows, number)
+            first.typed = first.typed and table.typed
+            if first.header and (unread := [n for n in table.header if n not in first.header]):
+                lacking = f"columns that {first.name} does not have are not read"
+                first.notes.append(f"{table.name}: {lacking}: {abbreviated(unread)}")
+            first.notes += [note for note in table.notes if note not in first.notes]
+            for row in table.rows:
+                if table.sentences and row.document is not None:
+                    row = row._replace(document=f"{row.document} in file {number}")
+                yield row
 
-    first.rows = read_rows()
+    first.rows = all_rows()
     return first
 
 
@@ -166,16 +150,6 @@ def _check_fit(first: Table, second: Table) -> None:
                 f"ways ({abbreviated(names) or 'no names'}; {abbreviated(others) or 'no names'}): "
                 "save them with the same features."
             )
-
-
-def _rows_of_part(table: Table, rows: Iterator[Any], number: int) -> Iterator[Any]:
-    if number == 1 or not table.sentences:
-        yield from rows
-        return
-    for row in rows:
-        if row.document is not None:
-            row = row._replace(document=f"{row.document} in file {number}")
-        yield row
 
 
 def column_notes(tables: Mapping[str, Table]) -> list[str]:

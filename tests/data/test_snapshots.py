@@ -87,18 +87,6 @@ def test_equal_to_what_is_read(config: ClassifyConfig, monkeypatch: pytest.Monke
     assert len(cache_entries()) == 1
 
 
-def test_other_labels_leave_the_entry_as_it_is(config: ClassifyConfig) -> None:
-    load_task(config, "classify")
-    _, loaded = load_task(config, "classify")
-    (entry,) = cache_entries()
-    before = (entry / "train.arrow").read_bytes()
-    train = loaded.splits["train"]
-    changed = train.replace("label", ["new"] * len(train))
-    assert [row.label for row in changed] == ["new"] * len(train)
-    assert [row.text for row in changed] == [row.text for row in train]
-    assert (entry / "train.arrow").read_bytes() == before
-
-
 def test_small_data_have_none(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holder, "MOST_IN_MEMORY", 10_000)
     load_task(config, "classify")
