@@ -47,8 +47,7 @@ def recipe(workdir: Path, task: str, rows: list[dict], *more: str) -> Path:
 
 def check(path: Path, out: Path, folds: int = 2, *more: str) -> Outcome:
     """Train the folds of a recipe, and check its labels with their models."""
-    trained = run("run", path, "--folds", str(folds), "--out", out.with_suffix(""), *more)
-    assert trained.code == 0, trained.err
+    run("run", path, "--folds", str(folds), "--out", out.with_suffix(""), *more).ok()
     return run("check", out.with_suffix(""), "--label-errors", "--examples", "4", "--out", out)
 
 
@@ -72,8 +71,7 @@ def texts() -> tuple[list[dict], list[int]]:
 def test_texts(workdir: Path, tmp_path: Path):
     rows, planted = texts()
     path, out = recipe(workdir, "classify", rows), tmp_path / "found.jsonl"
-    plain = check(path, out)
-    assert plain.code == 0, plain.err
+    plain = check(path, out).ok()
     assert "cross-fitted accuracy 0." in plain.out and "(always predicting " in plain.out
     assert "estimated fraction of wrong labels" in plain.out and "hardly better" not in plain.err
     assert f"{workdir / 'classify' / 'train.jsonl'}:" in plain.out
@@ -118,8 +116,7 @@ def sentences() -> tuple[list[dict], list[tuple[int, int]]]:
 def test_words(workdir: Path, tmp_path: Path):
     rows, planted = sentences()
     out = tmp_path / "found.jsonl"
-    outcome = check(recipe(workdir, "tag", rows), out)
-    assert outcome.code == 0, outcome.err
+    check(recipe(workdir, "tag", rows), out).ok()
     found = label_issues(out)
     hits = {(row["line"] - 1, row["first_word"]) for row in found} & set(planted)
     assert len(hits) >= PLANTED - 2 and len(found) <= 2 * PLANTED
@@ -131,8 +128,7 @@ def test_words(workdir: Path, tmp_path: Path):
 def test_spans(workdir: Path, tmp_path: Path):
     rows, planted = sentences()
     out = tmp_path / "found.jsonl"
-    outcome = check(recipe(workdir, "ner", rows, "max_width: 2", "head_lr: 2e-3"), out)
-    assert outcome.code == 0, outcome.err
+    check(recipe(workdir, "ner", rows, "max_width: 2", "head_lr: 2e-3"), out).ok()
     found = label_issues(out)[: PLANTED // 2]
     hits = {(row["line"] - 1, row["first_word"]) for row in found} & set(planted)
     assert len(hits) >= PLANTED // 2 - 1
@@ -172,8 +168,7 @@ def test_large_data_show_their_progress(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
     path = write_jsonl(tmp_path / "a.jsonl", texts()[0])
-    outcome = run("check", path)
-    assert outcome.code == 0
+    outcome = run("check", path).ok()
     assert "reading: row 160 " in outcome.err and "checking: check 10/10 " in outcome.err
     assert "checking" not in outcome.out
     listed = run("check", path, "--format", "json")

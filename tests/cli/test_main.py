@@ -78,8 +78,7 @@ def test_dry_run(calls: list[tuple], recipe: Path):
 
 
 def test_options_override_recipes_and_recipes_defaults(calls: list[tuple], recipe: Path):
-    outcome = run("run", recipe, "--steps", "9")
-    assert outcome.code == 0, outcome.err
+    run("run", recipe, "--steps", "9").ok()
     ((_, task, config, recipe_run),) = calls
     assert task == "tag" and config == TagConfig(steps=9, lr=1e-3, overlap=8)
     assert isinstance(recipe_run, RecipeRun) and recipe_run.recipe.path == recipe
@@ -251,8 +250,7 @@ def test_names_of_the_scripts_of_transformers(
     for name in ("a.conll", "b.conll"):
         (tmp_path / name).write_text("Ann\tB-PER\nran\tO\n")
     arguments = ("--model_name_or_path", "m", "--learning_rate=1e-3", "--output-dir", "o")
-    outcome = run("tag", *arguments, "--num-train-epochs", "2")
-    assert outcome.code == 0, outcome.err
+    run("tag", *arguments, "--num-train-epochs", "2").ok()
     assert calls[0][2] == TagConfig(model="m", lr=1e-3, out="o", epochs=2)
     run("tag", "--per_device_train_batch_size", "8").refused(
         "write --batch-size for the examples per step"

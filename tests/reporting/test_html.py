@@ -57,8 +57,7 @@ class Page(HTMLParser):
 
 
 def reported(*arguments: str | Path) -> Page:
-    outcome = run("report", *arguments)
-    assert outcome.code == 0, outcome.err
+    outcome = run("report", *arguments).ok()
     return Page(Path(outcome.out.strip()).read_text("utf-8"))
 
 

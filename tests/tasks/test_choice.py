@@ -41,8 +41,7 @@ def trained() -> Path:
 
 
 def test_what_a_run_says(tmp_path: Path) -> None:
-    outcome = fx.train("choice", tmp_path / "run")
-    assert outcome.code == 0, outcome.err
+    outcome = fx.train("choice", tmp_path / "run").ok()
     assert "labels" not in outcome.err and "(always choosing the first choice: " in outcome.out
     assert f"finetune predict {tmp_path / 'run'} --file QUESTIONS.jsonl" in outcome.out
 

@@ -33,8 +33,7 @@ def same(row: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
 def test_old_runs_predict(folder: Path):
-    outcome = run("predict", folder, "--file", folder / "inputs.txt")
-    assert outcome.code == 0, outcome.err
+    outcome = run("predict", folder, "--file", folder / "inputs.txt").ok()
     found = [json.loads(line) for line in outcome.out.splitlines()]
     expected = [json.loads(line) for line in (folder / "expected.jsonl").read_text().splitlines()]
     assert len(found) == len(expected) and all(map(same, found, expected))
