@@ -169,8 +169,7 @@ def open_page(browser: Any) -> Iterator[Any]:
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("dialog", lambda dialog: (troubles.append("a dialog"), dialog.dismiss()))
         page.on(
-            "request",
-            lambda request: request.url.startswith(own) or troubles.append(request.url),
+            "request", lambda request: request.url.startswith(own) or troubles.append(request.url)
         )
         page.goto(path.as_uri() if isinstance(path, Path) else path)
         return page

@@ -50,7 +50,10 @@ def rows_of(capsys: Printed, *arguments: str | Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize(("family", "task"), [("roberta", "nli"), ("deberta-v2", "tag")])
+@pytest.mark.parametrize(
+    ("family", "task"),
+    [("roberta", "nli"), pytest.param("deberta-v2", "tag", marks=pytest.mark.slow)],
+)
 def test_training_and_prediction(family: str, task: str, capsys: Printed) -> None:
     threads = torch.get_num_threads()
     model = fx.checkpoint(family)

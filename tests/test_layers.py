@@ -214,10 +214,7 @@ def loaded_in_fresh_interpreter(code: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "code",
-    [
-        "from finetune.cli.main import main; main(['--help'])",
-        "from finetune.data import read_text",
-    ],
+    ["from finetune.cli.main import main; main(['--help'])", "from finetune.data import read_text"],
 )
 def test_a_start_loads_no_torch(code: str):
     loaded = loaded_in_fresh_interpreter(code)

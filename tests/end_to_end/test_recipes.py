@@ -101,14 +101,14 @@ def data_of(recipe: Recipe) -> str:
 
 
 def one_of_each_form() -> list[Any]:
-    """Every recipe; all but the first of each task, form of data and start are slow."""
-    seen, found = set(), []
+    """Every recipe; all but the first of each task and data, and of each start, are slow."""
+    seen, found = set[Any](), []
     for path in RECIPES:
         recipe = recipe_of(path)
-        form = recipe.task, data_of(recipe), "init_from" in recipe.settings
-        marks = [pytest.mark.slow] if form in seen else []
+        forms = {(recipe.task, data_of(recipe)), "init_from" in recipe.settings}
+        marks = [pytest.mark.slow] if forms <= seen else []
         found.append(pytest.param(path, id=path.stem, marks=marks))
-        seen.add(form)
+        seen |= forms
     return found
 
 

@@ -299,11 +299,7 @@ def test_a_run_is_continued_on_its_commit(hub: Hub, encoder: Path, tmp_path: Pat
     assert run("classify", "--data", used, *flags, "--resume").code == 0
 
 
-SMALL_STORES = {
-    (holder, "MOST_IN_MEMORY"): 5,
-    (holder, "CHUNK"): 4,
-    (preparation, "MIN_BYTES"): 0,
-}
+SMALL_STORES = {(holder, "MOST_IN_MEMORY"): 5, (holder, "CHUNK"): 4, (preparation, "MIN_BYTES"): 0}
 """Settings with which 12 rows do not fit in memory."""
 
 
@@ -458,10 +454,7 @@ SCRIPTED = ("ud_ewt-minilm", "dream-roberta-large")
 
 def question(index: int, *, answered: bool) -> dict[str, Any]:
     context = f"Anna saw the river near Rome in {1800 + index} ."
-    answers = {
-        "text": ["Rome"] * answered,
-        "answer_start": [context.index("Rome")] * answered,
-    }
+    answers = {"text": ["Rome"] * answered, "answer_start": [context.index("Rome")] * answered}
     words = "where is the river" if answered else "why"
     row = {"id": f"q{index}", "title": "Rome", "context": context}
     return row | {"question": words, "answers": answers}

@@ -49,9 +49,7 @@ def assert_alike(found: list[Any], expected: list[dict[str, Any]]) -> None:
 
 
 def test_repetitions_are_computed_once(
-    asked: tuple[Task, Any, list[Any]],
-    alone: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[Task, Any, list[Any]], alone: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, head, examples = asked
     computed, forward = [], head.forward

@@ -68,10 +68,7 @@ HEAD_TYPES = {
     ),
     "boundary": HeadCase(SpanClassifier, settings=SPAN),
     "ffn": HeadCase(SpanClassifier, settings=SPAN | {"representation": "ffn"}),
-    "attention": HeadCase(
-        SpanClassifier,
-        settings=SPAN | {"representation": "attention"},
-    ),
+    "attention": HeadCase(SpanClassifier, settings=SPAN | {"representation": "attention"}),
     "biaffine": HeadCase(
         SpanClassifier,
         settings={"max_width": None, "representation": "biaffine", "multi_label": True},

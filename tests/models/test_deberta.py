@@ -19,6 +19,7 @@ from finetune.models.encoder import Encoder
 from finetune.models.packing import TOKEN_MULTIPLE
 from finetune.preprocessing.batching import pack
 from tests import tiny
+from tests.covering import covering
 from tests.models.parity import CLOSE, LENGTHS, assert_equal, encodings, plain_inputs
 
 FAMILIES = ("deberta", "deberta-v2")
@@ -187,7 +188,7 @@ def spread(run: Callable[[], Tensor], copies: int) -> tuple[Tensor, Tensor]:
     return found.mean(0), found.std(0)
 
 
-@pytest.mark.parametrize(("family", "layer"), list(product(FAMILIES, LAYERS)))
+@pytest.mark.parametrize(("layer", "family"), covering(LAYERS, FAMILIES))
 def test_dropout_is_where_and_as_often_as_in_the_model(family: str, layer: str) -> None:
     model = tiny.model(family, num_hidden_layers=1, initializer_range=0.1).train()
     rates = {n: m for n, m in model.named_modules() if isinstance(m, nn.Dropout)}

@@ -474,7 +474,7 @@ def graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("graphs_on_cpu")
 def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() -> None:
     encoder = encoder_of(p=0.0).eval()
-    lengths = np.random.default_rng(0).integers(3, 24, 200)
+    lengths = np.random.default_rng(0).integers(3, 24, 100)
     made = encodings(encoder.model, lengths.tolist())
 
     def passes() -> list[Any]:

@@ -15,14 +15,7 @@ from finetune.preprocessing.batching import pack
 from finetune.types import TokenSequence
 from tests import fixtures as fx
 from tests import tiny
-from tests.models.heads import (
-    LABELS,
-    OF_FAMILIES,
-    expected_logits,
-    head_of,
-    sequences_of,
-    words_of,
-)
+from tests.models.heads import LABELS, OF_FAMILIES, expected_logits, head_of, sequences_of, words_of
 from tests.models.parity import CLOSE, assert_equal, encodings
 
 every_head = pytest.mark.parametrize(("family", "head_type"), OF_FAMILIES)

@@ -23,6 +23,7 @@ from finetune.training.optimizer import adamw, make_optimizer, parameter_groups
 from finetune.training.step import Step
 from finetune.types import Batch, TokenSequence
 from tests import fixtures as fx
+from tests.covering import covering
 
 CPU = torch.device("cpu")
 SMALL = {"max_tokens": 60, "batch_size": 4}
@@ -201,8 +202,9 @@ def test_a_weight_without_a_gradient_is_not_updated(precision: str) -> None:
     assert both["encoder.model.embeddings.word_embeddings.weight/step"] == 4
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("turns", ["1221", "1112", "2111"])
+@pytest.mark.parametrize(
+    ("turns", "precision"), covering(["1221", "1112", "2111"], ["fp32", "bf16"])
+)
 def test_saved_moments_continue_bit_equal(precision: str, turns: str) -> None:
     expected = train_heads(precision, turns)
     for saved_after in (1, 3):

@@ -306,13 +306,7 @@ def test_saved_configuration(tmp_path) -> None:
     config = AutoConfig.from_pretrained(tmp_path / "saved")
     assert isinstance(config, SpanClassifierConfig)
     assert config.encoder.to_dict() == head.config.encoder.to_dict()
-    for name in (
-        "representation",
-        "max_width",
-        "multi_label",
-        "decoding",
-        "hidden",
-    ):
+    for name in ("representation", "max_width", "multi_label", "decoding", "hidden"):
         assert getattr(config, name) == getattr(head.config, name)
     again = AutoModel.from_config(config)
     assert (again.config.max_width, again.config.hidden) == (None, None)

@@ -79,16 +79,7 @@ def test_the_key_tells_apart_what_differs() -> None:
     assert encoding_key(same, examples) in keys
 
 
-@pytest.mark.parametrize(
-    "about",
-    [
-        "[]",
-        "null",
-        "7",
-        "{}",
-        '{"../x": "y"}',
-    ],
-)
+@pytest.mark.parametrize("about", ["[]", "null", "7", "{}", '{"../x": "y"}'])
 def test_a_damaged_description_of_an_entry(about: str, cache: Path) -> None:
     task, examples, made = encoded()
     (entry,) = cache.iterdir()

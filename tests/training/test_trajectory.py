@@ -58,10 +58,7 @@ def config_of(
         # losses of parts are those of the whole: tests/tasks/test_tasks.py
         *(pytest.param(setup, "bert", {}, marks=pytest.mark.slow) for setup in SUMS_OF_PARTS),
         pytest.param(
-            "multi ner",
-            "bert",
-            {"loss": "focal", "class_weights": "auto"},
-            marks=pytest.mark.slow,
+            "multi ner", "bert", {"loss": "focal", "class_weights": "auto"}, marks=pytest.mark.slow
         ),
     ],
 )
