@@ -166,8 +166,7 @@ def test_files_have_one_answer_for_each_row(task: str, name: str, workdir: Path,
     if task == "tag" and name.endswith((".csv", ".tsv")):
         pytest.skip("words are read from lines, JSON Lines and columns")
     (path := tmp_path / name).write_text(FILES[name], encoding="utf-8")
-    outcome = run("predict", workdir / task, "--file", path)
-    assert outcome.code == 0, outcome.err
+    outcome = run("predict", workdir / task, "--file", path).ok()
     assert [row["id"] for row in rows_of(outcome.out)] == [0, 1, 2, 3]
     output = tmp_path / "out.jsonl"
     assert run("predict", workdir / task, "--file", path, "--out", output).out == ""
@@ -261,8 +260,7 @@ def test_tables_of_runs(workdir: Path):
 
 def test_labels_of_texts_to_predict_are_not_looked_at(workdir: Path, tmp_path: Path):
     (path := tmp_path / "in.csv").write_text("text,score\na warm room,7\ncold,nobody knows\n")
-    outcome = run("predict", workdir / "classify", "--file", path)
-    assert outcome.code == 0, outcome.err
+    outcome = run("predict", workdir / "classify", "--file", path).ok()
     assert len(rows_of(outcome.out)) == 2
 
 
@@ -431,8 +429,7 @@ def test_the_command_in_the_readme_trains_again(task: str, workdir: Path):
     readme = (workdir / task / "README.md").read_text()
     command = re.search(r"^    (finetune run .*)$", readme, re.MULTILINE)
     assert command is not None
-    again = run(*shlex.split(command[1])[1:])
-    assert again.code == 0, again.err
+    run(*shlex.split(command[1])[1:]).ok()
     metrics = [workdir / name / "metrics.json" for name in (task, f"{task}-again")]
     assert metrics[0].read_text() == metrics[1].read_text()
 
@@ -503,15 +500,13 @@ def test_words_and_labels_with_other_line_ends(tmp_path: Path):
     rows = [{"tokens": words, "tags": ["B-a\u2028b", "O", "O"]}] * 8
     for split in ("train", "validation", "test"):
         data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
-    outcome = fx.train("tag", tmp_path / "runs", "--seeds=2", data=tmp_path / "data")
-    assert outcome.code == 0, outcome.err
+    fx.train("tag", tmp_path / "runs", "--seeds=2", data=tmp_path / "data").ok()
     with (tmp_path / "runs/seed-2/predictions.test.jsonl").open(encoding="utf-8") as lines:
         assert [json.loads(line)["words"] for line in lines] == [words] * 8
 
 
 def test_damaged_folders_of_runs(tmp_path: Path) -> None:
-    few = fx.train("classify", tmp_path / "few", few_shot=True, per_class=4)
-    assert few.code == 0, few.err
+    fx.train("classify", tmp_path / "few", few_shot=True, per_class=4).ok()
     (tmp_path / "few" / "best" / "classifier.safetensors").unlink()
     run("predict", tmp_path / "few", "--text", "a").refused("classifier.safetensors: is missing")
     given = ("--model", fx.checkpoint(), "--data", fx.data("sentiment"))
@@ -555,8 +550,7 @@ def test_markup_in_labels_is_text_in_the_readme(tmp_path: Path) -> None:
     for split, number in (("train", 20), ("test", 6)):
         rows = [{"text": f"room {n}", "label": (label, "plain")[n % 5 == 0]} for n in range(number)]
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
-    done = fx.train("classify", tmp_path / "run", data=tmp_path / "data")
-    assert done.code == 0, done.err
+    fx.train("classify", tmp_path / "run", data=tmp_path / "data").ok()
     text = (tmp_path / "run" / "README.md").read_text("utf-8")
     outside = "".join(part for n, part in enumerate(text.split("`")) if n % 2 == 0)
     assert "<img" not in outside and "[a](b)" not in outside.replace("\\[", "")
@@ -565,6 +559,5 @@ def test_markup_in_labels_is_text_in_the_readme(tmp_path: Path) -> None:
 def test_thresholds_need_some_examples_of_a_label(tmp_path: Path) -> None:
     data = shutil.copytree(fx.data("sentiment"), tmp_path / "data")
     (data / "validation.jsonl").unlink()  # a tenth of the few examples is held out
-    done = fx.train("classify", tmp_path / "run", data=data, few_shot=True, per_class=4)
-    assert done.code == 0, done.err
+    fx.train("classify", tmp_path / "run", data=data, few_shot=True, per_class=4).ok()
     run("thresholds", tmp_path / "run").refused("no label has 5 gold examples in validation")

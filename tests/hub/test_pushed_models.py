@@ -61,8 +61,7 @@ def test_predictions_are_those_of_the_folder(setup: str, hub: Hub) -> None:
 
 def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None:
     own = shutil.copytree(trained("classify"), tmp_path / "own")
-    found = run("thresholds", own, "--ood", "0.5")
-    assert found.code == 0, found.err
+    run("thresholds", own, "--ood", "0.5").ok()
     shutil.copytree(own / "best", hub.model("lab/decided"), dirs_exist_ok=True)
     here, there = (finetune.load(name).predict(WORDS) for name in (own, "lab/decided"))
     assert here[0].to_dict() == there[0].to_dict() and "distance" in here[0].to_dict()
@@ -73,8 +72,7 @@ def test_init_from(setup: str, hub: Hub, tmp_path: Path) -> None:
     task, changes = SETUPS[setup]
     options = {} if setup == "pretrain" else changes
     start = {"model": None, "init_from": f"lab/{setup}"}
-    outcome = fx.train(task, tmp_path / "x", **start, **options)
-    assert outcome.code == 0, outcome.err
+    fx.train(task, tmp_path / "x", **start, **options).ok()
     commit = hub.commit_id(hub.model(f"lab/{setup}"))
     assert json.loads((tmp_path / "x/config.json").read_text())["revision_used"] == commit
     card = (tmp_path / "x/best/README.md").read_text()
@@ -126,8 +124,7 @@ def test_a_resumed_run_keeps_its_commit(hub: Hub, tmp_path: Path) -> None:
     save_tiny_checkpoint(folder, "bert", seed=1)
     forget_repositories()
     shutil.rmtree(tmp_path / "hf-home")
-    outcome = fx.train("classify", out, "--resume", **settings)
-    assert outcome.code == 0, outcome.err
+    fx.train("classify", out, "--resume", **settings).ok()
     assert json.loads((out / "config.json").read_text())["revision_used"] == first
     card = (out / "best/README.md").read_text()
     assert "base_model: lab/moving" in card and first in card
