@@ -9,6 +9,7 @@ out.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
@@ -35,8 +36,6 @@ HELD_OUT_SHARE = 0.05
 """Fraction of the documents to hold out for validation."""
 DOCUMENTS_AT_ONCE = 4096
 """Number of documents to tokenize at a time."""
-PREFIX = 16
-"""Characters to tokenize at a time to cut a long line, in multiples of the limit."""
 
 
 class _Line(NamedTuple):
@@ -117,7 +116,7 @@ def _packed(
                 counts.cut += 1
                 space = room - open_sequence.size
                 first = space if space >= room // 4 else room
-                for part in _cut(line.text, tokenizer, first, room):
+                for part in _cut(line, tokenizer, first, room):
                     yield from open_sequence.add(part, document)
             elif size:
                 yield from open_sequence.add(line, document)
@@ -151,7 +150,7 @@ class _OpenSequence:
             self.size += 1
 
     def close(self) -> list[TextBlock]:
-        while self.lines and not self.lines[-1].text:
+        while self.lines and self.lines[-1] is self.separator:
             del self.lines[-1]
         ended, self.lines, self.size = self.lines, [], 0
         if not ended:
@@ -189,26 +188,20 @@ def _tokenized(
             yield document, [_Line(line, *next(subwords_of_lines)) for line in lines]
 
 
-def _cut(text: str, tokenizer: SubwordTokenizer, first: int, room: int) -> Iterator[_Line]:
-    limit = first
-    while text:
-        part = text[: PREFIX * limit]
-        size = len(tokenizer.text_subwords([part])[0])
-        if size <= limit and len(part) < len(text):
-            part = text
-            size = len(tokenizer.text_subwords([part])[0])
-        most = limit
-        while size > limit:  # alone, a part can have a few subwords more
-            offsets = tokenizer.backend.encode(part, add_special_tokens=False).offsets
-            ids, starts = tokenizer.subwords_with_words([part])[0]
-            last = max(1, min(most, len(ids) - 1))
-            cut = max((start for start in starts if 0 < start <= last), default=last)
-            part = part[: max(1, *(end for _, end in offsets[:cut]))]
-            size = len(tokenizer.text_subwords([part])[0])
-            most -= max(1, size - limit)
-        if size:
-            yield _Line(part, *tokenizer.subwords_with_words([part])[0])
-        text, limit = text[len(part) :], room
+def _cut(line: _Line, tokenizer: SubwordTokenizer, first: int, room: int) -> Iterator[_Line]:
+    offsets = tokenizer.backend.encode(line.text, add_special_tokens=False).offsets
+    bounds = [*line.starts, len(line.ids)]
+    begin, text_begin, limit = 0, 0, first
+    while begin < len(line.ids):
+        end = bounds[bisect_right(bounds, begin + limit) - 1]
+        if end <= begin:  # the word begins a sequence, and is cut if it is over the limit
+            end = bounds[bisect_right(bounds, begin + room) - 1]
+            end = end if end > begin else begin + room
+        text_end = offsets[end - 1][1] if end < len(line.ids) else len(line.text)
+        inside = bounds[bisect_left(bounds, begin) : bisect_left(bounds, end)]
+        starts = sorted({0, *(start - begin for start in inside)})
+        yield _Line(line.text[text_begin:text_end], line.ids[begin:end], starts)
+        begin, text_begin, limit = end, text_end, room
 
 
 def large_documents(
