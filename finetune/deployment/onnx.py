@@ -301,8 +301,8 @@ def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
 
 def _export(task: Task, model: Any, fresh: Path) -> Exported:
     groups = _batches(task)
-    segments = model.encoder.num_token_types > 1 and task.tokenizer.uses_token_types
-    names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
+    has_token_types = model.encoder.num_token_types > 1 and task.tokenizer.uses_token_types
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if has_token_types else [])]
     padded = model.encoder.padded_inputs(pack(groups[3]))  # two sequences, [2, L] each
     inputs = {name: padded[name] for name in names}
     model_type = model.encoder.model.config.model_type

@@ -89,12 +89,12 @@ class Objective:
     def sequence(self, example: int, number: int, ids: list[int], label: float) -> TokenSequence:
         """Add special tokens to the subwords of a text, and its targets."""
         input_ids = [*self.before, *ids, *self.after]
-        segments = None
+        types = None
         if self.tokenizer.uses_token_types:
-            segments = [self.tokenizer.single.segments[1]] * len(input_ids)
+            types = [self.tokenizer.single.token_types[1]] * len(input_ids)
         digest = hashlib.blake2b(np.array(ids, np.int64).tobytes(), digest_size=7).digest()
         target: dict[str, list[float]] = {"identity": [int.from_bytes(digest)], "label": [label]}
-        return TokenSequence(example, input_ids, segments, [], number, target)
+        return TokenSequence(example, input_ids, types, [], number, target)
 
     def label(self, example: TextExample) -> float:
         """Convert the gold of a pair to a number; 0 without one."""
@@ -187,8 +187,8 @@ class _Mirror(_SimCSE):
             return view
         start = random.Random(key).randint(first, last - width)
         ids = [*view.input_ids[:start], *self.added_ids(), *view.input_ids[start + width :]]
-        segments = None if view.token_type_ids is None else view.token_type_ids[: len(ids)]
-        return replace(view, input_ids=ids, token_type_ids=segments)
+        types = None if view.token_type_ids is None else view.token_type_ids[: len(ids)]
+        return replace(view, input_ids=ids, token_type_ids=types)
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         return two_view_loss((sides.u, sides.v), sides.identities[0], self.temperature)
@@ -226,9 +226,9 @@ class _Prompt(_SimCSE):
         ids = view.input_ids[len(self.before) : len(view.input_ids) - len(self.after)]
         before, after = self.templates[1]
         input_ids = [*before, *ids, *after]
-        segments = None if view.token_type_ids is None else view.token_type_ids[:1] * len(input_ids)
+        types = view.token_type_ids and view.token_type_ids[:1] * len(input_ids)
         starts = self._mask_position(1, len(ids))
-        return replace(view, input_ids=input_ids, token_type_ids=segments, word_starts=starts)
+        return replace(view, input_ids=input_ids, token_type_ids=types, word_starts=starts)
 
     def _further_views(self) -> Sequence[TokenSequence]:
         alone = self.sequence(TEMPLATE_ALONE, 0, [], 0.0)
@@ -314,9 +314,9 @@ class _ConditionalLM(Objective):
         masked = masking.apply(FlatSequences.of(seconds), seed, epoch)
         for first, second in zip(firsts, masked, strict=True):
             ids = [*first.input_ids, *second.input_ids, *padding]
-            segments = first.token_type_ids and first.token_type_ids[:1] * len(ids)
+            types = first.token_type_ids and first.token_type_ids[:1] * len(ids)
             starts = [0, len(first.input_ids), len(ids)]
-            pairs.append(TokenSequence(first.example, ids, segments, starts, 0, second.target))
+            pairs.append(TokenSequence(first.example, ids, types, starts, 0, second.target))
         return FlatSequences.of(pairs)
 
 

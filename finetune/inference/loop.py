@@ -267,13 +267,13 @@ def chunks(
 def distinct(sequences: FlatSequences) -> tuple[np.ndarray, list[list[int]]]:
     """Find duplicates: the first row of each distinct sequence, and all rows equal to it."""
     rows: dict[bytes, list[int]] = {}
-    ids, segments, words = sequences.ids, sequences.segments, sequences.words
+    ids, token_type_ids, words = sequences.ids, sequences.token_type_ids, sequences.words
     for row in range(len(sequences)):
         start, end = ids.offsets[row : row + 2]
         word, last = words.offsets[row : row + 2]
         parts = [ids.values[start:end], words.values[word:last]]
-        if segments is not None:
-            parts.append(segments[start:end])
+        if token_type_ids is not None:
+            parts.append(token_type_ids[start:end])
         content = np.concatenate(([end - start], *parts)).tobytes()
         rows.setdefault(content, []).append(row)
     copies = list(rows.values())

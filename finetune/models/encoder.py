@@ -111,7 +111,8 @@ class Encoder(nn.Module):
         self.width: int = config.hidden_size
         self.num_layers: int = config.num_hidden_layers
         self.vocabulary_size: int = config.vocab_size
-        self.num_token_types: int = self.family.segments * getattr(config, "type_vocab_size", 0)
+        num_types = getattr(config, "type_vocab_size", 0)
+        self.num_token_types: int = num_types if self.family.token_types else 0
         self._first_position = first_position(config, self.family)
         self.max_length = position_limit(config, self.family)
         self.padding_reason = _padding_reason(model, self.family, batching)
@@ -195,8 +196,8 @@ class Encoder(nn.Module):
             "position_ids": (batch.position_ids + self._first_position)[None],
             "layout": PackedLayout(batch.cu_seqlens, batch.lengths, waste, shape),
         }
-        if self.family.segments:
-            inputs["token_type_ids"] = self._segments(batch)[None]
+        if self.family.token_types:
+            inputs["token_type_ids"] = self._token_type_ids(batch)[None]
         return inputs
 
     def padded_outputs(
@@ -222,8 +223,8 @@ class Encoder(nn.Module):
         if self.family.positions is not None:
             columns = torch.arange(shape[1], device=index.device) + self._first_position
             inputs["position_ids"] = columns.expand(shape)
-        if self.family.segments:
-            inputs["token_type_ids"] = pad_rows(self._segments(batch), index, shape, 0)
+        if self.family.token_types:
+            inputs["token_type_ids"] = pad_rows(self._token_type_ids(batch), index, shape, 0)
         return inputs
 
     def freeze(self, what: str | int) -> int:
@@ -337,7 +338,7 @@ class Encoder(nn.Module):
             for layer, function in zip(layers, before, strict=True):
                 layer._gradient_checkpointing_func = function
 
-    def _segments(self, batch: Batch) -> Tensor:
+    def _token_type_ids(self, batch: Batch) -> Tensor:
         if batch.token_type_ids is None or self.num_token_types <= 1:
             return torch.zeros_like(batch.input_ids)
         return batch.token_type_ids
@@ -371,8 +372,8 @@ def remove_pooler(model: Any) -> None:
 
 
 def _probed_family(model: Any, pad_id: int) -> Family:
-    takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
-    family = Family(positions=None, segments=takes_segments)
+    takes_token_types = "token_type_ids" in inspect.signature(model.forward).parameters
+    family = Family(positions=None, token_types=takes_token_types)
     ids = torch.arange(16, device=model.device).view(2, 8) % model.config.vocab_size
     padded = ids.index_fill(1, torch.arange(5, 8, device=ids.device), pad_id)
     padded[0] = ids[0]

@@ -16,7 +16,7 @@ class Family:
     of ``models.deberta`` or ``models.mpnet``. None: padded rows."""
     positions: Literal["from zero", "after padding", "from two"] | None = "from zero"
     """The first position id: 0, the padding id plus 1, or 2; None leaves it to the model."""
-    segments: bool = True
+    token_types: bool = True
     """Whether it takes token type ids."""
     half_precision: bool = True
     """Whether its code runs in half precision."""
@@ -53,7 +53,7 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(ROBERTA, replace(_PACKED, positions="after padding")),
     **dict.fromkeys(
         ("distilbert", "modernbert", "eurobert", "neomme", "ultrabert"),
-        replace(_PACKED, segments=False),
+        replace(_PACKED, token_types=False),
     ),
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
     "deberta": Family(packing="deberta", half_precision=False),
@@ -62,13 +62,15 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("longformer", "luke"), _AFTER_PADDING),
     "big_bird": Family(setting=("attention_type", "original_full")),
     "convbert": Family(reads_padding="convolution"),
-    "esm": replace(_AFTER_PADDING, segments=False),
-    **dict.fromkeys(("esmc", "flaubert", "openai_privacy_filter", "xlm"), Family(segments=False)),
+    "esm": replace(_AFTER_PADDING, token_types=False),
+    **dict.fromkeys(
+        ("esmc", "flaubert", "openai_privacy_filter", "xlm"), Family(token_types=False)
+    ),
     # torch has no Fourier transform in bfloat16.
     "fnet": Family(reads_padding="Fourier transform", half_precision=False),
     "ibert": replace(_AFTER_PADDING, setting=("quant_mode", False)),
     "mobilebert": Family(reads_padding="embedding, which includes both neighbors of a token"),
-    "mpnet": Family(packing="mpnet", positions="from two", segments=False),
+    "mpnet": Family(packing="mpnet", positions="from two", token_types=False),
     "roformer": Family(positions=None),
     # The adapters of XMOD write half precision into single precision.
     "xmod": replace(_AFTER_PADDING, half_precision=False),

@@ -49,7 +49,7 @@ def length_groups(batch: Batch, max_waste: float | None = None) -> Iterator[Leng
 
 def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]:
     """Take some sequences of a batch, without words and targets, and the rows of their tokens."""
-    device, segments = batch.input_ids.device, batch.token_type_ids
+    device, token_type_ids = batch.input_ids.device, batch.token_type_ids
     starts = [0, *accumulate(batch.lengths)]
     rows = torch.cat([torch.arange(starts[m], starts[m + 1]) for m in members])
     tokens = to_device(rows, device)
@@ -58,7 +58,7 @@ def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]
         batch,
         input_ids=batch.input_ids[tokens],
         position_ids=batch.position_ids[tokens],
-        token_type_ids=None if segments is None else segments[tokens],
+        token_type_ids=None if token_type_ids is None else token_type_ids[tokens],
         cu_seqlens=to_device(torch.tensor([0, *lengths]).cumsum(0).int(), device),
         lengths=lengths,
         example=tuple(batch.example[member] for member in members),

@@ -114,12 +114,12 @@ def with_fillers(batch: Batch, shape: RowShape) -> Batch:
     ends = [min(shape.longest * multiple, filler) for multiple in range(number + 1)]
     steps = shape.longest * torch.arange(1, number + 1, dtype=torch.int32, device=device)
     positions = torch.arange(filler, device=device) % shape.longest
-    segments = batch.token_type_ids
+    token_type_ids = batch.token_type_ids
     return dataclasses.replace(
         batch,
         input_ids=torch.cat([batch.input_ids, batch.input_ids[-1:].expand(filler)]),
         position_ids=torch.cat([batch.position_ids, positions]),
-        token_type_ids=None if segments is None else pad(segments, (0, filler)),
+        token_type_ids=None if token_type_ids is None else pad(token_type_ids, (0, filler)),
         cu_seqlens=torch.cat([batch.cu_seqlens, (steps + num_tokens).clamp(max=shape.num_tokens)]),
         lengths=(*batch.lengths, *np.diff(ends).tolist()),
     )

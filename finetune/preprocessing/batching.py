@@ -152,7 +152,7 @@ def pack(
     lengths = encodings.lengths
     if not len(lengths) or lengths.min() == 0:
         raise UserError("a batch needs at least one sequence, and every sequence a token")
-    segments = encodings.segments
+    types = encodings.token_type_ids
     # the word starts of a sequence, and the end of its last word, as rows of the batch
     counts, num_words = encodings.words.counts, encodings.num_words
     starts = encodings.words.values + np.repeat(bounds[:-1], counts)
@@ -161,7 +161,7 @@ def pack(
     return Batch(
         input_ids=torch.from_numpy(ids.astype(np.int64)),
         position_ids=torch.from_numpy(np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)),
-        token_type_ids=None if segments is None else torch.from_numpy(segments.astype(np.int64)),
+        token_type_ids=None if types is None else torch.from_numpy(types.astype(np.int64)),
         cu_seqlens=torch.from_numpy(bounds.astype(np.int32)),
         words=torch.from_numpy(starts[is_word]),
         word_lengths=torch.from_numpy(np.diff(starts, append=0)[is_word]),

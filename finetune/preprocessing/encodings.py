@@ -102,7 +102,7 @@ class FlatSequences(Sequence[TokenSequence]):
     """N sequences in flat arrays, indexed as a sequence of ``TokenSequence``."""
 
     ids: Ragged
-    segments: Array | None  # in the layout of ``ids.values``; None if all are 0
+    token_type_ids: Array | None  # in the layout of ``ids.values``; None if all are 0
     words: Ragged  # the word starts
     example: Array  # [N]
     window: Array  # [N]
@@ -116,10 +116,10 @@ class FlatSequences(Sequence[TokenSequence]):
         if isinstance(items, FlatSequences):
             return items
         items = list(items)
-        segments = targets = None
+        token_type_ids = targets = None
         if any(item.token_type_ids and any(item.token_type_ids) for item in items):
             rows = (item.token_type_ids or [0] * len(item.input_ids) for item in items)
-            segments = np.fromiter(chain.from_iterable(rows), np.uint8)
+            token_type_ids = np.fromiter(chain.from_iterable(rows), np.uint8)
         item_targets = [item.target for item in items if item.target is not None]
         if item_targets and len(item_targets) == len(items):
             targets = {
@@ -128,7 +128,7 @@ class FlatSequences(Sequence[TokenSequence]):
             }
         return cls(
             Ragged.of([item.input_ids for item in items], ids),
-            segments,
+            token_type_ids,
             Ragged.of([item.word_starts for item in items], words),
             np.array([item.example for item in items], dtype=np.int64),
             np.array([item.window for item in items], dtype=np.int32),
@@ -138,14 +138,14 @@ class FlatSequences(Sequence[TokenSequence]):
     def take(self, rows: Array) -> FlatSequences:
         """Take some of the sequences, in the given order."""
         ids = self.ids.take(rows)
-        segments = None
-        if self.segments is not None:
-            segments = Ragged(self.segments, self.ids.offsets).take(rows).values
+        token_type_ids = None
+        if self.token_type_ids is not None:
+            token_type_ids = Ragged(self.token_type_ids, self.ids.offsets).take(rows).values
         targets = self.targets
         if targets is not None:
             targets = {name: target.take(rows) for name, target in targets.items()}
         words, example = self.words.take(rows), self.example[rows]
-        return FlatSequences(ids, segments, words, example, self.window[rows], targets)
+        return FlatSequences(ids, token_type_ids, words, example, self.window[rows], targets)
 
     @property
     def first_word(self) -> Array:
@@ -174,11 +174,11 @@ class FlatSequences(Sequence[TokenSequence]):
         if isinstance(index, slice):
             return self.take(np.arange(*index.indices(len(self))))
         row = range(len(self))[index]
-        segments, targets = self.segments, self.targets
+        token_type_ids, targets = self.token_type_ids, self.targets
         return TokenSequence(
             int(self.example[row]),
             self.ids.row(row),
-            None if segments is None else Ragged(segments, self.ids.offsets).row(row),
+            None if token_type_ids is None else Ragged(token_type_ids, self.ids.offsets).row(row),
             self.words.row(row),
             int(self.window[row]),
             None if targets is None else {name: t.row(row) for name, t in targets.items()},
@@ -217,15 +217,15 @@ class EncodedExamples(Sequence[FlatSequences]):
         cls, chunks: Iterable[EncodedExamples], folder: Path | None = None
     ) -> EncodedExamples:
         """Concatenate chunks of examples: in memory, or in the files of a folder, mapped."""
-        joiner, num_cut, has_segments, has_targets = _Joiner(folder), 0, False, True
+        joiner, num_cut, has_token_types, has_targets = _Joiner(folder), 0, False, True
         for chunk in chain(chunks, [cls.of([])]):  # one at least
             num_cut += chunk.num_cut
-            sequences, segments = chunk.sequences, chunk.sequences.segments
-            has_segments |= segments is not None
+            sequences, token_type_ids = chunk.sequences, chunk.sequences.token_type_ids
+            has_token_types |= token_type_ids is not None
             has_targets &= sequences.targets is not None or not len(sequences)
-            if segments is None:
-                segments = np.zeros(len(sequences.ids.values), np.uint8)
-            joiner.append("segments", segments)
+            if token_type_ids is None:
+                token_type_ids = np.zeros(len(sequences.ids.values), np.uint8)
+            joiner.append("segments", token_type_ids)
             joiner.append("example", sequences.example)
             joiner.append("window", sequences.window)
             joiner.append_offsets("windows", chunk.offsets)
@@ -234,7 +234,7 @@ class EncodedExamples(Sequence[FlatSequences]):
             for name, target in (sequences.targets or {}).items() if has_targets else ():
                 joiner.append_rows(f"{TARGET}{name}", target)
         arrays = {name: array.finish() for name, array in joiner.arrays.items()}
-        if not has_segments:
+        if not has_token_types:
             del arrays["segments"]
         widths = joiner.widths
         rows = {n: w for n, w in widths.items() if has_targets or not n.startswith(TARGET)}

@@ -107,13 +107,13 @@ def encode_questions(
         windows = []
         for first in window_starts(len(context.ids), size, overlap):
             window_ids = context.ids[first : first + size]
-            ids, segments = tokenizer.build(question, window_ids)
+            ids, token_type_ids = tokenizer.build(question, window_ids)
             target = None
             if answers is not None:
                 target = _target(gold, first, len(window_ids), begin)
             windows.append(
                 TokenSequence(
-                    example.id, ids, segments, [begin, begin + len(window_ids)], first, target
+                    example.id, ids, token_type_ids, [begin, begin + len(window_ids)], first, target
                 )
             )
         result.append(windows)

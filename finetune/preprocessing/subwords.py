@@ -18,7 +18,7 @@ class Template:
     prefix: tuple[int, ...]
     middle: tuple[int, ...]
     suffix: tuple[int, ...]
-    segments: tuple[int, ...]
+    token_types: tuple[int, ...]
     """Segment ids of prefix, first text, middle, second text, suffix (one each)."""
 
     @property
@@ -111,8 +111,8 @@ class Subwords:
         ids = list(chain.from_iterable(parts))
         if not self.uses_token_types:
             return ids, None
-        segments = map(repeat, template.segments, map(len, parts))
-        return ids, list(chain.from_iterable(segments))
+        token_types = map(repeat, template.token_types, map(len, parts))
+        return ids, list(chain.from_iterable(token_types))
 
 
 def _part(text: str, size: int, last: bool) -> str:

@@ -114,8 +114,8 @@ class TextSequences:
             size = max(map(len, pair))
             self.check_size(example, size, room)
             num_cut += size > room
-            (first, segments), (second, more) = (self.tokenizer.build(text[:room]) for text in pair)
-            both = None if segments is None or more is None else segments + more
+            (first, types), (second, more) = (self.tokenizer.build(text[:room]) for text in pair)
+            both = None if types is None or more is None else types + more
             starts = [0, len(first), len(first) + len(second)]
             result.append([TokenSequence(example.id, first + second, both, starts)])
         return result, num_cut

@@ -260,8 +260,8 @@ class SubwordTokenizer(Subwords):
         first, second = text[0], text[size] if pair else text[0]
         end = text[-1] + 1
         middle = ids[first + size : second] if pair else ()
-        segments = (types[0], types[first], types[second - 1], types[second], types[-1])
-        return Template(tuple(ids[:first]), tuple(middle), tuple(ids[end:]), segments)
+        token_types = (types[0], types[first], types[second - 1], types[second], types[-1])
+        return Template(tuple(ids[:first]), tuple(middle), tuple(ids[end:]), token_types)
 
 
 def _set_prefix_space(tokenizer: Any) -> bool:

@@ -97,7 +97,7 @@ class SentencePairs:
         """
         lines, chosen = _PackedLines(packed), packed.take(rows)
         assert chosen.targets is not None
-        ids, words, segments, labels = [], [], [], []
+        ids, words, token_type_ids, labels = [], [], [], []
         prefix, middle, suffix = self.template.prefix, self.template.middle, self.template.suffix
         for row, example in zip(rows.tolist(), chosen.example.tolist(), strict=True):
             generator = keyed_generator(seed, epoch, example, PAIRS + 1)
@@ -107,13 +107,13 @@ class SentencePairs:
             labels.append([int(not adjacent)])
             begin = len(prefix) + len(first.ids)
             ids.append(np.concatenate([prefix, first.ids, middle, second.ids, suffix]))
-            segments.append(np.arange(len(ids[-1])) >= begin + len(middle))
+            token_type_ids.append(np.arange(len(ids[-1])) >= begin + len(middle))
             starts = [first.starts + len(prefix), second.starts + begin + len(middle)]
             words.append(np.concatenate(starts))  # the tokens between the texts are a word
         targets = {name: chosen.targets[name] for name in PACKED} | {"next": Ragged.of(labels)}
         return FlatSequences(
             Ragged.of([array.astype(np.int64) for array in ids]),
-            np.concatenate(segments).astype(np.uint8),
+            np.concatenate(token_type_ids).astype(np.uint8),
             Ragged.of(words),
             chosen.example,
             chosen.window,

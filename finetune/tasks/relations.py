@@ -215,10 +215,10 @@ class RelationTask(WordTask):
             first, words = self._in_context(example, words, neighbors, spare)
             pair = tuple(s._replace(start=s.start + first, end=s.end + first) for s in pair)  # type: ignore[assignment]
         marked, represents, num_left_out = mark_pair(words, *pair, self._markers, room)
-        ids, segments = tokenizer.build(marked)
+        ids, token_type_ids = tokenizer.build(marked)
         begin = len(tokenizer.single.prefix)
         starts = [*(begin + index for index in represents), len(ids)]
-        return TokenSequence(example.id, ids, segments, starts), num_left_out
+        return TokenSequence(example.id, ids, token_type_ids, starts), num_left_out
 
     def _encoding_notes(
         self, examples: Sequence[TokenExample], encoded: EncodedExamples

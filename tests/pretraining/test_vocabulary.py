@@ -89,7 +89,7 @@ def test_layout_of_a_model_gives_the_same_template(family: str):
     assert new.tokenizer.pad_token_id == old.tokenizer.pad_token_id
     assert new.uses_token_types == old.uses_token_types
     for before, after in ((old.single, new.single), (old.pair, new.pair)):
-        assert before.segments == after.segments
+        assert before.token_types == after.token_types
         for name in ("prefix", "middle", "suffix"):
             tokens = (
                 subwords.tokenizer.convert_ids_to_tokens(list(getattr(template, name)))
