@@ -439,12 +439,12 @@ def train_multitask(
                 for name, (task, config) in recipe.tasks.items()
             }
         )
-        parts, shares = with_planned_steps(loaded, out, recipe.alpha)
+        parts, proportions = with_planned_steps(loaded, out, recipe.alpha)
         for name, (task, data, config) in parts.items():
             for line in (*describe(task, data), *data.notes):
                 reporter.log(f"{name}: {line}")
             steps = quantity(config.steps or 0, "step")
-            reporter.log(f"{name}: {steps}, {shares[name]:.1%} of all")
+            reporter.log(f"{name}: {steps}, {proportions[name]:.1%} of all")
         results = fit_together(parts, folder, reporter)
         if not folder.accelerator.is_main_process:
             return {}

@@ -141,7 +141,7 @@ class TextExample:
             return None
         return list(label) if isinstance(label, tuple) else [str(label)]
 
-    def shares(self) -> dict[str, float]:
+    def label_distribution(self) -> dict[str, float]:
         """Compute the share of each label in the votes: 1 for the label of a text without votes."""
         if self.votes is None:
             return {str(self.label): 1.0}

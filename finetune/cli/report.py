@@ -150,8 +150,8 @@ def _print_calibration(analysis: Analysis) -> None:
         return
     table = reliability_table(analysis)
     rows = [(*row, "#" * round(20 * row[-1])) for row in table.rows]
-    rated = analysis.type.wording.rated.removeprefix("predicted ")
-    title = f"Calibration of {rated}: expected calibration error"
+    confidence = analysis.type.wording.confidence.removeprefix("predicted ")
+    title = f"Calibration of {confidence}: expected calibration error"
     print_table((*table.columns, ""), rows, f"{title} {error_of_bins(analysis.bins):.4f}")
     show()
 
@@ -170,11 +170,11 @@ def _print_errors(analysis: Analysis, number: int) -> None:
     if not number:
         return
     _print_cases("The most confident errors", most_confident(analysis.errors, number))
-    doubts = analysis.contradictions
+    label_issues = analysis.contradictions
     _print_cases(
         "Predictions that contradict gold with more confidence than usual for their class "
-        f"({len(doubts):,}): look at these first",
-        doubts[:number],
+        f"({len(label_issues):,}): look at these first",
+        label_issues[:number],
     )
     if analysis.not_credible:
         show(analysis.not_credible)

@@ -120,8 +120,8 @@ def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
 
 def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
     """Find the errors with the highest confidence; none if confidences are unknown."""
-    rated = [error for error in errors if error.confidence is not None]
-    return sorted(rated, key=_negative_confidence)[:number]
+    confident = [error for error in errors if error.confidence is not None]
+    return sorted(confident, key=_negative_confidence)[:number]
 
 
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
@@ -199,12 +199,12 @@ def analyze_predictions(
     tables = tables_of_groups(run, vocabulary)
     scores |= _scores_of_unseen(tables.get("in training", ()))
     tables |= tables_of_decisions(run, decisions or Decisions())
-    doubts, not_credible = list[ErrorCase](), ""
+    label_issues, not_credible = list[ErrorCase](), ""
     if run.type.one_class and run.type.classes and run.all_probabilities:
         error = error_of_bins(bins) if bins else 1.0
         not_credible = credibility_warning(scores["accuracy"], error)
-        doubts = [] if not_credible else contradictions(run)
-    return Analysis(run, scores, tables, bins, mistakes(run), doubts, not_credible)
+        label_issues = [] if not_credible else contradictions(run)
+    return Analysis(run, scores, tables, bins, mistakes(run), label_issues, not_credible)
 
 
 def _scores_of_unseen(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:

@@ -39,7 +39,7 @@ class Wording(NamedTuple):
     """The values that a file predicts, in the plural."""
     example: str
     """The unit that has a prediction, in the singular."""
-    rated: str = ""
+    confidence: str = ""
     """The units that have a probability, in the plural; empty if none has."""
 
 
@@ -139,7 +139,7 @@ class Items:
         return f"{gold} taken for {answer}"
 
     @property
-    def rated(self) -> Items:
+    def answered(self) -> Items:
         """The items with a prediction, also if the model abstained."""
         return self.take(np.array([value is not None for value in self.predicted], bool))
 
@@ -210,7 +210,7 @@ class Tables:
     def calibrated(self) -> Items:
         """The decisions whose probabilities are compared with how often they are right."""
         tables = self.type.tables
-        return tables["calibration"](self) if "calibration" in tables else self.items.rated
+        return tables["calibration"](self) if "calibration" in tables else self.items.answered
 
     @property
     def all_probabilities(self) -> list[Mapping[str, float]]:
@@ -343,7 +343,7 @@ class PredictionType:
     """From a file to its examples with gold."""
     gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the location and the content of a row to the example that it holds."""
-    asked: Callable[[Any], object] = lambda example: tuple(example.texts())
+    inputs: Callable[[Any], object] = lambda example: tuple(example.texts())
     """From an example to its content without gold."""
     key: str = ""
     """The key of a row of this type; empty if the values decide it."""
@@ -396,7 +396,7 @@ class PredictionType:
 
     def is_asked(self, example: Any) -> bool:
         """Whether an example has words and gold, and so needs a prediction."""
-        return bool(self.asked(example)) and self.gold(example) is not None
+        return bool(self.inputs(example)) and self.gold(example) is not None
 
     def tables_of(
         self, examples: Sequence[Any], predictions: Sequence[Any], **fields: Any

@@ -182,7 +182,7 @@ class GoldLabels(NamedTuple):
 
         Systems may leave out examples without words or without gold.
         """
-        has_words = [bool(type.asked(example)) for example in self.examples]
+        has_words = [bool(type.inputs(example)) for example in self.examples]
         has_gold = [type.gold(example) is not None for example in self.examples]
         is_asked = list(map(type.is_asked, self.examples))
         filters = ([True] * len(has_gold), has_words, is_asked, has_gold)
@@ -428,5 +428,5 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
 
 def _contents(file: PredictionFile, with_gold: bool) -> dict[Any, tuple[object, ...]]:
     type, gold = file.type, file.gold(file.type)
-    contents = ((type.asked(e), type.gold(e) if with_gold else None) for e in gold.examples)
+    contents = ((type.inputs(e), type.gold(e) if with_gold else None) for e in gold.examples)
     return dict(zip(gold.ids or range(len(gold.examples)), contents, strict=True))

@@ -173,8 +173,8 @@ class Embedder:
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
         units, read = (self._read(*item) for item in enumerate(inputs)), 0
-        parts = chunks(units, size_of=self._num_bytes, most_size=CHUNK_BYTES)
-        with contextlib.closing(ahead(map(self._encode, parts), most=1)) as ready:
+        windows = chunks(units, size_of=self._num_bytes, most_size=CHUNK_BYTES)
+        with contextlib.closing(ahead(map(self._encode, windows), most=1)) as ready:
             for chunk, encoded in ready:
                 if self._trained is None:
                     read = yield from self._embed(chunk, encoded, reporter, read)
@@ -238,12 +238,12 @@ class Embedder:
             max_tokens=self.max_tokens,
         )
         with contextlib.closing(passes):
-            for rows, parts in passes:
-                for row, part in zip(rows, parts, strict=True):
-                    window_vectors[sequences.example[row]].append(part)
+            for rows, windows in passes:
+                for row, window in zip(rows, windows, strict=True):
+                    window_vectors[sequences.example[row]].append(window)
                 reporter.update(read := read + len(rows))
         for item, of_windows in zip(inputs, window_vectors, strict=True):
-            of_windows.sort(key=lambda part: part.first)
+            of_windows.sort(key=lambda window: window.first)
             vectors = self._joined(of_windows).reshape(-1, *self.shape)
             yield Embedding(item.id, item.units, self._scaled(vectors), item.offsets)
         return read
@@ -277,16 +277,16 @@ class Embedder:
         by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
         return list(map(_WindowVectors, batch.window, batch.lengths, by_sequence))
 
-    def _joined(self, parts: Sequence[_WindowVectors]) -> _Array:
+    def _joined(self, windows: Sequence[_WindowVectors]) -> _Array:
         if self.unit != "text":
-            return np.concatenate([part.vectors for part in parts])
+            return np.concatenate([window.vectors for window in windows])
         if self.pooling == "first":
-            return parts[0].vectors
-        stacked = np.stack([part.vectors for part in parts])
+            return windows[0].vectors
+        stacked = np.stack([window.vectors for window in windows])
         if self.pooling == "max":
             joined: _Array = stacked.max(0)
         else:
-            joined = np.average(stacked, axis=0, weights=[part.num_tokens for part in parts])
+            joined = np.average(stacked, axis=0, weights=[window.num_tokens for window in windows])
         return joined.astype(np.float32)
 
 

@@ -177,7 +177,7 @@ def label_scores(
     device: torch.device,
 ) -> Array:
     """Compute the scores of D labels in each of N examples, means over windows: [N, D]."""
-    parts = [_scores(task, model, part, labels, device) for part in chunks(examples, _CHUNK)]
+    parts = [_scores(task, model, chunk, labels, device) for chunk in chunks(examples, _CHUNK)]
     return np.concatenate(parts)
 
 

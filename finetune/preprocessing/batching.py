@@ -18,32 +18,32 @@ from finetune.preprocessing.encodings import FlatSequences
 from finetune.types import Batch, TokenSequence, UserError
 
 
-def epoch_order(num_examples: int, seed: int, epoch: int, shares: Tensor | None = None) -> Tensor:
+def epoch_order(num_examples: int, seed: int, epoch: int, copies: Tensor | None = None) -> Tensor:
     """Draw a random permutation of the examples [E], the same on every process and machine.
 
-    ``shares`` [E] gives the expected number of copies of each example; their sum is the number of
+    ``copies`` [E] gives the expected number of copies of each example; their sum is the number of
     examples. Each number is rounded up or down at random (systematic sampling; Madow 1949).
     """
     digest = hashlib.sha256(f"order/{seed}/{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     order = torch.randperm(num_examples, generator=generator)
-    if shares is None:
+    if copies is None:
         return order
     start = torch.rand((), generator=generator, dtype=torch.float64)
-    ends = shares[order].cumsum(0)
+    ends = copies[order].cumsum(0)
     ends[-1:] = num_examples  # which rounding may miss
     drawn = order[torch.searchsorted(ends, torch.arange(num_examples) + start)]
     return drawn[torch.randperm(num_examples, generator=generator)]
 
 
-def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> Tensor:
+def balanced_copies(classes: Sequence[Collection[str]], strength: float) -> Tensor:
     """Compute the expected copies of each example in an epoch of balanced sampling: float64 [E].
 
     A class c of n_c examples gets a share in proportion to n_c^(1 - strength): 1 makes all equal,
     0.5 is square-root sampling (Kang et al., 2020). An example of several classes counts for its
     rarest class (repeat factors; Gupta, Dollár & Girshick, 2019). No class counts as a class.
 
-    >>> balanced_shares([["a"], ["a"], ["a"], ["b"]], 1.0)
+    >>> balanced_copies([["a"], ["a"], ["a"], ["b"]], 1.0)
     tensor([0.6667, 0.6667, 0.6667, 2.0000], dtype=torch.float64)
     """
     counts = Counter(name for names in classes for name in set(names) or {""})

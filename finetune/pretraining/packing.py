@@ -277,11 +277,11 @@ def _resampled(sequences: Examples, alpha: float) -> tuple[Array | None, list[st
     if len(numbers) == 1:
         return None, []
     sizes = np.bincount(source).tolist()
-    shares = sampling_probabilities(sizes, alpha)
-    total = max(size / share for size, share in zip(sizes, shares, strict=True))
+    proportions = sampling_probabilities(sizes, alpha)
+    total = max(size / share for size, share in zip(sizes, proportions, strict=True))
     chosen: list[Array] = []
     notes = []
-    for (name, index), size, share in zip(numbers.items(), sizes, shares, strict=True):
+    for (name, index), size, share in zip(numbers.items(), sizes, proportions, strict=True):
         number = max(size, round(share * total))
         chosen.append(np.resize((source == index).nonzero()[0], number))
         notes.append(

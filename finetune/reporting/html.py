@@ -34,7 +34,7 @@ from finetune.reporting.analysis import (
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import PageTable, Section, markup, page_of
-from finetune.reporting.runs import ModelRuns, Run, compare_all_pairs, gather, summary_lines
+from finetune.reporting.runs import ModelRuns, Run, compare_all_pairs, load_runs, summary_lines
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.runtime.terminal import error_line
 from finetune.runtime.terminal import printable as printable_text
@@ -75,7 +75,7 @@ def write_report(
         raise UserError(f"--examples must be 0 or more, not {most_examples}.")
     if repeated := [path for path in folders if folders.count(path) > 1]:
         raise UserError(f"{repeated[0]}: named twice: name each run once.")
-    models = [gather(path, split) for path in folders]
+    models = [load_runs(path, split) for path in folders]
     runs = [run for model in models for run in model.runs]
     if split is not None and not any(run.evaluated for run in runs):
         problem = next(line for line in runs[0].warnings if "predictions" in line)
@@ -93,7 +93,7 @@ def write_report(
 
 def write_run_report(folder: Path) -> ModelRuns:
     """Write the report and the model card of a finished run, or the report of a seeds folder."""
-    model = gather(folder, None)
+    model = load_runs(folder, None)
     _write_page([model], folder / REPORT_FILE, MOST_EXAMPLES)
     _write_card(model)
     return model
@@ -429,7 +429,7 @@ def _scatter(analysis: Analysis) -> Chart:
 
 
 def _reliability(analysis: Analysis) -> Chart:
-    caption = f"Accuracy by confidence ({analysis.type.wording.rated})"
+    caption = f"Accuracy by confidence ({analysis.type.wording.confidence})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
     bars = []
     for low, high, number, confidence, accuracy in analysis.bins:

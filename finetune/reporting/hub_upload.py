@@ -13,7 +13,7 @@ from huggingface_hub import metadata_save
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import card_data
 from finetune.reporting.model_card import for_hub, published, write_card
-from finetune.reporting.runs import gather
+from finetune.reporting.runs import load_runs
 from finetune.runtime.hub import HubError, create_repository, upload_folder
 from finetune.tasks import TASK_FILE, model_folder
 from finetune.types import UserError
@@ -63,7 +63,7 @@ def push(
                 f"{source}: it has no model card (README.md), and is not in a run folder from "
                 "which one could be written."
             )
-        write_card(gather(source.parent, None))
+        write_card(load_runs(source.parent, None))
     card = source / "README.md"
     if license is not None:
         metadata_save(card, card_data(card) | {"license": license})

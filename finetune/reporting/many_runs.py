@@ -17,7 +17,7 @@ from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.reporting.charts import chart
 from finetune.reporting.rendering import PageTable, Section, format_score, page_of
-from finetune.reporting.runs import gather
+from finetune.reporting.runs import load_runs
 from finetune.runtime.files import write_text
 from finetune.types import UserError
 
@@ -102,7 +102,7 @@ def write_best_recipe(
     for split, values in metrics.items():
         if search.metric not in metrics_of(search.task) or split not in SCORED_SPLITS:
             continue
-        model = gather(run, split)
+        model = load_runs(run, split)
         wide = 0.0
         if model.score is not None:
             wide = (model.score.estimate.high - model.score.estimate.low) / 2

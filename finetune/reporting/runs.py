@@ -147,7 +147,7 @@ class ModelRuns:
         return lines
 
 
-def gather(folder: Path, split: str | None) -> ModelRuns:
+def load_runs(folder: Path, split: str | None) -> ModelRuns:
     """Read a run folder, or a folder of several seeds.
 
     Analyze the predictions on ``split``; None is a test split, or another with gold.

@@ -63,7 +63,7 @@ def least_confidence(
         UserError: The predictions have no probability, or no label has this name.
     """
     type = TYPES[task.state.prediction_type]
-    if not type.wording.rated:
+    if not type.wording.confidence:
         raise UserError(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
         )

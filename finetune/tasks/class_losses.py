@@ -116,20 +116,21 @@ def class_losses(
 
 
 def vote_losses(
-    config: LabelConfig, logits: Tensor, shares: Tensor, loss_inputs: Mapping[str, Tensor]
+    config: LabelConfig, logits: Tensor, target: Tensor, loss_inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Compute weighted losses and class weights of rows with votes: [N, C], [N, C] -> [N], [N].
 
     The loss of a row is the mean of the losses of its votes, each as ``class_losses`` has it for a
-    label. Without a setting this is cross entropy against the ``shares`` of the votes (Peterson,
-    Battleday, Griffiths & Russakovsky 2019, "Human uncertainty makes classification more robust").
+    label. Without a setting this is cross entropy against the ``target``, the label distributions
+    (Peterson, Battleday, Griffiths & Russakovsky 2019, "Human uncertainty makes classification more
+    robust").
     """
-    losses, shares = -_shifted(logits, loss_inputs).log_softmax(-1), shares.to(logits.dtype)
+    losses, target = -_shifted(logits, loss_inputs).log_softmax(-1), target.to(logits.dtype)
     if smoothing := config.label_smoothing:
         losses = losses * (1 - smoothing) + losses.mean(-1, keepdim=True) * smoothing
     if (weights := loss_inputs.get("class_weight")) is not None:
-        shares = shares * weights.to(logits.dtype)
-    return (_focal(config, losses) * shares).sum(-1), shares.sum(-1)
+        target = target * weights.to(logits.dtype)
+    return (_focal(config, losses) * target).sum(-1), target.sum(-1)
 
 
 def label_losses(

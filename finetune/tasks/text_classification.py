@@ -195,8 +195,8 @@ class TextClassificationTask(Task):
             numbers = [0 if label is None else labels.id(str(label), example.where)]
         target = {"label": numbers, "weight": [0.0 if label is None else 1 / len(windows)]}
         if self.state.votes:
-            shares = {} if label is None else example.shares()
-            target["votes"] = [shares.get(name, 0.0) for name in labels]
+            distribution = {} if label is None else example.label_distribution()
+            target["votes"] = [distribution.get(name, 0.0) for name in labels]
         return [target] * len(windows)
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:

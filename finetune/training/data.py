@@ -14,7 +14,7 @@ from finetune.data import Dataset, split_at_gold
 from finetune.data.text_labels import names_of
 from finetune.models.shapes import RowShape
 from finetune.preprocessing.batching import (
-    balanced_shares,
+    balanced_copies,
     micro_batches,
     pack,
     pass_seed,
@@ -50,7 +50,7 @@ class TrainingData:
         splits: The examples of each split.
         encoded: Their sequences.
         lengths: Number of tokens of each training example: [E].
-        shares: Shares of the training examples in an epoch [E]; None if all have the same.
+        copies: Expected copies of the training examples in an epoch [E]; None if all have one.
         validation: The split that selects the best model (of MNLI's two the matched one), None to
             keep the last.
         schedule: The planned steps.
@@ -79,9 +79,9 @@ class TrainingData:
             for split in dict.fromkeys([*first, *self.splits])
         }
         self.lengths = self.encoded["train"].lengths
-        self.shares: Tensor | None = None
+        self.copies: Tensor | None = None
         if (strength := config.sampling_strength) is not None:
-            self.shares = balanced_shares([_classes(task, example) for example in train], strength)
+            self.copies = balanced_copies([_classes(task, example) for example in train], strength)
         self.schedule = Schedule.from_config(config, len(train))
         self.max_tokens = config.tokens_on(accelerator.device.type)
 
@@ -103,7 +103,7 @@ class TrainingData:
         order = None
         for step in range(first_step, self.schedule.num_steps):
             if order is None or step % self.schedule.steps_per_epoch == 0:
-                order = self.schedule.order(step, self.shares)
+                order = self.schedule.order(step, self.copies)
             yield self.batch(step, order)
 
     def row_shapes(self, texts_per_sequence: int = 1) -> list[RowShape]:
@@ -114,7 +114,7 @@ class TrainingData:
         order, shapes = None, list[RowShape]()
         for step in range(min(self.schedule.num_steps, SAMPLED_STEPS)):
             if order is None or step % self.schedule.steps_per_epoch == 0:
-                order = self.schedule.order(step, self.shares)
+                order = self.schedule.order(step, self.copies)
             examples = self._shard(step, order) or self.schedule.batch(step, order)[:1]
             for group in self._micro_batches(step, examples):
                 lengths = group.lengths
@@ -127,7 +127,7 @@ class TrainingData:
     def batch(self, step: int, order: Tensor | None = None) -> StepBatch:
         """Read this process's shard of the batch of a step; ``order`` is that of its epoch."""
         if order is None:
-            order = self.schedule.order(step, self.shares)
+            order = self.schedule.order(step, self.copies)
         examples, shard = self.schedule.batch(step, order), self._shard(step, order)
         rank = self.accelerator.process_index
         batches = []

@@ -32,23 +32,23 @@ Planned = tuple[Task, Dataset, TrainConfig]
 def with_planned_steps(
     tasks: Mapping[str, Planned], out: Path, alpha: float
 ) -> tuple[dict[str, Planned], dict[str, float]]:
-    """Add steps and run folder to the settings of tasks, and compute the shares of the tasks.
+    """Add steps and run folder to the settings of tasks, and compute the proportions of the tasks.
 
     The number of steps is the sum over the tasks alone. Task i has the share n_i^α / Σ n_j^α, where
     n_i is its number of training examples (Jurafsky & Martin, 11.7).
     """
     sizes = [len(data.splits["train"]) for _, data, _ in tasks.values()]
-    shares = dict(zip(tasks, sampling_probabilities(sizes, alpha), strict=True))
+    proportions = dict(zip(tasks, sampling_probabilities(sizes, alpha), strict=True))
     number = sum(
         Schedule.from_config(config, size).num_steps
         for (*_, config), size in zip(tasks.values(), sizes, strict=True)
     )
     planned = {}
     for name, (task, data, config) in tasks.items():
-        steps = max(1, round(shares[name] * number))
+        steps = max(1, round(proportions[name] * number))
         config = replace(config, out=str(out / name), steps=steps)
         planned[name] = replace(task, state=replace(task.state, config=config)), data, config
-    return planned, shares
+    return planned, proportions
 
 
 def common_settings(configs: Mapping[str, TrainConfig]) -> TrainConfig:

@@ -57,9 +57,9 @@ class Schedule:
         """The steps between two lines of the log: it has about 200."""
         return max(1, self.num_steps // 200)
 
-    def order(self, step: int, shares: torch.Tensor | None = None) -> torch.Tensor:
+    def order(self, step: int, copies: torch.Tensor | None = None) -> torch.Tensor:
         """Draw the order of the examples [E] in the epoch of a step (``epoch_order``)."""
-        return epoch_order(self.num_examples, self.seed, step // self.steps_per_epoch, shares)
+        return epoch_order(self.num_examples, self.seed, step // self.steps_per_epoch, copies)
 
     def batch(self, step: int, order: torch.Tensor) -> list[int]:
         """The indices of the training examples of a step (from 0), in an ``order``."""

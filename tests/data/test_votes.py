@@ -76,7 +76,8 @@ def test_every_format_has_the_majority_and_the_votes(source: str, tmp_path: Path
 def test_votes_and_plain_labels_may_be_mixed(tmp_path: Path) -> None:
     rows = read_text([*ROWS, {"text": "bad", "label": "neg"}]).splits["train"]
     assert sides(rows) == [*FOUND, ("neg", None)]
-    assert rows[0].shares() == {"neg": 0.25, "pos": 0.75} and rows[3].shares() == {"neg": 1.0}
+    assert rows[0].label_distribution() == {"neg": 0.25, "pos": 0.75}
+    assert rows[3].label_distribution() == {"neg": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
         prediction = replace(prediction, spans=())  # which are those of the example
     assert again == prediction
     if not isinstance(prediction, MaskedPrediction):
-        assert type.gold(read) == type.gold(example) and type.asked(read) == type.asked(example)
+        assert type.gold(read) == type.gold(example) and type.inputs(read) == type.inputs(example)
     if prediction != TextPrediction(0, None):
         file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)])
         tables = file.tables(GoldLabels.of("p.jsonl", [read]), type)

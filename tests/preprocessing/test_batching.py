@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from finetune.preprocessing.batching import (
-    balanced_shares,
+    balanced_copies,
     epoch_order,
     micro_batches,
     pack,
@@ -47,7 +47,7 @@ def test_epoch_order_is_a_fixed_permutation() -> None:
 def test_balanced_sampling_draws_classes_by_their_shares(strength: float) -> None:
     classes = [["a"]] * 700 + [["b"]] * 200 + [["c"]] * 90 + [[]] * 10
     counts = np.array([700, 200, 90, 10])
-    shares = balanced_shares(classes, strength)
+    shares = balanced_copies(classes, strength)
     expected = counts ** (1 - strength) / (counts ** (1 - strength)).sum()
     drawn = np.stack([epoch_order(1000, 3, epoch, shares) for epoch in range(20)])
     found = np.bincount(np.digitize(drawn.ravel(), counts.cumsum()), minlength=4) / drawn.size
@@ -60,7 +60,7 @@ def test_balanced_sampling_draws_classes_by_their_shares(strength: float) -> Non
 
 
 def test_an_example_of_several_classes_is_drawn_as_its_rarest() -> None:
-    shares = balanced_shares([["a"], ["a"], ["a", "b"], ["a"]], 1.0)
+    shares = balanced_copies([["a"], ["a"], ["a", "b"], ["a"]], 1.0)
     assert shares[2] == pytest.approx(4 * shares[0]) and sum(shares) == pytest.approx(4)
 
 

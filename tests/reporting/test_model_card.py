@@ -72,9 +72,9 @@ def test_a_card_is_what_the_hub_reads_and_its_example_runs(
 def test_names_of_the_hub(workdir: Path):
     """A known short name stands for its id; data of the hub are named with their configuration."""
     from finetune.reporting.model_card import card
-    from finetune.reporting.runs import gather
+    from finetune.reporting.runs import load_runs
 
-    system = gather(workdir / "nli", None)
+    system = load_runs(workdir / "nli", None)
     config = system.runs[0].config
     config.update(model="roberta-base", data="mnli", revision_used="abc")
     system.runs[0].environment["data"] = "hub"

@@ -51,7 +51,7 @@ class Answers:
     @classmethod
     def of(cls, tables: Tables) -> Answers:
         """Take the answers whose probability is known; UserError if there are none."""
-        items = tables.items.rated
+        items = tables.items.answered
         items = items.take(~np.isnan(items.score))
         if not len(items):
             raise UserError("these predictions have no answers with a probability.")
@@ -260,7 +260,7 @@ def choose_confidence(
 
 def abstained_note(tables: Tables) -> str:
     """Say how often a model abstained, and the score without and with these answers."""
-    if not tables.type.wording.rated:  # without probabilities, no model abstains
+    if not tables.type.wording.confidence:  # without probabilities, no model abstains
         return ""
     left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
     if parts := sum(len(answers) for answers in left_out if isinstance(answers, list)):
@@ -284,7 +284,7 @@ def abstained_note(tables: Tables) -> str:
 def tables_of_decisions(tables: Tables, decisions: Decisions) -> dict[str, TableRows]:
     """Make the tables of a report on decisions; by default at ``SHOWN_COVERAGE``."""
     by_name: dict[str, TableRows] = {}
-    if not np.isnan(tables.items.rated.score).all():
+    if not np.isnan(tables.items.answered.score).all():
         answers = Answers.of(tables)
         chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
         by_name["risk"] = [

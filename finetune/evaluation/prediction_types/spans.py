@@ -236,7 +236,7 @@ def _in_words(words: Sequence[str], value: Span | Relation | str, word: int) -> 
 
 OF_WORDS: dict[str, Any] = {
     "gold_of_row": sentence_of_row,
-    "asked": lambda example: example.words,
+    "inputs": lambda example: example.words,
     "document": lambda example: example.document,
     "sides": sides_in_words,
     "in_words": True,

@@ -35,7 +35,7 @@ def _has_distributions(tables: Tables) -> bool:
 
 
 def _distributions(tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-    sides = [example.shares() for example in tables.examples], tables.all_probabilities
+    sides = [example.label_distribution() for example in tables.examples], tables.all_probabilities
     names = list(dict.fromkeys(name for side in sides for row in side for name in row))
     canonical = canonical_names(names)
     number = {name: index for index, name in enumerate(dict.fromkeys(canonical))}
@@ -81,8 +81,8 @@ def _majority_shares(tables: Tables) -> np.ndarray:
 
 
 def _entropies_of_votes(tables: Tables) -> np.ndarray:
-    shares = [np.array([list(example.shares().values())]) for example in tables.examples]
-    return _means(np.concatenate([_entropies(of_text) for of_text in shares]))
+    distributions = (list(example.label_distribution().values()) for example in tables.examples)
+    return _means(np.concatenate([_entropies(np.array([p])) for p in distributions]))
 
 
 METRICS = {
