@@ -190,9 +190,20 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        example_type = self.example_type
-        for batch in _batches(self.columns(*example_type.CONTENT), title, len(self)):
-            yield "".join(f"{_encode(example_type.content_of(*row))}\n" for row in batch).encode()
+        example_type, more = self.example_type, ("targets", "negative", "votes")
+        fields = self.columns(*example_type.CONTENT)
+        contents = (f"{_encode(example_type.content_of(*values))}\n" for values in fields)
+        if example_type is TextExample and not any(set(self.column(n)) - {None} for n in more):
+            labels, codes = self.codes("label")
+            written = [_encode(label) for label in labels]
+            pairs = ("null" if pair is None else _encode(pair) for pair in self.column("pair"))
+            columns = self.column("text"), pairs, codes
+            contents = (  # takes half the time
+                f'["text",{_encode(text)},{pair},{written[code]}]\n'
+                for text, pair, code in zip(*columns, strict=True)
+            )
+        for batch in _batches(contents, title, len(self)):
+            yield "".join(batch).encode()
 
     def digest(self) -> str:
         """Hash the content, ids and order of the examples; ``where`` is no part."""

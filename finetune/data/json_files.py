@@ -27,6 +27,9 @@ _JSON_ADVICE = f": write {_JSON_ROW}."
 _RESTORE = ": restore it from its source, or train again."
 
 
+_raw_decode = json.JSONDecoder().raw_decode
+
+
 def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = False) -> Any:
     """Parse a JSON text.
 
@@ -36,7 +39,11 @@ def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = Fa
             ``advice`` begin and end the message.
     """
     try:
-        value = json.loads(text)
+        value, end = None, -1
+        if text.startswith("{"):  # the usual row, without the search for blanks at its ends
+            value, end = _raw_decode(text)
+        if end != len(text):
+            value = json.loads(text)
         if not surrogates and ("\\ud" in text or "\\uD" in text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value

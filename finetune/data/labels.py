@@ -102,17 +102,17 @@ class _Label(NamedTuple):
     first: int
 
 
-def _labels_of(rows: Examples) -> list[_Label]:
+def _labels_of(rows: Examples, values: Sequence[Any], codes: Any) -> list[_Label]:
     import numpy as np
 
-    values, codes = rows.codes("label")
     _, firsts, numbers = np.unique(codes, return_index=True, return_counts=True)
     labels = zip(values, numbers.tolist(), repeat(rows), firsts.tolist())
     return [_Label(*label) for label in labels if label[0] is not None]
 
 
-def _converted(rows: Examples, convert: Callable[[Any], Any]) -> Examples:
-    values, codes = rows.codes("label")
+def _converted(
+    rows: Examples, values: Sequence[Any], codes: Any, convert: Callable[[Any], Any]
+) -> Examples:
     labels = list(map(convert, values))
     if all(new is old for new, old in zip(labels, values, strict=True)):
         return rows
@@ -131,7 +131,8 @@ def convert_labels(
         DataError: Some labels are of another type than others.
     """
     read = {split: Examples.of(rows) for split, rows in splits.items()}
-    distinct = {split: _labels_of(rows) for split, rows in read.items()}
+    coded = {split: (rows, *rows.codes("label")) for split, rows in read.items()}
+    distinct = {split: _labels_of(*column) for split, column in coded.items()}
     filled = {  # the test sets of GLUE have no label but -1
         split: labels
         for split, labels in distinct.items()
@@ -142,8 +143,8 @@ def convert_labels(
     lists = any(isinstance(value, tuple) for value in values)
     if lists and all(isinstance(value, str) or _is_single(value) for value in values):
         only = {
-            split: _converted(rows, lambda x: x[0] if isinstance(x, tuple) and x else x)
-            for split, rows in read.items()
+            split: _converted(*column, lambda x: x[0] if isinstance(x, tuple) and x else x)
+            for split, column in coded.items()
         }
         examples, note = convert_labels(only, typed)
         return examples, f"{SINGLE}; {note}" if note else SINGLE
@@ -167,8 +168,8 @@ def convert_labels(
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     note = "labels have decimal points: read as numbers" if numbers else note
     return {
-        split: _converted(rows, converted if split in filled else lambda _: None)
-        for split, rows in read.items()
+        split: _converted(*column, converted if split in filled else lambda _: None)
+        for split, column in coded.items()
     }, note if numbers or is_class else None
 
 

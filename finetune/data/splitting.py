@@ -416,23 +416,30 @@ def _have_numbers(examples: Examples) -> bool:
 def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
     import numpy as np
 
-    strata: Iterable[Iterable[str]] = (names or (_NO_LABEL,) for names in examples.golds())
-    if _have_numbers(examples):
-        labels = list(examples.column("label"))
-        ordered = sorted(label for label in labels if isinstance(label, float))
+    example_type, gold = examples.example_type, examples.example_type.GOLD
+    if len(gold) > 1:
+        codes = np.arange(len(examples))
+        strata: Iterable[Iterable[str]] = (names or (_NO_LABEL,) for names in examples.golds())
+    else:
+        labels, codes = examples.codes(gold[0])
+        ordered = sorted(x for x in examples.column(gold[0]) if isinstance(x, float))
         size = max(MIN_BIN, len(ordered) / _NUM_BINS)
         strata = (
             [str(int(bisect_left(ordered, label) / size))]
             if isinstance(label, float)
-            else examples.example_type.labels_of(label) or [_NO_LABEL]
+            else example_type.labels_of(label) or [_NO_LABEL]
             for label in labels
         )
     numbers, flat, counts = dict[str, int](), array("q"), array("q")
     for names in map(set, strata):
         flat.extend(numbers.setdefault(name, len(numbers)) for name in names)
         counts.append(len(names))
-    example = np.repeat(np.arange(len(examples)), np.array(counts, np.int64))
-    return list(numbers), example, np.array(flat, np.int64)
+    lengths = np.array(counts, np.int64)
+    first = (np.cumsum(lengths) - lengths)[codes]
+    lengths = lengths[codes]
+    example = np.repeat(np.arange(len(examples)), lengths)
+    within = np.arange(len(example)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return list(numbers), example, np.array(flat, np.int64)[first[example] + within]
 
 
 def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
