@@ -44,6 +44,9 @@ class SearchCommand(FormatOption, Command):
         """Run the missing trials, print all trials, and write the page and the recipe."""
         if self.config is None:
             raise UserError(f"search: {self.task!r} is no task: write finetune search classify …")
+        items = [item.partition("=")[::2] for item in chain(*self.space)]
+        if len(space := dict(items)) < len(items):
+            raise UserError("--space names a setting twice: write each one once.")
         quiet_libraries()
         from finetune import api
         from finetune.reporting.environment import command_line
@@ -54,7 +57,7 @@ class SearchCommand(FormatOption, Command):
         with resumable(reporter, command_line):
             finished = api.search(
                 self.config,
-                space=dict(item.partition("=")[::2] for item in chain(*self.space)),
+                space=space,
                 trials=self.trials,
                 minutes=self.minutes,
                 command=command_line(),

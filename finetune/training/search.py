@@ -81,10 +81,7 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
 
 
 def default_space(config: TrainConfig) -> dict[str, str]:
-    """The space of a task without --space: settings that the command leaves at their defaults.
-
-    The number of epochs stays, so that all trials take about the same time.
-    """
+    """The space without --space; the epochs stay, so that all trials take about the same time."""
     width = starting_config(config).hidden_size
     lr = default_learning_rate(width) * max(config.lr_factor, TUNING_FACTORS[config.tuning])
     ranges = {"lr": f"{lr / 5:g}:{lr * 5:g}:log", "batch_size": "8,16,32,64"}
