@@ -168,7 +168,7 @@ PREDICTION_TYPES = {
 
 
 class ListPaths(NamedTuple):
-    """Import paths of what runs and describes files that list recipes."""
+    """Import paths of the functions for files that list recipes."""
 
     command: str
     """The command of `finetune run FILE`, for its help."""

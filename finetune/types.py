@@ -546,7 +546,7 @@ class TextPrediction(Prediction):
 
     @property
     def class_probabilities(self) -> Mapping[Any, float]:
-        """The probability of each class, of which one is right; empty if they are not known."""
+        """The probability of each class if one is right; empty if they are not known."""
         return {} if self.score is None or self.scores is None else self.scores
 
     def abstain(self, least: Callable[[str], float]) -> Self:

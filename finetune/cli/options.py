@@ -183,7 +183,7 @@ class GoldOptions(MetricOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(FormatOption, GoldOptions):
-    """Options of the commands that print what they find in predictions."""
+    """Options of the commands that analyze predictions."""
 
     group: ClassVar[str] = "data"
 

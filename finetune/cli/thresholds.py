@@ -42,7 +42,7 @@ class Thresholds(DecisionGoal, FormatOption, Command):
     """Remove the saved choices of earlier calls."""
 
     def run(self) -> None:
-        """Choose, save the choice, and print what it does."""
+        """Choose, save the choice, and print its effect."""
         from finetune.evaluation.prediction_types import TYPES
         from finetune.evaluation.runs import CHECKSUMS, RunFolder, write_run_checksums
         from finetune.inference.vectors import FILE as DISTANCE_FILE

@@ -60,7 +60,7 @@ METRIC_PROPERTIES: Mapping[str, MetricProperties] = {
 
 
 def properties_of(metric: str) -> MetricProperties:
-    """Look up the properties of a metric; those of ``f1:NAME`` are those of ``f1``."""
+    """Look up the properties of a metric; ``f1:NAME`` has the properties of ``f1``."""
     return METRIC_PROPERTIES.get(metric.partition(":")[0], MetricProperties())
 
 

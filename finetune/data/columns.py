@@ -205,7 +205,7 @@ class Columns:
 
 
 def write_batches(file: Any, parts: Iterable[pa.RecordBatch]) -> None:
-    """Write record batches of one schema, of which there is one at least."""
+    """Write one or more record batches of one schema."""
     import pyarrow as pa
 
     remaining = iter(parts)

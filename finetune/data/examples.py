@@ -168,7 +168,7 @@ class Examples(Sequence[Any]):
         return Examples(self._examples[int(index)] for index in indices)
 
     def keep(self, which: Iterable[bool]) -> Examples:
-        """Select the examples of which ``which`` is true, with the ids that they have."""
+        """Select the examples whose flag in ``which`` is true; they keep their ids."""
         return self.take(indices_of(which))
 
     def renumbered(self) -> Examples:
@@ -329,7 +329,7 @@ class _Mapped(Examples):
 
 
 def indices_of(which: Iterable[bool]) -> Numbers:
-    """The indices of what is true."""
+    """The indices of the true values."""
     import numpy as np
 
     mask = which if isinstance(which, np.ndarray) else np.array(list(which), bool)

@@ -65,7 +65,7 @@ class RowReader(ABC):
         return splits, column_notes(tables)
 
     def predicted(self, index: int, example: Any) -> Any:
-        """Convert what ``choose`` makes of a row to an example to predict."""
+        """Convert the result of ``choose`` for a row to an example to predict."""
         return example
 
     @without_garbage_collection()

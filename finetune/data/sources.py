@@ -175,7 +175,7 @@ def open_input(
     format: str | None = None,
     encoding: str = UTF_8,
 ) -> Table:
-    """Open the input of a prediction: whatever ``open_data`` opens, or several files as one.
+    """Open the input of a prediction as ``open_data`` does, or several files as one.
 
     ``input_files`` names the files. Each file is opened once the files before it are read.
     """

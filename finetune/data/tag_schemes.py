@@ -206,7 +206,7 @@ def _prefixes(length: int, scheme: str, touching: bool) -> str:
 
 
 def convert_tags(tags: Sequence[str], source: str, target: str) -> list[str]:
-    """Convert tags to those of the same spans in another scheme; repair illegal tags."""
+    """Convert tags to another scheme with the same spans; repair illegal tags."""
     pairs = {*pairwise(("O", *tags, "O"))}
     if source == target and all(_may_follow(*pair, source) for pair in pairs):
         return list(tags)

@@ -48,7 +48,7 @@ def label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[s
 
 
 def nli_label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
-    """Order the three NLI labels as entailment, neutral, contradiction, whatever their numbers.
+    """Order the three NLI labels by name: entailment, neutral, contradiction.
 
     Others keep their numbers, as ``not_entailment`` and ``entailment`` of WNLI.
     """

@@ -184,7 +184,7 @@ def read_text_file(
 def text_maker(
     table: Table, named: Mapping[str, str], pair: bool | None, gold: Gold = "read"
 ) -> Make:
-    """Choose the columns of texts (``Table.read``); return what makes an example of a row.
+    """Choose the columns of texts (``Table.read``), and return a function from a row to an example.
 
     Columns that the user names go before usual ones. A label is as in the file. ``pair`` is as in
     ``TextReader``.

@@ -176,7 +176,7 @@ class TableScore(NamedTuple):
 def score_systems(
     entries: Sequence[Entry], *, baseline: str, options: ComparisonOptions
 ) -> tuple[list[TableScore], list[str]]:
-    """Score systems on data sets, test each against the ``baseline``, and note what to say."""
+    """Score systems on data sets, test each against the ``baseline``, and write notes."""
     table: list[TableScore] = []
     notes: list[str] = []
     for data in dict.fromkeys(entry.data for entry in entries):

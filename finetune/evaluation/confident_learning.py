@@ -39,7 +39,7 @@ def probable_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list
 
 
 def confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Find the most likely class [N] of which the model is confident, or -1.
+    """Find the most likely class [N] that the model is confident about, or -1.
 
     A model is confident of a class if its probability reaches the mean probability of the class
     over the examples with this label. Unlike in the paper, the class must also be more likely than

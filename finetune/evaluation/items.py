@@ -161,7 +161,7 @@ def set_items(
     predicted: Sequence[Collection[Any]],
     known: Sequence[Mapping[Any, float]] = (),
 ) -> Items:
-    """Make the items of two sets for each example: gold in order, then what is predicted only."""
+    """Make the items of two sets for each example: gold in order, then predictions without gold."""
     sides = zip(map(set, gold), map(set, predicted), strict=True)
     rows = (
         (index, value if value in of_gold else None, value if value in answered else None)

@@ -27,7 +27,7 @@ _MODEL = ("adapter", "best")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run, opened: what its folder held at that time."""
+    """The content of a run folder when it was opened."""
 
     path: Path
     config: Mapping[str, Any]
@@ -43,7 +43,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Read what a run has written until now; nothing of a folder without a run."""
+        """Read the files of a run so far; a folder without a run has none."""
         contents: dict[str, dict[str, Any]] = {}
         problems = {}
         for name, types in _FILES.items():

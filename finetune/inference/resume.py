@@ -31,7 +31,7 @@ def about_rows(files: Sequence[Path], contents: Sequence[Content]) -> int | None
 
 
 def settings_path(path: Path) -> Path:
-    """The file that says what the lines of an unfinished file depend on."""
+    """The file with the settings of an unfinished file of predictions."""
     return path.with_name(f".{path.name}.settings")
 
 

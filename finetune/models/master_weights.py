@@ -250,7 +250,7 @@ class MasterWeights:
     def load_moments(
         self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
-        """Restore what ``moments`` returned."""
+        """Restore the result of ``moments``."""
         for weight, name in self._plain.items():
             if name in moments:
                 state = {moment: value.to(weight.device) for moment, value in moments[name].items()}

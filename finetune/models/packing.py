@@ -130,7 +130,7 @@ class PackedLayout:
         return PaddedIndex(sources.flatten().clamp_(max=self.num_tokens - 1), positions, group)
 
     def bias(self, group: Group, sliding_window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """What attention adds to the scores of a group: -inf between unrelated tokens.
+        """The bias of the attention scores of a group: -inf between unrelated tokens.
 
         It is broadcastable to [size, A, L, L]; None adds nothing.
         """

@@ -1,4 +1,4 @@
-"""Recorders of functions that read and write tensors which stay in place, and what they record."""
+"""Recorders of functions on tensors that stay in place, and their recordings."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class GradientBuffers:
 
 
 class PassKey(NamedTuple):
-    """What the kernels of a pass depend on, besides its tensors."""
+    """The key of a recorded pass: everything its kernels depend on besides tensors."""
 
     shape: RowShape
     layers: tuple[int, ...]

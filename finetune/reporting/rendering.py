@@ -39,7 +39,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: what it shows, in this order."""
+    """A section of a page, with its content in order."""
 
     title: str
     notes: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""The options of `finetune run SUITE`, and what its arguments ask for."""
+"""The options of `finetune run SUITE`, and its arguments."""
 
 from __future__ import annotations
 

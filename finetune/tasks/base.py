@@ -287,7 +287,7 @@ def labeled_model(
 
 
 def starting_model(task: Task) -> dict[str, Any]:
-    """The arguments of ``from_pretrained`` that name what a new model begins with."""
+    """The arguments of ``from_pretrained`` that name the weights of a new model."""
     config, start = task.state.config, task.warm_start
     name = config.model if start is None else start.source
     return {"name": name} | ({"bilstm": True} if config.bilstm else {})

@@ -24,7 +24,7 @@ from finetune.types import IGNORED, UserError, did_you_mean
 def class_weights(
     setting: str, labels: Sequence[str], counts: Mapping[str, int], num_rows: int, problem: str
 ) -> tuple[float, ...] | None:
-    """Compute the class weights: none, inverse frequency (``auto``), or those of `a=1,b=2`.
+    """Compute the class weights: none, inverse frequency (``auto``), or given as `a=1,b=2`.
 
     ``auto`` is n / (C n_c), so that every class weighs the same in total (King & Zeng, 2001, as
     scikit-learn's ``balanced``); with several labels it is negatives / positives of each label.

@@ -1,4 +1,4 @@
-"""From the logits of sequences to predictions: what all decoders share, and texts.
+"""From the logits of sequences to predictions: the base of all decoders, and texts.
 
 Numpy alone, as exported models decode with this file and its neighbors too (``tag_decoding``,
 ``span_decoding``, ``answer_decoding``). The state of a task is a decoder, and an export holds the
@@ -25,7 +25,7 @@ from finetune.types import (
 
 
 class Decoder:
-    """Makes predictions from logits: the state of a task, or what an export holds of it."""
+    """Makes predictions from logits: the state of a task, or the part of it in an export."""
 
     labels: LabelSet
     all_subwords: bool = False

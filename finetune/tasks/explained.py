@@ -1,4 +1,4 @@
-"""What words explain in the predictions of a task: labels, and their scores in the logits.
+"""The labels of predictions that words explain, and their scores in the logits.
 
 ``finetune.inference.explanation`` compares the scores with and without each word.
 """

@@ -37,7 +37,7 @@ class MultitaskModel(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder of the first model, whose weights are those of all."""
+        """The encoder that all models share."""
         return next(iter(self.models.values())).encoder
 
     def check_batch(self, batch: Batch) -> None:
@@ -59,7 +59,7 @@ class Multitask:
     batch_loss = loss_counts = None
 
     def model(self, folder: Path | None = None) -> MultitaskModel:
-        """Make new models on one encoder, or load those of the folders ``folder/NAME``."""
+        """Make new models on one encoder, or load them from the folders ``folder/NAME``."""
         models = {}
         for name, task in self.tasks.items():
             set_seed(task.state.config.seed)

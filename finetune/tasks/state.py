@@ -1,4 +1,4 @@
-"""What is saved with a model in order to use it again, besides its weights."""
+"""The state that is saved with a model, besides its weights, to use it again."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class TextState(TaskState, TextDecoder):
 
     @property
     def separator(self) -> str | None:  # type: ignore[override]
-        """What divides the levels of labels; None for labels without levels."""
+        """The separator of the levels of labels; None for labels without levels."""
         return self.config.label_separator if isinstance(self.config, ClassifyConfig) else None
 
 

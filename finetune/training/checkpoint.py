@@ -79,7 +79,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) -> TrainerState:
-    """Restore what ``save_checkpoint`` has saved, except the weights of the models."""
+    """Restore a checkpoint of ``save_checkpoint``, except the weights of the models."""
     moments: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in load_file(str(folder / OPTIMIZER)).items():
         name, _, moment = key.rpartition(".")

@@ -125,7 +125,7 @@ class TrainingData:
         return [*shapes, RowShape(bound, 1, int(self.train.sequences.lengths.max()))]
 
     def batch(self, step: int, order: Tensor | None = None) -> StepBatch:
-        """Read this process's shard of the batch of a step; ``order`` is that of its epoch."""
+        """Read this process's shard of the batch of a step; ``order`` is the order of its epoch."""
         if order is None:
             order = self.schedule.order(step, self.copies)
         examples, shard = self.schedule.batch(step, order), self._shard(step, order)

@@ -53,7 +53,7 @@ OnStart = Callable[[TrainConfig, bool], object]
 
 @dataclass(kw_only=True)
 class Runs:
-    """Several runs in a folder: their settings and data, and what ``train`` finds."""
+    """Several runs in a folder: their settings, data and scores."""
 
     varied: _Varied
     folder: Path

@@ -82,7 +82,7 @@ class DecisionGoal:
             raise UserError("--delta is about the bound of the risk: add --risk or --coverage.")
 
     def choose(self, run: RunFolder, split: str, type: PredictionType, state: Any) -> Choice:
-        """Choose on the predictions of a split; ``state`` is that of the model's task."""
+        """Choose on the predictions of a split; ``state`` is the state of the model's task."""
         if self.costs is not None:
             labels = list(state.labels)
             return choose_costs(self.costs, labels, type, _tables(run, split), split)

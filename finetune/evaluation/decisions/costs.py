@@ -124,7 +124,7 @@ def price_table(tables: Tables) -> list[dict[str, Any]]:
 def choose_costs(
     path: str, labels: Sequence[str], type: PredictionType, runs: Mapping[str, Tables], split: str
 ) -> Choice:
-    """Read the costs of a file, and compute what the cheapest labels cost on each split."""
+    """Read the costs of a file, and compute the cost of the cheapest labels on each split."""
     costs = read_costs(path)
     check_costs(costs, labels, type)
     rows: TableRows = []

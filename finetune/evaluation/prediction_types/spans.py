@@ -1,4 +1,4 @@
-"""Labeled spans of words, which may nest, and what tags that spell spans share with them.
+"""Labeled spans of words, which may nest, and functions shared with tags that spell spans.
 
 A span is correct if start, end and label are. ``span_f1_strict`` is a micro average (on flat data,
 seqeval's strict mode), and ``span_f1_strict:TYPE`` the F1 of a type. Nested gold also has

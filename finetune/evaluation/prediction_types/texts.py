@@ -1,4 +1,4 @@
-"""What the types of predictions of texts, of pairs of texts and of questions share."""
+"""Functions that the prediction types of texts, pairs of texts and questions share."""
 
 from __future__ import annotations
 
