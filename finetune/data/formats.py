@@ -125,7 +125,7 @@ def open_text_table(file: DataFile, options: ReadOptions) -> Table:
         tsv = len(tabs) > 1 and (not options.predicting or options.columns or tabs & names)
         csv = file.format == "unknown" and len(commas) > 1 and commas & names
         file.format = "tsv" if tsv else "csv" if csv else "txt"
-    table = read_file(file, options)
+    table = _FORMATS[file.format].read(file, options)
     if table.sentences:
         raise WordsNotTexts(
             f"{file.name} has the format {file.format}, words and spans instead of texts with a "

@@ -72,8 +72,7 @@ def hold_out(
     together (documents if there are ``MIN_DOCUMENTS``) and the fraction of each label; a label of
     two groups or more is on both sides (up to ``MOST_RARE``).
     """
-    split = "validation"
-    if any(name.split("_")[0] == split for name in dataset.splits):
+    if any(name.split("_")[0] == "validation" for name in dataset.splits):
         if share is not None:
             raise DataError(
                 f"--validation {share}: {dataset.name} has a validation split, so nothing is held "
@@ -90,16 +89,17 @@ def hold_out(
     unit = "document" if by_document else "different text"
     if number < 2:
         raise DataError(
-            f"{dataset.name} has no {split} split and train has only "
-            f"{quantity(number, unit)}, so none can be held out: add a file {split}.jsonl, or "
+            f"{dataset.name} has no validation split and train has only "
+            f"{quantity(number, unit)}, so none can be held out: add a file validation.jsonl, or "
             "write --validation none."
         )
     share = share or min(default, MOST_HELD_OUT / len(train))
     held = _held_out(train, groups, share)
-    kept = {"train": train.keep(~held).renumbered(), split: train.keep(held).renumbered()}
-    splits = kept | {name: rows for name, rows in dataset.splits.items() if name != "train"}
+    others = {name: rows for name, rows in dataset.splits.items() if name != "train"}
+    kept, drawn = train.keep(~held).renumbered(), train.keep(held).renumbered()
+    splits = {"train": kept, "validation": drawn, **others}
     note = (
-        f"no {split} split: held out {int(held.sum()):,} of {quantity(len(train), 'example')} of "
+        f"no validation split: held out {len(drawn):,} of {quantity(len(train), 'example')} of "
         f"train{', stratified by label' if any(train.golds()) else ''}; "
         f"{'documents' if by_document else 'equal texts'} stay together"
     )

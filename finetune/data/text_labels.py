@@ -132,11 +132,6 @@ def _require_pairs(config: TextConfig, data: Dataset) -> None:
                 )
 
 
-def label_names(example: TextExample) -> Sequence[str]:
-    """The label names of an example: none, one or several."""
-    return names_of(example.label)
-
-
 def names_of(label: Any) -> Sequence[str]:
     """The names of a label: none, one or several."""
     if isinstance(label, tuple):

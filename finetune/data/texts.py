@@ -80,6 +80,7 @@ HEADER_NAMES = frozenset(
 )
 
 
+@dataclasses.dataclass(frozen=True)
 class TextReader(RowReader):
     """Reads texts, or pairs of texts, with their labels.
 
@@ -88,11 +89,11 @@ class TextReader(RowReader):
         mixed_labels: Whether splits may have labels of different types, such as names and numbers.
     """
 
+    pair: bool | None = None
+    mixed_labels: bool = False
+
     header_names = HEADER_NAMES
     roles = ROLES
-
-    def __init__(self, pair: bool | None = None, *, mixed_labels: bool = False) -> None:
-        self.pair, self.mixed_labels = pair, mixed_labels
 
     def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of texts."""

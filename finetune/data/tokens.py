@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -35,6 +35,7 @@ from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
 
 
+@dataclass(frozen=True)
 class TokenReader(RowReader):
     """Reads words with tags or spans.
 
@@ -43,11 +44,10 @@ class TokenReader(RowReader):
             its spans begin or end.
     """
 
+    relations: bool = False
+
     roles = ROLES
     header_names = HEADER_NAMES
-
-    def __init__(self, relations: bool = False) -> None:
-        self.relations = relations
 
     @staticmethod
     def open(file: DataFile, options: ReadOptions) -> Table:

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from finetune.data import Dataset
-from finetune.data.text_labels import label_names
+from finetune.data.text_labels import names_of
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
@@ -54,7 +54,7 @@ class FewShotTask(TextClassificationTask):
 
     def complete(self, data: Dataset) -> Dataset:
         """Raise UserError if the training examples lack a label."""
-        names = {name for example in data.splits["train"] for name in label_names(example)}
+        names = {name for example in data.splits["train"] for name in names_of(example.label)}
         if missing := [name for name in self.state.labels if name not in names]:
             raise UserError(
                 f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
