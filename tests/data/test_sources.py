@@ -179,6 +179,17 @@ def test_several_files_of_columns_to_predict(tmp_path):
     assert found[1].document == found[0].document != found[2].document
 
 
+def test_columns_of_later_files_are_noted(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\nx,p\n")
+    (tmp_path / "b.csv").write_text("stars,label,text\n3,q,y\n")
+    found = read_text(f"train={tmp_path}")
+    assert [(e.text, e.label) for e in found.splits["train"]] == [("x", "p"), ("y", "q")]
+    (note,) = (note for note in found.notes if "not read" in note)
+    assert note.endswith(
+        "b.csv: columns that " + f"{tmp_path / 'a.csv'} does not have are not read: stars"
+    )
+
+
 def test_files_that_do_not_fit_together(tmp_path):
     for name, content in (
         ("a.csv", "text,label\nx,y\n"),
