@@ -127,7 +127,7 @@ class TaskCommand(RunOptions, TrainingCommand):
             runs_folder,
         )
 
-        begin, task, config = time.monotonic(), self.task, self.config
+        start, task, config = time.monotonic(), self.task, self.config
         reporter = Reporter(quiet=not is_main_process())
         train_one = partial(train_once, task, command_line, reporter=reporter)
         if folds is not None:
@@ -144,7 +144,7 @@ class TaskCommand(RunOptions, TrainingCommand):
             runs = plan_seeds(task, config, self.seeds or 1, folder, recipe_run)
             train_one = partial(train_one, recipe_run=recipe_run, repeatable=True)
         runs.train(train_one, partial(announce, runs.varied))
-        _print_runs(runs, config, begin)
+        _print_runs(runs, config, start)
 
 
 @contextlib.contextmanager
@@ -185,7 +185,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     from finetune.runtime.progress import clock
     from finetune.training.run_folder import with_run_folder
 
-    begin = time.monotonic()
+    start = time.monotonic()
     if recipe_run is None:
         config = with_run_folder(config, task)
     else:
@@ -202,7 +202,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     for verdict in trained.verdicts:
         show(verdict.line())
     show(
-        f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: README.md explains "
+        f"{clock(time.monotonic() - start)} in all. Everything is in {folder}: README.md explains "
         f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."
     )
     show(f"Try it: {trained.predict_command}")
@@ -218,7 +218,7 @@ def announce(varied: str, config: TrainConfig, finished: bool, *, error: bool = 
         show(f"{varied} {name}: {config.out}{state}", error=error)
 
 
-def _print_runs(runs: Runs, config: TrainConfig, begin: float) -> None:
+def _print_runs(runs: Runs, config: TrainConfig, start: float) -> None:
     from finetune.evaluation.reproduction import summary_table
     from finetune.reporting.html import REPORT_FILE, report_run
     from finetune.reporting.many_runs import curve_of, write_curve
@@ -247,7 +247,7 @@ def _print_runs(runs: Runs, config: TrainConfig, begin: float) -> None:
         )
     report_run(runs.folder)
     return show(
-        f"{clock(time.monotonic() - begin)} in all. Everything is in {runs.folder}: "
+        f"{clock(time.monotonic() - start)} in all. Everything is in {runs.folder}: "
         f"{runs.file} has the scores, {REPORT_FILE} is the report."
     )
 

@@ -232,7 +232,9 @@ class DistillationLoss(RunLoss):
             self.layers = range(1, number + 1)
             self.teacher_layers = spread_layers(number, self.teacher.model.encoder.num_layers)
 
-    def begin(self, batches: Sequence[Batch], device: torch.device) -> tuple[list[Taught], Tensor]:
+    def to_device(
+        self, batches: Sequence[Batch], device: torch.device
+    ) -> tuple[list[Taught], Tensor]:
         """Move the batches to a device, and compute the outputs of the teacher.
 
         The counts are the numbers of rows (sequences, examples or words), of rows with gold, and of

@@ -46,7 +46,7 @@ class RunLoss:
         """The parameter groups of AdamW for the weights of the loss itself."""
         return []
 
-    def begin(
+    def to_device(
         self, batches: Sequence[Batch], device: torch.device
     ) -> tuple[Iterable[Any], Tensor | None]:
         """Move the micro-batches of a step to a device, and count the terms [K] of K losses.

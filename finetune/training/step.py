@@ -76,7 +76,7 @@ class Step:
             totals = self._backward_batch(batches, weight)
         else:
             totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
-            moved, counts = self.loss.begin(batches, self.device)
+            moved, counts = self.loss.to_device(batches, self.device)
             if counts is not None:  # of several losses [K], each divided by its own count
                 counts = to_device(counts.to(self.sum_dtype) * weight, self.device)
                 if self.accelerator.num_processes > 1:

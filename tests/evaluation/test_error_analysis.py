@@ -308,8 +308,8 @@ drawn = st.lists(
 def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span]):
     found = span_errors(gold, predicted)
     for side, spans, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
-        records = [getattr(error, side) for error in found]
-        there = [Span(r["start"], r["end"], r["label"]) for r in records if r is not None]
+        sides = [getattr(error, side) for error in found]
+        there = [Span(r["start"], r["end"], r["label"]) for r in sides if r is not None]
         assert sorted(there) == sorted(set(spans) - set(other))
     assert {error.category for error in found} <= {*CATEGORIES[1:]}  # all but the right ones
     assert sum(count_categories(found).values()) == len(found)

@@ -137,8 +137,8 @@ NESTED = [[0, 2, "PER"], [3, 5, "ORG"], [3, 4, "LOC"]]
 
 
 def spans(*positions, **more) -> dict:
-    records = [{"start": a, "end": b, "label": label, "score": 0.9} for a, b, label in positions]
-    return {"id": 0, **more, "spans": records}
+    values = [{"start": a, "end": b, "label": label, "score": 0.9} for a, b, label in positions]
+    return {"id": 0, **more, "spans": values}
 
 
 def test_nested_spans(tmp_path: Path):

@@ -116,21 +116,21 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
     weights = Distillation(
         temperature=3.0, hard_weight=0.3, hidden_weight=0.7, unlabeled=unlabeled("classify")
     )
-    with prepared("classify", tmp_path / "run", weights, narrow(), 0.1) as (run, head, lesson):
+    with prepared("classify", tmp_path / "run", weights, narrow(), 0.1) as (run, head, loss):
         student = Scorer(*run)
-        teacher = lesson.teacher.model.double()
+        teacher = loss.teacher.model.double()
         student.begin()
         student.model = head
-        lesson.prepare(student, contextlib.ExitStack())
+        loss.prepare(student, contextlib.ExitStack())
         config, accelerator = student.config, student.folder.accelerator
-        groups = student.parameter_groups() + lesson.parameter_groups(student)
+        groups = student.parameter_groups() + loss.parameter_groups(student)
         masters = MasterWeights(head, groups, "fp32")
         optimizer = adamw(masters.groups, config)
-        step = Step(student.task, head, masters, optimizer, config, accelerator, loss=lesson)
+        step = Step(student.task, head, masters, optimizer, config, accelerator, loss=loss)
         without_dropout(head)
         micro_batches = student.data.batch(1).micro_batches
-        (taught,), counts = lesson.begin(micro_batches, torch.device("cpu"))
-        sums, numbers = lesson(step._forward, taught)
+        (taught,), counts = loss.to_device(micro_batches, torch.device("cpu"))
+        sums, numbers = loss(step._forward, taught)
         found, batch = (sums / counts).sum(), taught.batch
         assert numbers[0] == counts[0]
 
@@ -144,11 +144,11 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
         hard = functional.cross_entropy(logits[labeled], batch.targets["label"][labeled])
         hidden = sum(
             functional.mse_loss(layer(state), each)
-            for layer, state, each in zip(lesson.projections, states, target, strict=True)
+            for layer, state, each in zip(loss.projections, states, target, strict=True)
         )
         expected = 0.7 * soft + 0.3 * hard + 0.7 * hidden / 2
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-        parameters = [*head.parameters(), *lesson.projections.parameters()]
+        parameters = [*head.parameters(), *loss.projections.parameters()]
         ours, theirs = (
             torch.autograd.grad(each, parameters, retain_graph=True, allow_unused=True)
             for each in (found, expected)
