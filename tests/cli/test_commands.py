@@ -20,7 +20,7 @@ from finetune.data import read_text_file
 from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import Outcome, run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 
 TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
 OURS = re.compile(
@@ -54,10 +54,6 @@ def train(workdir: Path, task: str, out: Path, *more: str | Path) -> Outcome:
     return fx.train(task, out, *more, data=workdir / TASKS[task], steps=steps)
 
 
-def rows_of(text: str) -> list[dict]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_folder_has_everything(task: str, workdir: Path, outcomes: dict[str, Outcome]):
     assert outcomes[task].code == 0
@@ -84,7 +80,7 @@ def test_a_run_folder_has_everything(task: str, workdir: Path, outcomes: dict[st
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["command"].startswith(f"finetune {task} --out")
     assert {"torch", "transformers"} <= set(environment["versions"])
-    log = rows_of((folder / "log.jsonl").read_text())
+    log = read_jsonl(folder / "log.jsonl")
     assert {"step", "loss", "lr", "examples_per_second"} <= set(log[0])
     assert log[-1]["split"] == "validation"
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -93,7 +89,7 @@ def test_a_run_folder_has_everything(task: str, workdir: Path, outcomes: dict[st
     assert "| `batch_size` | `8` |" in text and "finetune predict" in text
     assert "always predicting" in text
     for split in ("validation", "test"):
-        lines = rows_of((folder / f"predictions.{split}.jsonl").read_text())
+        lines = read_jsonl(folder / f"predictions.{split}.jsonl")
         rows = (workdir / TASKS[task] / f"{split}.jsonl").read_text().splitlines()
         assert [line["id"] for line in lines] == list(range(len(rows)))
 
@@ -120,8 +116,7 @@ def test_what_a_run_says(task: str, workdir: Path, outcomes: dict[str, Outcome])
 
 def test_the_most_frequent_label_is_counted(workdir: Path, outcomes: dict[str, Outcome]):
     rows = {
-        split: rows_of((workdir / "sentiment" / f"{split}.jsonl").read_text())
-        for split in ("train", "test")
+        split: read_jsonl(workdir / "sentiment" / f"{split}.jsonl") for split in ("train", "test")
     }
     labels = [row["label"] for row in rows["train"]]
     most = max(sorted(set(labels)), key=labels.count)
@@ -130,13 +125,13 @@ def test_the_most_frequent_label_is_counted(workdir: Path, outcomes: dict[str, O
 
 
 def test_prediction_lines(workdir: Path):
-    text = rows_of(run("predict", workdir / "classify", "--text", "a warm room").out)
+    text = run("predict", workdir / "classify", "--text", "a warm room").rows
     assert [set(row) for row in text] == [{"id", "label", "score", "scores", "positive_label"}]
     assert text[0]["label"] in text[0]["scores"] and 0 < text[0]["score"] <= 1
-    pair = rows_of(run("predict", workdir / "nli", "--text", "Ana sings", "--pair", "she is").out)
+    pair = run("predict", workdir / "nli", "--text", "Ana sings", "--pair", "she is").rows
     assert set(pair[0]["scores"]) == {"entailment", "neutral", "contradiction"}
     sentence = "Ana  saw New York."
-    (words,) = rows_of(run("predict", workdir / "tag", "--text", sentence).out)
+    (words,) = run("predict", workdir / "tag", "--text", sentence).rows
     assert set(words) == {"id", "words", "tags", "scores", "spans", "offsets"}
     assert words["words"] == ["Ana", "saw", "New", "York", "."]
     assert [sentence[a:b] for a, b in words["offsets"]] == words["words"]
@@ -149,7 +144,7 @@ def test_prediction_lines(workdir: Path):
 def test_any_text_has_one_answer(text: str, workdir: Path):
     for task in ("classify", "tag"):
         outcome = run("predict", workdir / task, f"--text={text}")
-        assert outcome.code == 0 and [r["id"] for r in rows_of(outcome.out)] == [0], outcome.err
+        assert outcome.code == 0 and [r["id"] for r in outcome.rows] == [0], outcome.err
 
 
 FILES = {
@@ -167,12 +162,12 @@ def test_files_have_one_answer_for_each_row(task: str, name: str, workdir: Path,
         pytest.skip("words are read from lines, JSON Lines and columns")
     (path := tmp_path / name).write_text(FILES[name], encoding="utf-8")
     outcome = run("predict", workdir / task, "--file", path).ok()
-    assert [row["id"] for row in rows_of(outcome.out)] == [0, 1, 2, 3]
+    assert [row["id"] for row in outcome.rows] == [0, 1, 2, 3]
     output = tmp_path / "out.jsonl"
     assert run("predict", workdir / task, "--file", path, "--out", output).out == ""
-    written = rows_of(output.read_text(encoding="utf-8"))
+    written = read_jsonl(output)
     uncertain = [row.pop("uncertainty", None) for row in written]
-    assert written == rows_of(outcome.out)
+    assert written == outcome.rows
     assert all(value is None or 0 <= value <= 1 for value in uncertain) and any(uncertain)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "out.jsonl"])
 
@@ -181,32 +176,32 @@ def test_predictions_have_the_ids_of_the_file(workdir: Path, tmp_path: Path):
     rows = [{"id": id, "text": "a b", "tokens": ["a", "b"]} for id in ("q7", "q3")]
     (path := tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for task in ("classify", "tag"):
-        answers = rows_of(run("predict", workdir / task, "--file", path).out)
+        answers = run("predict", workdir / task, "--file", path).rows
         assert [answer["id"] for answer in answers] == ["q7", "q3"]
 
 
 def test_words_in_columns_keep_their_words(workdir: Path, tmp_path: Path):
     (path := tmp_path / "in.conll").write_text("Ana B-PER\nsaw O\n\nOslo B-LOC\n", "utf-8")
-    answers = rows_of(run("predict", workdir / "tag", "--file", path).out)
+    answers = run("predict", workdir / "tag", "--file", path).rows
     assert [answer["words"] for answer in answers] == [["Ana", "saw"], ["Oslo"]]
     assert all("offsets" not in answer for answer in answers)
 
 
 def test_standard_input(workdir: Path):
     plain = run("predict", workdir / "classify", "--file", "-", "--out", "-", stdin=b"one\n\ntwo\n")
-    assert [row["id"] for row in rows_of(plain.out)] == [0, 1, 2]
+    assert [row["id"] for row in plain.rows] == [0, 1, 2]
     rows = b'{"premise": "Ana sings", "hypothesis": "she does"}\n' * 2
-    assert len(rows_of(run("predict", workdir / "nli", "--file", "-", stdin=rows).out)) == 2
+    assert len(run("predict", workdir / "nli", "--file", "-", stdin=rows).rows) == 2
     assert run("predict", workdir / "classify", "--file", "-", stdin=b"").out == ""
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_predictions_for_a_spreadsheet(task: str, workdir: Path, tmp_path: Path):
-    rows = rows_of((workdir / TASKS[task] / "test.jsonl").read_text())[:5]
+    rows = read_jsonl(workdir / TASKS[task] / "test.jsonl")[:5]
     rows = [{"id": f"-n{n}", **row, "note": f'=é,"{n}"\n'} for n, row in enumerate(rows)]
     path = data.write_jsonl(tmp_path / "in.jsonl", rows)
-    plain = rows_of(run("predict", workdir / task, "--file", path).out)
-    kept = rows_of(run("predict", workdir / task, "--file", path, "--keep-columns").out)
+    plain = run("predict", workdir / task, "--file", path).rows
+    kept = run("predict", workdir / task, "--file", path, "--keep-columns").rows
     for row, prediction, joined in zip(rows, plain, kept, strict=True):
         assert prediction.items() <= joined.items()
         renamed = {"label": "gold", "tags": "input_tags"}
@@ -261,17 +256,17 @@ def test_tables_of_runs(workdir: Path):
 def test_labels_of_texts_to_predict_are_not_looked_at(workdir: Path, tmp_path: Path):
     (path := tmp_path / "in.csv").write_text("text,score\na warm room,7\ncold,nobody knows\n")
     outcome = run("predict", workdir / "classify", "--file", path).ok()
-    assert len(rows_of(outcome.out)) == 2
+    assert len(outcome.rows) == 2
 
 
 def test_several_texts(workdir: Path):
     outcome = run("predict", workdir / "classify", "--text", "one", "two")
     separate = [run("predict", workdir / "classify", "--text", text) for text in ("one", "two")]
-    alone = [rows_of(each.out)[0]["scores"] for each in separate]
+    alone = [each.rows[0]["scores"] for each in separate]
     apart = run("predict", workdir / "classify", "--text", "one", "--text", "two")
     assert apart.out == outcome.out, "in the order of the command"
-    assert [row["id"] for row in rows_of(outcome.out)] == [0, 1]
-    assert [row["scores"] for row in rows_of(outcome.out)] == [
+    assert [row["id"] for row in outcome.rows] == [0, 1]
+    assert [row["scores"] for row in outcome.rows] == [
         pytest.approx(scores, abs=1e-5) for scores in alone
     ]
     run("predict", workdir / "nli", "--text", "one", "--text", "two", "--pair", "x").refused(
