@@ -17,6 +17,7 @@ from finetune.types import TextExample, TokenExample, UserError
 from tests import fixtures as fx
 from tests import small_data
 from tests.forks import in_two_forks
+from tests.small_data import read_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +26,7 @@ def model() -> str:
 
 
 def rows_of(folder: Path) -> dict[str, list[dict]]:
-    return {
-        path.stem: [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        for path in folder.glob("*.jsonl")
-    }
+    return {path.stem: read_jsonl(path) for path in folder.glob("*.jsonl")}
 
 
 def test_a_call_in_memory_equals_the_command(model: str, tmp_path: Path) -> None:

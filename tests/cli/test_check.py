@@ -11,7 +11,7 @@ import pytest
 
 from finetune.runtime import progress
 from tests.command import Outcome, run
-from tests.small_data import keep_on_disk, write_jsonl
+from tests.small_data import keep_on_disk, read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 NUMBER, PLANTED = 160, 12
@@ -52,7 +52,7 @@ def check(path: Path, out: Path, folds: int = 2, *more: str) -> Outcome:
 
 
 def label_issues(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return read_jsonl(file)
 
 
 def texts() -> tuple[list[dict], list[int]]:

@@ -22,7 +22,7 @@ from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
 from tests.command import run
 from tests.runs import write_predictions
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 FEW = ("--resamples", "200")
@@ -364,7 +364,7 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
         assert analysis["scores"].items() >= scores.items()
         assert ("in training" in analysis["tables"]) == (task != "classify")
     path = out / "predictions.test.jsonl"
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = read_jsonl(path)
     write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
     run("compare", out, out).refused("no gold in it", "--gold FILE")
 
@@ -382,7 +382,7 @@ CHANGES: dict[str, tuple[Callable[[list[dict]], object], str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_files_that_do_not_fit(workdir: Path, name: str):
     change, message = CHANGES[name]
-    rows = [json.loads(line) for line in (workdir / "good.jsonl").read_text().splitlines()]
+    rows = read_jsonl(workdir / "good.jsonl")
     change(rows)
     write_jsonl(workdir / "changed.jsonl", rows)
     run("compare", "good.jsonl", "changed.jsonl", *GOLD).refused(message)

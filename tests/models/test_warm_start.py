@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.tasks import load_task, save_task, saved_task
 from tests import small_data as data
 from tests.command import run
+from tests.small_data import read_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 
@@ -154,7 +154,7 @@ def test_labels_that_stay_keep_their_rows(
 
 
 def test_relations_keep_their_rows(workdir: Path):
-    rows = [json.loads(line) for line in (workdir / "relations" / "train.jsonl").open()]
+    rows = read_jsonl(workdir / "relations" / "train.jsonl")
     known = sorted({each["label"] for row in rows for each in row["relations"]})
     for index, row in enumerate(rows):
         label = {"label": "new"} if index % 2 else {}

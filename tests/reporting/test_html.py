@@ -19,6 +19,7 @@ from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import Outcome, run
 from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
+from tests.small_data import read_jsonl
 
 VOID = {"meta", "link", "input"}
 
@@ -321,7 +322,7 @@ def test_missing_files_are_reported(tmp_path: Path):
     page = reported(folder)
     assert "no log.jsonl" in page.text and "cannot be analyzed" not in page.text
     path = folder / "predictions.test.jsonl"
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = read_jsonl(path)
     data.write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
     page = reported(folder)
     assert "the predictions on test cannot be analyzed" in page.text

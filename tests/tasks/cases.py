@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 # Eight examples each; the last word or name says the label.
@@ -267,7 +266,7 @@ class Runs:
             task, dataset = load_task(config, CASES[name].task)
             head = task.model()
             result = fit(task, dataset, config, model=head)
-            log = [json.loads(line) for line in (result.folder / "log.jsonl").open()]
+            log = read_jsonl(result.folder / "log.jsonl")
             losses = [line["loss"] for line in log if "loss" in line]
             folder = result.folder / "best"
             self.done[name] = Run(

@@ -28,6 +28,7 @@ from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
 from tests.models.parity import plain_inputs
+from tests.small_data import read_jsonl
 
 
 def config(**changes: Any) -> Any:
@@ -147,7 +148,7 @@ def test_the_sequences_of_an_example_stay_together() -> None:
 
 def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     model = finetune.load(trained)
-    rows = [json.loads(line) for line in (fx.data("choice") / "test.jsonl").open()]
+    rows = read_jsonl(fx.data("choice") / "test.jsonl")
     found = model.predict(rows)
     assert all(isinstance(each, ChoicePrediction) for each in found)
     for row, each in zip(rows, found, strict=True):
@@ -159,7 +160,7 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     assert (
         run("predict", trained, "--file", fx.data("choice") / "test.jsonl", "--out", out).code == 0
     )
-    lines = [json.loads(line) for line in out.open()]
+    lines = read_jsonl(out)
     assert [line["choice"] for line in lines] == [each.choice for each in found]
     expected = {
         "accuracy": sum(p.choice == r["label"] for p, r in zip(found, rows, strict=True)) / 6
@@ -170,7 +171,7 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     ):
         outcome = run("score", *words, "--json")
         assert outcome.code == 0 and json.loads(outcome.out) == expected
-    stored = [json.loads(line) for line in (trained / "predictions.test.jsonl").open()]
+    stored = read_jsonl(trained / "predictions.test.jsonl")
     assert [row["gold"] for row in stored] == [row["label"] for row in rows]
     assert [row["choices"] for row in stored] == [row["choices"] for row in rows]
 
@@ -178,7 +179,7 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
 def test_analysis_comparison_and_report(trained: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.jsonl"
     trained = shutil.copytree(trained, tmp_path / "run")
-    rows = [json.loads(line) for line in (trained / "predictions.test.jsonl").open()]
+    rows = read_jsonl(trained / "predictions.test.jsonl")
     rows[0] |= {"choice": 1 - rows[0]["gold"], "scores": [0.5] * len(rows[0]["choices"])}
     wrong.write_text("".join(json.dumps(row) + "\n" for row in rows))
     outcome = run("report", wrong, "--format", "table")
@@ -248,7 +249,7 @@ def test_a_model_that_transformers_saved(trained: Path, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "plain")
     for file in (trained / "best").glob("tokenizer*"):
         (tmp_path / "plain" / file.name).write_bytes(file.read_bytes())
-    rows = [json.loads(line) for line in (fx.data("choice") / "test.jsonl").open()]
+    rows = read_jsonl(fx.data("choice") / "test.jsonl")
     found = [finetune.load(folder).predict(rows) for folder in (trained, tmp_path / "plain")]
     assert found[0] == found[1]
 

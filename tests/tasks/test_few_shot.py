@@ -24,6 +24,7 @@ from finetune.training.trainer import fit
 from finetune.types import TextExample, UserError
 from tests import fixtures as fx
 from tests.command import run
+from tests.small_data import read_jsonl
 
 
 def config_of(task: str = "classify", **changes: Any) -> TrainConfig:
@@ -38,7 +39,7 @@ def test_a_run_learns_and_predicts(tmp_path: Path):
     task, dataset = load_task(config, "classify")
     assert Counter(example.label for example in dataset.splits["train"]) == {"neg": 6, "pos": 6}
     result = fit(task, dataset, config)
-    log = [json.loads(line) for line in (tmp_path / "whole/log.jsonl").read_text().splitlines()]
+    log = read_jsonl(tmp_path / "whole/log.jsonl")
     assert [line["step"] for line in log] == [1, 2, 3, 4]
 
     # the gradient does not depend on the forward passes
@@ -63,7 +64,7 @@ def test_a_run_learns_and_predicts(tmp_path: Path):
         expected.predict_proba(rows["test"]),
         atol=1e-4,
     )
-    saved = [json.loads(line) for line in (tmp_path / "whole/predictions.test.jsonl").open()]
+    saved = read_jsonl(tmp_path / "whole/predictions.test.jsonl")
     assert [max(scores, key=scores.__getitem__) for scores in found] == [
         row["label"] for row in saved
     ]

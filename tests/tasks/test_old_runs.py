@@ -12,6 +12,7 @@ import pytest
 import finetune
 from finetune import UserError
 from tests.command import run
+from tests.small_data import read_jsonl
 
 RUNS = sorted((Path(__file__).parents[1] / "old_runs").iterdir())
 """Named by the date of the commit that trained them; `expected.jsonl` has its predictions."""
@@ -34,8 +35,8 @@ def same(row: Any, expected: Any) -> bool:
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
 def test_old_runs_predict(folder: Path):
     outcome = run("predict", folder, "--file", folder / "inputs.txt").ok()
-    found = [json.loads(line) for line in outcome.out.splitlines()]
-    expected = [json.loads(line) for line in (folder / "expected.jsonl").read_text().splitlines()]
+    found = outcome.rows
+    expected = read_jsonl(folder / "expected.jsonl")
     assert len(found) == len(expected) and all(map(same, found, expected))
 
 

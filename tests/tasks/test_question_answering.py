@@ -35,7 +35,7 @@ from finetune.types import Answer, FoundAnswer, Question, TokenSequence, UserErr
 from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 
@@ -378,7 +378,7 @@ def test_commands(tmp_path: Path) -> None:
     gold = data / "test.jsonl"
     predicted = tmp_path / "predicted.jsonl"
     assert run("predict", first, "--file", gold, "--out", predicted).code == 0
-    rows = [json.loads(line) for line in predicted.read_text(encoding="utf-8").splitlines()]
+    rows = read_jsonl(predicted)
     contexts = [json.loads(line)["context"] for line in gold.open(encoding="utf-8")]
     for row, context in zip(rows, contexts, strict=True):
         for each in row["best"]:

@@ -25,7 +25,7 @@ from finetune.training.trainer import fit
 from finetune.types import Relation, Span, TokenExample, UserError, WindowOutput
 from tests import fixtures as fx
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 
 ROW: dict[str, Any] = {
     "tokens": "Ana lives in New York and works for IBM".split(),
@@ -330,7 +330,7 @@ def test_entities_of_a_model_then_their_relations(tmp_path: Path):
         )
     given = json.loads(run("score", tmp_path / "given.jsonl", gold, "--format", "json").out)
     assert given["relation_f1_strict"] == scores["relation_f1_strict"]
-    rows = [json.loads(line) for line in gold.open()]
+    rows = read_jsonl(gold)
     lost = [row | {"spans": row["spans"][:1], "relations": []} for row in rows]
     write_jsonl(tmp_path / "lost.jsonl", lost[:3] + rows[3:])
     missed = json.loads(run("score", tmp_path / "lost.jsonl", gold, "--format", "json").out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from finetune.tasks import load_task
 from finetune.training.data import TrainingData
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, TextExample, TextPrediction, UserError, WindowOutput
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 from tests.tasks.cases import BIO, CASES, SINGLE, WAYS, Runs, texts
 from tests.tiny import save_tiny_checkpoint
 
@@ -198,7 +197,7 @@ def test_both_validation_sets_of_mnli_are_scored(runs: Runs, tmp_path: Path) -> 
     assert list(dataset.splits) == ["train", "validation_matched", "validation_mismatched"]
     result = fit(task, dataset, config)
     assert list(result.metrics) == ["validation_matched", "validation_mismatched"]
-    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
+    log = read_jsonl(tmp_path / "run" / "log.jsonl")
     assert {line["split"] for line in log if "split" in line} == {"validation_matched"}
 
 

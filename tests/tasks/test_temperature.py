@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from finetune.tasks import load_task, saved_task
 from finetune.tasks.calibration import calibrate
 from finetune.training.trainer import fit
 from finetune.types import TextExample, TextPrediction, WindowOutput
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 WORDS = "the train from paris to berlin was late and nobody knew why".split()
@@ -91,9 +90,9 @@ def test_fitted_kept_and_applied(workdir: Path, tmp_path: Path, name: str):
         assert temperature > 1.1 and metrics["ece"] < metrics["ece_uncalibrated"]
     assert any("temperature" in note for note in result.notes)
     assert saved_task(result.folder).state.temperature == temperature
-    rows = list(map(json.loads, (result.folder / "predictions.test.jsonl").open()))
+    rows = read_jsonl(result.folder / "predictions.test.jsonl")
     model = finetune.load(result.folder)
-    data = [json.loads(line) for line in (workdir / name / "test.jsonl").open()]
+    data = read_jsonl(workdir / name / "test.jsonl")
     inputs = [row.get("tokens", row.get("text")) for row in data]
     answers = model.predict(inputs)
     model.task = at(model.task, None)

@@ -20,7 +20,7 @@ from finetune.types import TextExample, TextPrediction
 from tests import fixtures as fx
 from tests.command import run
 from tests.runs import score_predictions, write_predictions
-from tests.small_data import keep_on_disk, write_jsonl
+from tests.small_data import keep_on_disk, read_jsonl, write_jsonl
 
 SPLITS = {"train": 40, "validation": 10, "test": 10}
 SOFT = ("soft_cross_entropy", "jensen_shannon", "agreement", "votes_entropy")
@@ -95,7 +95,7 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     data = written(tmp_path / "data", votes_of)
     soft = fx.trained("classify", data=data)
     file = soft / "predictions.test.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = read_jsonl(file)
     assert lines[1]["gold"] == "neg" and lines[1]["votes"] == {"neg": 4, "none": 1, "pos": 1}
     assert "votes" in json.loads(file.read_text().splitlines()[0])
     saved = json.loads((soft / "metrics.json").read_text())["test"]
