@@ -19,14 +19,7 @@ from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data import examples as holder
 from finetune.data.dataset import DataError
-from finetune.data.files import (
-    COMPRESSIONS,
-    IGNORED_NAMES,
-    UTF_8,
-    DataFile,
-    Row,
-    uncompressed_name,
-)
+from finetune.data.files import COMPRESSIONS, IGNORED_NAMES, UTF_8, DataFile, Row, uncompressed_name
 from finetune.data.formats import SUFFIXES, format_of, open_data
 from finetune.data.hub import (
     DATASET_ALIASES,

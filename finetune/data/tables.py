@@ -13,14 +13,7 @@ from typing import Any
 
 from finetune.data import examples as holder
 from finetune.data.dataset import CONVERT_ADVICE, DataError
-from finetune.data.files import (
-    MAX_LINE,
-    DataFile,
-    Line,
-    ReadOptions,
-    Row,
-    keep_error,
-)
+from finetune.data.files import MAX_LINE, DataFile, Line, ReadOptions, Row, keep_error
 from finetune.registry import install_command
 from finetune.types import abbreviated, did_you_mean, quantity
 

@@ -35,9 +35,7 @@ _SPELLINGS = [
 """Other spellings of span tags: ``B_PER`` and ``b-per``; ``PER-B``."""
 
 
-def to_bio(
-    splits: Mapping[str, Sequence[TokenRow]],
-) -> tuple[dict[str, Examples], list[str]]:
+def to_bio(splits: Mapping[str, Sequence[TokenRow]]) -> tuple[dict[str, Examples], list[str]]:
     """Make examples, with tags of all splits in BIO and the spans that they encode, and notes.
 
     The scheme of each split is detected, and tags such as ``B_PER``, ``b-per`` and ``PER-B`` are
