@@ -51,9 +51,7 @@ probability of about n^2 / 2^65: 1e-5 for 20 million examples."""
 
 _STATS_PREFIX = "fact "
 """The beginning of the name of a column of a statistic; fingerprints depend on it."""
-_EXAMPLE_TYPES: Mapping[str, type[Any]] = {
-    example_type.__name__: example_type for example_type in EXAMPLES
-}
+_EXAMPLE_TYPES: Mapping[str, type[Any]] = {cls.__name__: cls for cls in EXAMPLES}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -190,10 +188,10 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        example_type, more = self.example_type, ("targets", "negative", "votes")
-        fields = self.columns(*example_type.CONTENT)
-        contents = (f"{_encode(example_type.content_of(*values))}\n" for values in fields)
-        if example_type is TextExample and not any(set(self.column(n)) - {None} for n in more):
+        cls, more = self.example_type, ("targets", "negative", "votes")
+        fields = self.columns(*cls.CONTENT)
+        contents = (f"{_encode(cls.content_of(*values))}\n" for values in fields)
+        if cls is TextExample and not any(set(self.column(n)) - {None} for n in more):
             labels, codes = self.codes("label")
             written = [_encode(label) for label in labels]
             pairs = ("null" if pair is None else _encode(pair) for pair in self.column("pair"))
@@ -221,8 +219,8 @@ class Examples(Sequence[Any]):
         if self:
             with (folder / f"{name}.arrow").open("wb") as file:
                 write_batches(file, self._packed())
-        example_type = self.example_type.__name__ if self else None
-        return {"kind": example_type, "is_large": self.is_large}
+        cls = self.example_type.__name__ if self else None
+        return {"kind": cls, "is_large": self.is_large}
 
     def _packed(self) -> Iterator[pa.RecordBatch]:
         return map(_packed, _batches(self))
@@ -380,11 +378,11 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     shared = (example.shared() for example in examples)
     blank = sums(map(operator.not_, normalized)) > 0
     words = sums(map(_num_words, flat, normalized))
-    example_type = type(examples[0]) if examples else TextExample
-    if example_type is ChoiceQuestion:  # which needs no context
+    cls = type(examples[0]) if examples else TextExample
+    if cls is ChoiceQuestion:  # which needs no context
         choices = map(attrgetter("choices"), examples)
         blank = np.array([not all(map(str.strip, strings)) for strings in choices])
-    elif example_type is TokenExample:
+    elif cls is TokenExample:
         words = np.array(list(map(len, map(attrgetter("words"), examples))))
     damaged = sums("\ufffd" in text for text in flat) > 0
     stats = {

@@ -181,7 +181,6 @@ def squad_rows(
     """
 
     def value_of(part: Any, name: str, location: str, missing: Any = None) -> Any:
-        """A value of a part of the file, None if it is missing."""
         expected = list if name in ("paragraphs", "qas") else str
         content = part.get(name, missing) if isinstance(part, Mapping) else None
         if isinstance(content, expected):

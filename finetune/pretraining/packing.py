@@ -135,7 +135,6 @@ class _OpenSequence:
         self.source = TextExample(0, "")
 
     def add(self, line: _Line, document: TextExample) -> list[TextBlock]:
-        """Return the sequence that the line ends, if it does not fit."""
         size = len(line.ids)
         ended = self.close() if self.size + size > self.room else []
         if not self.lines:

@@ -57,7 +57,6 @@ class _PackedLines:
         return int(self.lines.offsets[sequence + 1] - self.lines.offsets[sequence]) - 1
 
     def part(self, sequence: int, first: int, last: int) -> _Part:
-        """Lines ``first .. last - 1`` of a sequence."""
         line = int(self.lines.offsets[sequence])
         begin, end = (int(self.lines.values[line + number]) for number in (first, last))
         offset = int(self.starts.offsets[sequence])
@@ -67,7 +66,6 @@ class _PackedLines:
         return _Part(ids, starts - starts[0])
 
     def lines_from(self, sequence: int, line: int) -> Iterator[_Part]:
-        """The lines of a document from a line on, through its next sequences."""
         document = self.document[sequence]
         while sequence < len(self.document) and self.document[sequence] == document:
             for number in range(line, self.num_lines(sequence)):

@@ -57,9 +57,7 @@ class Repository:
         from huggingface_hub import snapshot_download, try_to_load_from_cache
 
         def cached(name: str) -> object:
-            return try_to_load_from_cache(
-                self.id, name, revision=self.commit, repo_type=self.repo_type
-            )
+            return try_to_load_from_cache(self.id, name, None, self.commit, self.repo_type)
 
         if self.online and not all(map(cached, names)):
             reporter = Reporter(quiet=process_index() != 0)
