@@ -37,7 +37,18 @@ def test_layers_are_spread_up_to_the_last() -> None:
     assert spread_layers(4, 2) == [1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("family", [name for name in (*PACKED, *PADDED) if name != "albert"])
+OF_THEIR_OWN = ("bert", "distilbert", "modernbert", "eurobert", "nomic_bert", "deberta-v2", "mpnet")
+"""Families whose layers have modules and names of their own; the others are slow."""
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name in (*OF_THEIR_OWN, *PADDED) else pytest.mark.slow)
+        for name in (*PACKED, *PADDED)
+        if name != "albert"
+    ],
+)
 def test_the_model_has_the_chosen_layers_of_the_other(family: str, tmp_path: Path) -> None:
     head = classifier(family)
     before = {name: value.clone() for name, value in head.named_parameters()}

@@ -34,9 +34,9 @@ classify --data sentiment --few-shot --per-class 6 --validation none --save-ever
 classify --data numbers --tuning lora --precision bf16
 nli --data pairs --pair-encoder bi --calibrate temperature --precision bf16 | {SLOW}
 tag --data documents --context doc --overlap 8 --precision fp16
-tag --data windows --crf --tuning mask --precision bf16
+tag --data windows --crf --tuning mask --precision bf16 --limit 12
 tag --data windows --tuning head --gradient-checkpointing | {SLOW}
-ner --data windows --weight-decay 0.3 --eval-every 3 --precision bf16
+ner --data windows --weight-decay 0.3 --eval-every 3 --precision bf16 --limit 12
 relations --data relations --tuning bitfit | {SLOW}
 qa --data questions | {SLOW}
 choice --data choices --weight-decay 0.3 | {SLOW}
@@ -47,7 +47,7 @@ sentence --data short_text --objective cmlm --max-tokens 60 | {SLOW}
 sentence --data pairs --objective softmax --max-tokens 60 | {SLOW}
 sentence --data numbers --objective cosine | {SLOW}
 run both.yaml --limit 24
-distill teacher --model narrow --unlabeled windows/test.jsonl
+distill teacher --model narrow --unlabeled windows/test.jsonl --limit 12
 distill teacher --layers 1 --hidden-weight 0 --unlabeled windows/test.jsonl | {SLOW}
 distill words --layers 1 | {SLOW}
 """
