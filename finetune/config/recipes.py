@@ -25,6 +25,7 @@ from finetune.config.tasks import (
     affects_of,
     affects_results,
     flag,
+    require_legal,
     setting_types,
     settings,
 )
@@ -460,5 +461,7 @@ def written(name: str, value: Any) -> str:
 
 
 def typed_setting(task: str, name: str, text: str) -> Any:
-    """Parse the text of a setting's value; UserError if it has another type."""
-    return converted(flag(name), text, setting_types(CONFIGS[task])[name], text=True)
+    """Parse the text of a setting's value; UserError if it has another type, or is illegal."""
+    value = converted(flag(name), text, setting_types(CONFIGS[task])[name], text=True)
+    require_legal(CONFIGS[task], {name: value})
+    return value

@@ -374,10 +374,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                     f"{flag(field.name)} must be a finite number, not {value!r:.60}, and whole "
                     f"numbers at most {_LARGEST}."
                 )
-        for name, limit in marks(type(self), Limit).items():
-            value = getattr(self, name)
-            if value is not None and not limit.legal(value):
-                raise UserError(f"{flag(name)} must be {limit.wanted}, not {value!r}.")
+        require_legal(type(self), vars(self))
         column_map(self.columns)
         named_test_sets(self.test_sets)
         text_encoding(self.encoding)
@@ -965,6 +962,14 @@ def marks(config: type[TrainConfig], mark_type: type[M]) -> Mapping[str, M]:
         for mark in declaration.marks
         if isinstance(mark, mark_type)
     }
+
+
+def require_legal(config: type[TrainConfig], values: Mapping[str, Any]) -> None:
+    """Raise UserError if a setting has a value outside its limits."""
+    for name, limit in marks(config, Limit).items():
+        value = values.get(name)
+        if value is not None and not limit.legal(value):
+            raise UserError(f"{flag(name)} must be {limit.wanted}, not {value!r}.")
 
 
 def affects_of(config: type[TrainConfig]) -> Mapping[str, Affects]:

@@ -53,7 +53,7 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
     """Parse the distributions of a search space, by setting.
 
     The values are texts such as ``1e-5:1e-3:log`` and ``8,16``, or lists. Raises UserError if a
-    setting is unknown or must not vary, or a value has another type.
+    setting is unknown or must not vary, or a value has another type or is illegal.
     """
     types, affected = setting_types(CONFIGS[task]), affects_of(CONFIGS[task]).items()
     legal = [name for name, affects in affected if affects.results and not affects.scores]
