@@ -111,10 +111,8 @@ def _check_votes(config: TextConfig, problem: str, data: Dataset) -> None:
         return
     advice = "write one label for each text, or leave out --problem"
     if target is None:
-        target, advice = (
-            "one label with --few-shot",
-            "add --votes majority, or leave out --few-shot",
-        )
+        target = "one label with --few-shot"
+        advice = "add --votes majority, or leave out --few-shot"
     for rows in data.splits.values():
         for votes, where in rows.columns("votes", "where"):
             if votes is not None:

@@ -109,9 +109,8 @@ def token_row(
     sentence = with_spans(sentence, value, split=relations and columns["words"] is None)
     if not relations or cells.get("relations") is None:
         return sentence
-    return sentence._replace(
-        relations=read_relations(cells["relations"], row.where, value, sentence)
-    )
+    related = read_relations(cells["relations"], row.where, value, sentence)
+    return sentence._replace(relations=related)
 
 
 def with_spans(
@@ -275,7 +274,7 @@ def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tu
         raise DataError(f"{where}: {problem}: write [{_RELATION}, …].")
     if not isinstance(spans, list | tuple):
         raise DataError(f"{where}: {spans!r:.60} must be a list of spans: write [{_SPAN}, …].")
-    relations = set()
+    relations, words = set(), sentence.words
     for item in value:
         values = item if isinstance(item, Mapping) else {}
         subject, object, label = (
@@ -292,9 +291,7 @@ def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tu
                     f"{where}: relation {label!r:.40} names span {end}, but the row has {has}: "
                     "indices count from 0."
                 )
-            one = read_spans(
-                [spans[end]], where, len(sentence.words), sentence.text, sentence.offsets
-            )
+            one = read_spans([spans[end]], where, len(words), sentence.text, sentence.offsets)
             if len(one.spans) != 1:
                 problem = "begins or ends inside a word: give the row as `tokens`, split there"
                 if not one.misaligned:
