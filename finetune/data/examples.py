@@ -274,9 +274,16 @@ class _Mapped(Examples):
             self._last = start, list(self[start : start + CHUNK])
         return self._last[1][index - start]
 
+    def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        for part in self._parts(names):
+            yield from zip(*map(self._values, part.items()), strict=True)
+
     def column(self, name: str) -> Iterator[Any]:
-        field, parts = self.all.fields[name], self._parts([name])
-        return itertools.chain.from_iterable(field.values(part[name]) for part in parts)
+        for part in self._parts([name]):
+            yield from self._values((name, part[name]))
+
+    def _values(self, column: tuple[str, pa.ChunkedArray]) -> list[Any]:
+        return self.all.fields[column[0]].values(column[1])
 
     def stats(self, name: str) -> Numbers:
         numbers: Numbers = self.all.table.column(_STATS_PREFIX + name).to_numpy()
@@ -340,8 +347,8 @@ def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
     for batch in remaining:
         first.append(batch)
         if sum(map(len, first)) > MOST_IN_MEMORY:
-            batches = itertools.chain(iter(first), remaining)
-            del first  # its batches are free once they are packed
+            kept = (first.pop(0) for _ in range(len(first)))  # a batch is free once it is packed
+            batches = itertools.chain(kept, remaining)
             return _Mapped(stored(type(batch[0]), map(_packed, batches)))
     return Examples(itertools.chain.from_iterable(first))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -27,26 +28,39 @@ _JSON_ADVICE = f": write {_JSON_ROW}."
 _RESTORE = ": restore it from its source, or train again."
 
 
-_raw_decode = json.JSONDecoder().raw_decode
+class _RepeatedKey(Exception):
+    """A JSON object has this key twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise _RepeatedKey(Counter(key for key, _ in pairs).most_common(1)[0][0])
+    return values
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)  # json.loads makes one at each call
 
 
 def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = False) -> Any:
     """Parse a JSON text.
 
     Raises:
-        DataError: If the text is not JSON, nested too deeply, or has a number of thousands of
-            digits or, unless ``surrogates`` are accepted, half of a surrogate pair. ``where`` and
-            ``advice`` begin and end the message.
+        DataError: If the text is not JSON, nested too deeply, or has a key twice in one object, a
+            number of thousands of digits or, unless ``surrogates`` are accepted, half of a
+            surrogate pair. ``where`` and ``advice`` begin and end the message.
     """
     try:
         value, end = None, -1
         if text.startswith("{"):  # the usual row, without the search for blanks at its ends
-            value, end = _raw_decode(text)
+            value, end = _DECODER.raw_decode(text)
         if end != len(text):
-            value = json.loads(text)
+            value = _DECODER.decode(text)
         if not surrogates and ("\\ud" in text or "\\uD" in text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
+    except _RepeatedKey as error:
+        problem = f"the key {error.args[0]!r:.60} is twice in one object: keep one"
     except json.JSONDecodeError as error:
         problem = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
     except RecursionError:

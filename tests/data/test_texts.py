@@ -315,6 +315,11 @@ def test_bad_labels(error, labels, words):
     ("name", "content", "words"),
     [
         ("a.jsonl", '{"text": "x"}\n{"text": \n', ["a.jsonl:2", "not valid JSON", "column"]),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": "a"}\n{"text": "y", "label": "a", "label": "b"}\n',
+            ["a.jsonl:2", "the key 'label' is twice in one object: keep one"],
+        ),
         ("a.jsonl", '{"text": "x"}\n["x"]\n', ["a.jsonl:2", "must be a JSON object, not a list"]),
         ("a.jsonl", '{"text": "\\ud83d"}\n', ["a.jsonl:1", "half of a surrogate pair"]),
         ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', ["a.jsonl:2", "'text' is missing"]),
