@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -16,4 +16,13 @@ def covering(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
         pytest.param(one, other, marks=() if i % len(second) == j else pytest.mark.slow)
         for i, one in enumerate(first)
         for j, other in enumerate(second)
+    ]
+
+
+def few(values: Iterable[Any], *fast: Any) -> list[Any]:
+    """Return all values; those that are not named are slow."""
+    if unknown := {*fast} - {*(values := [*values])}:
+        raise ValueError(f"no such values: {unknown}")
+    return [
+        value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values
     ]

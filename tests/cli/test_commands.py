@@ -477,6 +477,7 @@ def test_data_errors_come_before_torch_is_imported(tmp_path: Path):
         assert str(tmp_path) in line and message in line, done.stderr
 
 
+@pytest.mark.slow
 def test_training_goes_on_without_its_reader_and_other_libraries_stay_quiet(tmp_path: Path):
     """In a process of its own, where nothing is configured: only our lines, no bars."""
     words = [sys.executable, "-m", "finetune", *fx.words("classify", tmp_path / "run")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import json
 import shutil
 import subprocess
@@ -30,7 +31,6 @@ from finetune.types import Answer, Question, Span, TextExample, TokenExample, Us
 from tests import fixtures as fx
 from tests import tiny
 from tests.command import Outcome, run
-from tests.covering import covering
 from tests.deployment.conftest import blocking
 from tests.small_data import close
 
@@ -97,16 +97,16 @@ def answers(folder: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
     return logits
 
 
-LIKE_OTHERS = ("xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", "xlm-roberta-xl")
-LIKE_OTHERS += ("distilbert", "roberta-prelayernorm", "jina_embeddings_v3")
-"""Families whose graphs are those of another one: all are exported in slow tests."""
+TASKS = ("nli", "tag")
+OTHERS = [family for family in tiny.FAMILIES if family not in ("bert", "modernbert")]
 
 
 @pytest.mark.parametrize(
     ("family", "task"),
     [
-        *covering([each for each in tiny.FAMILIES if each not in LIKE_OTHERS], ["nli", "tag"]),
-        *(pytest.param(each, "nli", marks=pytest.mark.slow) for each in LIKE_OTHERS),
+        ("bert", "nli"),
+        ("modernbert", "tag"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in itertools.product(OTHERS, TASKS)),
     ],
 )
 def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_path: Path) -> None:
@@ -208,6 +208,7 @@ def test_a_graph_that_answers_otherwise_is_not_kept(
     assert not list(tmp_path.glob("graph*"))
 
 
+@pytest.mark.slow
 def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
     """Longformer pads to its window by the size of the traced batch."""
     changes: dict[str, Any] = {"attention_window": [8], "type_vocab_size": 1}
@@ -255,7 +256,7 @@ def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
     ("task", "family", "settings"),
     [
         case("classify", "roberta", slow=True, long_text="window"),
-        case("nli", "bert", long_text="window"),
+        case("nli", "bert", slow=True, long_text="window"),
         case("qa", "roberta", overlap=4, n_best=2),
         case("tag", "roberta", slow=True, word_score="mean", label_subwords="all"),
         case("tag", "bert", crf=True),

@@ -18,6 +18,7 @@ import pytest
 
 import finetune
 from tests import fixtures as fx
+from tests.covering import few
 from tests.end_to_end.test_documentation import copy_examples
 from tests.small_data import write_jsonl
 from tests.training.same_weights import same_files
@@ -28,6 +29,8 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 ENGINES = ROOT / "examples" / "engines.py"
 LEFT_OUT = {"engines", "integrated_gradients"}
 """Examples that need more packages, and have a test of their own."""
+NAMES = [path.stem for path in SCRIPTS if path.stem not in LEFT_OUT]
+FAST = ("ner", "own_loop", "own_head", "predict", "context", "agreement", "guarantees")
 SAYS = {
     "own_data": "held out 20 of 120 examples",
     "predict": "11 words",
@@ -73,29 +76,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "script", [path for path in SCRIPTS if path.stem not in LEFT_OUT], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("name", few([*NAMES], *FAST))
 def test_example(
-    script: Path,
+    name: str,
     model: Path,
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    for package in NEEDS.get(script.stem, ()):
+    script = ROOT / "examples" / f"{name}.py"
+    for package in NEEDS.get(name, ()):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", [str(script), *ARGUMENTS.get(script.stem, ())])
+    monkeypatch.setattr(sys, "argv", [str(script), *ARGUMENTS.get(name, ())])
     settings = {"MODEL": model, "STEPS": "2", "OUT": tmp_path / "run", "ROUNDS": "1"}
     settings |= {"COPIES": tmp_path / "copies"}
-    settings |= {"STEPS": "4"} if script.stem in ("resume", "copy_run") else {}
-    for name, value in settings.items():
-        monkeypatch.setenv(name, str(value))
+    settings |= {"STEPS": "4"} if name in ("resume", "copy_run") else {}
+    for variable, value in settings.items():
+        monkeypatch.setenv(variable, str(value))
     runpy.run_path(str(script), run_name="__main__")
-    assert SAYS.get(script.stem, "") in capsys.readouterr().out
+    assert SAYS.get(name, "") in capsys.readouterr().out
     saved = tmp_path / "run"
     written = (
         "model.safetensors",
@@ -104,12 +106,13 @@ def test_example(
         "fold-1.1/best/finetune.json",
         "seed-1/best/finetune.json",
     )
-    trains = script.stem not in ("guarantees", "agreement")
-    assert any((saved / name).exists() for name in written) == trains
-    if script.stem == "own_head":
+    trains = name not in ("guarantees", "agreement")
+    assert any((saved / file).exists() for file in written) == trains
+    if name == "own_head":
         assert "attention-pooling" in (saved / "seed-1/best/config.json").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_copied_run_continues_elsewhere(
     model: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

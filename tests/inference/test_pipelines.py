@@ -115,6 +115,7 @@ def test_tags_of_a_crf(crf_folder: Path) -> None:
     assert sum(map(len, found)) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crf_folder", ["chunks"], indirect=True)
 def test_one_import_registers_models_and_pipelines(folder: Path, crf_folder: Path) -> None:
     """In a fresh process: its child imports the heads alone."""

@@ -37,6 +37,7 @@ from finetune.training.run_folder import open_run
 from finetune.types import Batch, TokenSequence
 from tests import fixtures as fx
 from tests import tiny
+from tests.covering import few
 from tests.forks import in_two_forks
 from tests.models.parity import CLOSE, assert_equal, encodings
 from tests.operators import DEVICE, finding_waits
@@ -123,7 +124,7 @@ def steps(
     return [*results, torch.get_rng_state()], encoder.graphs
 
 
-@pytest.mark.parametrize("family", PACKED)
+@pytest.mark.parametrize("family", few(PACKED, "bert", "modernbert", "albert"))
 def test_replayed_passes_equal_plain_ones_to_the_bit(family: str) -> None:
     """With dropout, several shapes, several micro-batches in a step, and new weights."""
     encoder = encoder_of(family)
@@ -450,7 +451,7 @@ def test_a_row_is_filled_up_to_its_shape_by_sequences(lengths: list[int], held: 
         assert int(row.position_ids.max()) < shape.longest
 
 
-@pytest.mark.parametrize("family", PACKED)
+@pytest.mark.parametrize("family", few(PACKED, "bert", "modernbert", "albert"))
 def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
     encoder = Encoder(tiny.model(family, dropout=0.1).to(DEVICE).train())
     batch = batch_of(1, encoder.model)
@@ -535,7 +536,9 @@ PLAIN = {"checkpointed"}
 """What is not replayed."""
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize(
+    "name", few(SETUPS, "gradcache", "bf16, crf, modernbert", "bf16, lora", "checkpointed")
+)
 def test_runs_are_equal_with_and_without_recordings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -581,6 +584,7 @@ runpy.run_module("finetune", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_two_processes_are_equal_with_and_without_recordings(tmp_path: Path) -> None:
     """The exchange of gradients is outside of the recordings."""
     settings = {"steps": 4, "lr": 1e-3, "max_tokens": 60, "model": fx.checkpoint(dropout=0.1)}
@@ -614,6 +618,7 @@ def test_passes_that_are_turned_off_or_few_run_plainly(
     assert encoder.graphs is None
 
 
+@pytest.mark.slow
 def test_the_passes_of_a_teacher_are_replayed_as_predictions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -642,6 +647,7 @@ def test_the_passes_of_a_teacher_are_replayed_as_predictions(
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 def test_several_tasks_are_equal_with_and_without_recordings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def submit(*arguments: str | Path) -> Outcome:
     return run("run", "glue", *arguments)
 
 
+@pytest.mark.slow
 def test_glue_from_the_hub_to_its_server(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     copy_of_glue(hub)
     save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")

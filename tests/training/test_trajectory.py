@@ -33,7 +33,13 @@ from tests.training.same_weights import (
 from tests.training.stopping import at_step, interrupt_in_step, interrupted
 from tests.training.test_multitask import write_recipe
 
-SUMS_OF_PARTS = ("crf", "ner windows", "context", "choice")
+SLOW = pytest.mark.slow
+SUMS_OF_PARTS = [(setup, "bert", {}) for setup in ("crf", "ner windows", "context", "choice")]
+SUMS_OF_PARTS += [
+    ("balanced", "roberta", {"loss": "focal:2", "class_weights": "auto"}),
+    ("ner windows", "squeezebert", {"representation": "biaffine"}),
+    ("multi ner", "bert", {"loss": "focal", "class_weights": "auto"}),
+]
 EXACT: dict[str, Any] = {"lr": 1e-2, "epochs": 2.0, "steps": None, "max_length": 32}
 
 
@@ -51,15 +57,10 @@ def config_of(
     ("setup", "family", "changes"),
     [
         ("classify", "bert", {}),
-        ("balanced", "roberta", {"loss": "focal:2", "class_weights": "auto"}),
         ("tag windows", "deberta-v2", {"label_smoothing": 0.1, "word_score": "mean"}),
-        ("ner windows", "squeezebert", {"representation": "biaffine"}),
         ("pretrain", "bert", {"data": "short_text", "mask": "words"}),
         # losses of parts are those of the whole: tests/tasks/test_tasks.py
-        *(pytest.param(setup, "bert", {}, marks=pytest.mark.slow) for setup in SUMS_OF_PARTS),
-        pytest.param(
-            "multi ner", "bert", {"loss": "focal", "class_weights": "auto"}, marks=pytest.mark.slow
-        ),
+        *(pytest.param(*case, marks=SLOW) for case in SUMS_OF_PARTS),
     ],
 )
 def test_the_layout_does_not_matter(
@@ -85,9 +86,6 @@ def test_the_layout_does_not_matter(
     if setup == "classify":
         found = weights_after(replace(base, out=str(tmp_path / "c"), seed=2))
         assert any((value - expected[name]).abs().max() > 1e-4 for name, value in found.items())
-
-
-SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -156,6 +154,7 @@ def test_what_cannot_be_saved_ends_both_of_two_processes(tmp_path: Path):
     assert all("best: could not be written (" in said for _, said in outputs), outputs
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_continues_the_trajectory(tmp_path: Path):
     fx.fit(config_of("tag windows", tmp_path / "whole"))
     settings = settings_of()
@@ -220,6 +219,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert left == {"config.json", "last", "log.jsonl"}
 
 
+@pytest.mark.slow
 def test_resume_reports_another_number_of_threads(tmp_path: Path):
     config = config_of("classify", tmp_path / "run", steps=2)
     fx.fit(config)
