@@ -192,8 +192,8 @@ class Columns:
         for column in self.table.drop_columns(["where"]).itercolumns():
             is_json = pa.types.is_dictionary(column.type)
             for chunk in column.chunks:
-                for part in (chunk.indices, chunk.dictionary) if is_json else (chunk,):
-                    for buffer in filter(None, part.buffers()):
+                for array in (chunk.indices, chunk.dictionary) if is_json else (chunk,):
+                    for buffer in filter(None, array.buffers()):
                         digest.update(buffer)
         self.release()
         return digest.digest()
@@ -204,11 +204,11 @@ class Columns:
             self._pages.madvise(mmap.MADV_DONTNEED)
 
 
-def write_batches(file: Any, parts: Iterable[pa.RecordBatch]) -> None:
+def write_batches(file: Any, batches: Iterable[pa.RecordBatch]) -> None:
     """Write one or more record batches of one schema."""
     import pyarrow as pa
 
-    remaining = iter(parts)
+    remaining = iter(batches)
     first = next(remaining)
     stream = pa.ipc.new_stream(file, first.schema)
     for batch in itertools.chain([first], remaining):
@@ -237,7 +237,7 @@ def packed(examples: Sequence[Any], stats: Mapping[str, Numbers]) -> pa.RecordBa
     return pa.record_batch(list(columns.values()), list(columns))
 
 
-def stored(example_type: type[Any], parts: Iterable[pa.RecordBatch]) -> Columns:
+def stored(example_type: type[Any], batches: Iterable[pa.RecordBatch]) -> Columns:
     """Write record batches to a temporary file, which is mapped into memory.
 
     Raises:
@@ -245,7 +245,7 @@ def stored(example_type: type[Any], parts: Iterable[pa.RecordBatch]) -> Columns:
     """
     file = unnamed_file()
     try:
-        write_batches(file, parts)
+        write_batches(file, batches)
         file.flush()
         return Columns(example_type, file)
     except OSError as error:

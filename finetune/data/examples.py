@@ -275,12 +275,12 @@ class _Mapped(Examples):
         return self._last[1][index - start]
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        for part in self._parts(names):
-            yield from zip(*map(self._values, part.items()), strict=True)
+        for chunk in self._chunks(names):
+            yield from zip(*map(self._values, chunk.items()), strict=True)
 
     def column(self, name: str) -> Iterator[Any]:
-        for part in self._parts([name]):
-            yield from self._values((name, part[name]))
+        for chunk in self._chunks([name]):
+            yield from self._values((name, chunk[name]))
 
     def _values(self, column: tuple[str, pa.ChunkedArray]) -> list[Any]:
         return self.all.fields[column[0]].values(column[1])
@@ -316,15 +316,15 @@ class _Mapped(Examples):
     def _packed(self) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for part in self._parts(self.all.table.column_names):
-            yield pa.table(part).combine_chunks().to_batches()[0]
+        for chunk in self._chunks(self.all.table.column_names):
+            yield pa.table(chunk).combine_chunks().to_batches()[0]
 
-    def _parts(self, names: Sequence[str]) -> Iterator[dict[str, pa.ChunkedArray]]:
+    def _chunks(self, names: Sequence[str]) -> Iterator[dict[str, pa.ChunkedArray]]:
         shared = [name for name in names if name not in self.replaced]
         for start in range(0, len(self), CHUNK):
-            part = self.all.selected(shared, self.rows[start : start + CHUNK])
+            table = self.all.selected(shared, self.rows[start : start + CHUNK])
             yield {
-                name: part.column(name)
+                name: table.column(name)
                 if name in shared
                 else self.replaced[name].slice(start, CHUNK)
                 for name in names

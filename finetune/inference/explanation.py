@@ -111,13 +111,13 @@ def without(task: Task, example: Any, left_out: Collection[int]) -> Any:
 def _shortened(text: str, left_out: Collection[int]) -> str:
     if not left_out:
         return text
-    parts, end, gap = list[str](), 0, False
+    pieces, end, gap = list[str](), 0, False
     for number, (start, stop) in enumerate(split_words(text)[1]):
         if number not in left_out:
             between = text[end:start]
-            parts += [between or " " if gap and parts else between, text[start:stop]]
+            pieces += [between or " " if gap and pieces else between, text[start:stop]]
         gap, end = number in left_out, stop
-    return "".join([*parts, text[end:]]).strip()
+    return "".join([*pieces, text[end:]]).strip()
 
 
 def explain(
@@ -177,8 +177,8 @@ def label_scores(
     device: torch.device,
 ) -> Array:
     """Compute the scores of D labels in each of N examples, means over windows: [N, D]."""
-    parts = [_scores(task, model, chunk, labels, device) for chunk in chunks(examples, _CHUNK)]
-    return np.concatenate(parts)
+    scores = [_scores(task, model, chunk, labels, device) for chunk in chunks(examples, _CHUNK)]
+    return np.concatenate(scores)
 
 
 def _scores(

@@ -128,8 +128,8 @@ def _window_outputs(
         first, copies = distinct(sequences)
 
     def batch_of(group: Array) -> Batch:
-        part = sequences.take(first[group])
-        return pack(part, task.collate(part) if task.description.reads_targets else None)
+        chosen = sequences.take(first[group])
+        return pack(chosen, task.collate(chosen) if task.description.reads_targets else None)
 
     passes = forward_passes(
         head,
@@ -146,8 +146,8 @@ def _window_outputs(
         for group, outputs in passes:
             for number, output in zip(group, outputs, strict=True):
                 for row in copies[number]:
-                    id, part = int(sequences.example[row]), int(sequences.window[row])
-                    yield output._replace(example=id, window=part)
+                    id, window = int(sequences.example[row]), int(sequences.window[row])
+                    yield output._replace(example=id, window=window)
 
 
 def forward_passes(
@@ -271,10 +271,10 @@ def distinct(sequences: FlatSequences) -> tuple[np.ndarray, list[list[int]]]:
     for row in range(len(sequences)):
         start, end = ids.offsets[row : row + 2]
         word, last = words.offsets[row : row + 2]
-        parts = [ids.values[start:end], words.values[word:last]]
+        columns = [ids.values[start:end], words.values[word:last]]
         if token_type_ids is not None:
-            parts.append(token_type_ids[start:end])
-        content = np.concatenate(([end - start], *parts)).tobytes()
+            columns.append(token_type_ids[start:end])
+        content = np.concatenate(([end - start], *columns)).tobytes()
         rows.setdefault(content, []).append(row)
     copies = list(rows.values())
     return np.array([same[0] for same in copies], dtype=np.int64), copies
@@ -337,17 +337,17 @@ class PredictionStream(Iterator[Prediction]):
         accelerator = accelerator or make_accelerator()
         device, num_processes = accelerator.device, accelerator.num_processes
         index = accelerator.process_index
-        parts = chunks(examples, chunk * num_processes)
-        shards: Iterator[list[Any]] = (part[index::num_processes] for part in parts)
-        read = ((part, *without_blank(task, part)) for part in shards)
-        ready = ((part, filled, blank, task.encode(filled)) for part, filled, blank in read)
+        of_all = chunks(examples, chunk * num_processes)
+        shards: Iterator[list[Any]] = (batch[index::num_processes] for batch in of_all)
+        read = ((shard, *without_blank(task, shard)) for shard in shards)
+        ready = ((shard, filled, blank, task.encode(filled)) for shard, filled, blank in read)
         with contextlib.closing(ahead(ready, most=1)) as prepared:
-            for part, filled, blank, encoded in prepared:
+            for shard, filled, blank, encoded in prepared:
                 predictions = predict(
                     task, head, filled, encoded=encoded, device=device, reporter=self.reporter
                 )
                 by_id = {prediction.id: prediction for prediction in predictions} | blank
-                predicted = list(self._decide(part, [by_id[example.id] for example in part]))
+                predicted = list(self._decide(shard, [by_id[example.id] for example in shard]))
                 parts_of_all = gather_object([(predicted, encoded.num_cut, len(blank))])
                 self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)
                 self.num_blank += sum(num_blank for *_, num_blank in parts_of_all)

@@ -281,12 +281,12 @@ class Encoder(nn.Module):
                 row = with_round_size(batch, self.max_length)
             states = self.packed_states(row, layers, vectors)
             return [state[: len(batch.input_ids)] for state in states]
-        parts, tokens = [], []
+        selected, tokens = [], []
         settings: dict[str, Any] = {"output_hidden_states": True} if layers else {}
         for group, output in self.padded_outputs(self.model, batch, vectors, **settings):
-            parts.append([unpad(state, group.batch) for state in _selected(output, layers)])
+            selected.append([unpad(state, group.batch) for state in _selected(output, layers)])
             tokens.append(group.tokens)
-        return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
+        return [restore_order(states, tokens) for states in zip(*selected, strict=True)]
 
     def packed_states(
         self,

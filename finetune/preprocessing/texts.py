@@ -94,7 +94,8 @@ class TextSequences:
                 )
             in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
             num_cut += size > room and not (self.long_text == "window" and in_windows)
-            built = [self.tokenizer.build(*part) for part in self._windows_of(first, second, room)]
+            windows = self._windows_of(first, second, room)
+            built = [self.tokenizer.build(*window) for window in windows]
             result.append([TokenSequence(example.id, *b, window=k) for k, b in enumerate(built)])
         return result, num_cut
 
@@ -163,10 +164,10 @@ class TextSequences:
         short = short[: room // 2]
         size = room - len(short)
         starts = window_starts(len(long), size, self.overlap)
-        parts = [long[start : start + size] for start in starts]
+        windows = [long[start : start + size] for start in starts]
         if second is None:
-            return [(part, None) for part in parts]
-        return [(short, part) if second_is_longer else (part, short) for part in parts]
+            return [(window, None) for window in windows]
+        return [(short, window) if second_is_longer else (window, short) for window in windows]
 
 
 def truncated(

@@ -45,7 +45,7 @@ def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[
         bounds.append((start, _reach(before, start, capacity)))
     inner = [_cut(before, right[0], left[1]) for left, right in pairwise(bounds)]
     core = pairwise([0, *inner, len(subword_counts)])
-    all_windows = [Window(*bound, *part) for bound, part in zip(bounds, core, strict=True)]
+    all_windows = [Window(*bound, *words) for bound, words in zip(bounds, core, strict=True)]
     return [w for w in all_windows if w.core_start < w.core_end] or [Window(0, 0, 0, 0)]
 
 

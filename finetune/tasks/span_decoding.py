@@ -186,7 +186,7 @@ def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
             groups.append([])
         groups[-1].append(span)
         reach = max(reach, span.end)
-    return groups if decoding == "flat" else [part for group in groups for part in _crossing(group)]
+    return groups if decoding == "flat" else [run for group in groups for run in _crossing(group)]
 
 
 def _crossing(spans: list[Span]) -> list[list[Span]]:
