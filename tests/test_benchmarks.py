@@ -66,6 +66,7 @@ def test_training_and_prediction(family: str, task: str, capsys: Printed) -> Non
     assert threads == torch.get_num_threads()
 
 
+@pytest.mark.slow
 def test_shapes_take_turns(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     small = {"bert-base": ("bert", sizes), "roberta-base": ("roberta", sizes)}

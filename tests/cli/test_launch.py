@@ -58,6 +58,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_warm_start_in_two_processes(workdir: Path):
     """Each process reads the model to start from, with its head."""
     flags = (

@@ -16,6 +16,7 @@ from finetune.evaluation.runs import RunFolder
 from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
+from tests.covering import few
 from tests.tiny import save_tiny_checkpoint
 
 
@@ -247,7 +248,10 @@ def without_floats(value: Any) -> Any:
     return "" if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("setup", [*(k for k in fx.DATA if k != "nli"), "several labels"])
+@pytest.mark.parametrize(
+    "setup",
+    few([*(k for k in fx.DATA if k != "nli"), "several labels"], "classify", "ner", "sentence"),
+)
 def test_decisions_of_every_task_do_not_depend_on_other_texts(setup: str, tmp_path: Path) -> None:
     own = shutil.copytree(fx.trained(setup), tmp_path / "run")
     chosen = run("thresholds", own, "--coverage", "0.5")

@@ -226,6 +226,7 @@ def test_another_process_makes_the_entry(tmp_path: Path) -> None:
         assert not waited
 
 
+@pytest.mark.slow
 def test_one_of_two_processes_reads(config: ClassifyConfig, tmp_path: Path) -> None:
     program = f"""
 import os, sys

@@ -26,6 +26,7 @@ pytest.importorskip("onnxruntime")
 from finetune.deployment import onnx as export  # noqa: E402
 from finetune.deployment import onnx_int8  # noqa: E402
 from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
+from tests.covering import few  # noqa: E402
 from tests.deployment.test_onnx import FILES, ONE_TEXT, WORDS, exported, one_line, saved  # noqa: E402
 
 
@@ -62,6 +63,7 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         assert one.scores != other.scores or one.label is None
 
 
+@pytest.mark.slow
 def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
     data = data_of(tmp_path / "data")
     (data / "validation.jsonl").unlink()
@@ -126,7 +128,7 @@ def test_large_components_are_divided_for_int8(
     assert 0 < divided < whole / 2
 
 
-@pytest.mark.parametrize("max_width", [3, 4])
+@pytest.mark.parametrize("max_width", few([3, 4], 3))
 def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path: Path) -> None:
     """One layer computes the scores of all widths, so that several products share its weights.
 

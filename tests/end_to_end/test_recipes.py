@@ -101,11 +101,11 @@ def data_of(recipe: Recipe) -> str:
 
 
 def one_of_each_form() -> list[Any]:
-    """Every recipe; all but the first of each task and data, and of each start, are slow."""
+    """Every recipe; all but the first of each task and of each start are slow."""
     seen, found = set[Any](), []
     for path in RECIPES:
         recipe = recipe_of(path)
-        forms = {(recipe.task, data_of(recipe)), "init_from" in recipe.settings}
+        forms = {recipe.task, "init_from" in recipe.settings}
         marks = [pytest.mark.slow] if forms <= seen else []
         found.append(pytest.param(path, id=path.stem, marks=marks))
         seen |= forms

@@ -18,6 +18,7 @@ from finetune.evaluation.prediction_types import TYPES
 from finetune.types import TextExample, TextPrediction
 from tests import fixtures as fx
 from tests.command import run
+from tests.covering import few
 from tests.small_data import read_jsonl, write_jsonl
 
 PATHS = ("sport > football", "sport > football > women", "sport > tennis", "art", "art > film")
@@ -96,7 +97,7 @@ def written(folder: Path, several: bool = False) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", few([False, True], True))
 def test_every_command_knows_the_levels(tmp_path: Path, several: bool) -> None:
     data, out = written(tmp_path / "data", several), tmp_path / "run"
     settings = {"data": data, "label_separator": "/", "metric": "hierarchical_f1", "steps": 12}

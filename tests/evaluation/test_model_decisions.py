@@ -94,7 +94,7 @@ def test_answers_of_one_example_count_as_far_as_they_are_independent() -> None:
         at_risk(one, 0.05)
 
 
-@pytest.mark.parametrize(("number", "even"), [(5, True), (20, False), (30, True), (100, False)])
+@pytest.mark.parametrize(("number", "even"), [(5, True), (100, False)])
 def test_the_bound_holds_for_answers_of_few_examples(number: int, even: bool) -> None:
     rng = np.random.default_rng(0)
     for risk, correlation in ((0.02, 0.2), (0.1, 0.2), (0.1, 0.9)):
@@ -136,6 +136,7 @@ def test_a_threshold_keeps_the_risk_and_gives_no_fewer_answers_than_it_must() ->
     assert at_coverage(found, 1.0).risk == found.risk
 
 
+@pytest.mark.slow
 def test_the_guarantee_holds_over_draws() -> None:
     world, rng = Answers.of(labeled(20_000, sharp=3.0)), np.random.default_rng(1)
     broken = 0

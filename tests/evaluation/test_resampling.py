@@ -29,6 +29,7 @@ from finetune.types import (
     TokenExample,
     TokenPrediction,
 )
+from tests.covering import few
 
 quick = settings(max_examples=5, deadline=None)
 NAMES = ["a", "b", "c"]
@@ -193,7 +194,7 @@ def names_of(runs: Sequence[Tables]) -> list[str]:
     return sorted({name for run in runs for name in (*run.gold, *run.predicted)})
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", few(FORMS, "labels", "number", "other scheme", "spans"))
 def test_values_are_the_scores_of_the_resample(form: str):
     @quick
     @given(FORMS[form], st.integers(0, 2**32))
@@ -233,7 +234,7 @@ COUNTS = {
 """What is no metric, or none where a name, a group or a probability does not occur."""
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", few(FORMS, "labels", "number", "other scheme", "spans"))
 def test_swapped_answers_score_as_they_would_in_a_file(form: str):
     @quick
     @given(FORMS[form], st.integers(0, 2**32))

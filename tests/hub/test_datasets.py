@@ -28,6 +28,7 @@ from finetune.runtime.hub import HubError, forget_repositories
 from finetune.tasks import load_task
 from finetune.types import TextExample, UserError
 from tests.command import in_two_processes, run
+from tests.covering import few
 from tests.hub.server import Hub
 from tests.tiny import save_tiny_checkpoint
 
@@ -303,7 +304,7 @@ SMALL_STORES = {(holder, "MOST_IN_MEMORY"): 5, (holder, "CHUNK"): 4, (preparatio
 """Settings with which 12 rows do not fit in memory."""
 
 
-@pytest.mark.parametrize("data", ["lab/rows", "lab/copy@refs/convert/parquet"])
+@pytest.mark.parametrize("data", few(["lab/rows", "lab/copy@refs/convert/parquet"], "lab/rows"))
 def test_large_data_are_read_once(
     data: str,
     hub: Hub,
@@ -460,7 +461,7 @@ def question(index: int, *, answered: bool) -> dict[str, Any]:
     return row | {"question": words, "answers": answers}
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", few(RECIPES, "ud_ewt-minilm", "cola-minilm"))
 def test_recipes_by_their_names(name: str, hub: Hub, encoder: Path) -> None:
     """The settings of a packaged recipe, on the columns of its data set and a tiny encoder."""
     id, config, classes, row = RECIPES[name]

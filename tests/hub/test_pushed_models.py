@@ -16,6 +16,7 @@ from finetune.deployment.server import ServedModel
 from finetune.runtime.hub import forget_repositories
 from tests import fixtures as fx
 from tests.command import run
+from tests.covering import few
 from tests.hub.server import Hub
 from tests.tiny import save_tiny_checkpoint
 
@@ -52,7 +53,7 @@ def pushed(running_hub: Hub) -> None:
         )
 
 
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("setup", few(SETUPS, "pairs", "crf", "pretrain"))
 def test_predictions_are_those_of_the_folder(setup: str, hub: Hub) -> None:
     inputs = INPUTS.get(setup, WORDS)
     here, there = (finetune.load(name).predict(inputs) for name in (trained(setup), f"lab/{setup}"))
@@ -67,7 +68,7 @@ def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None
     assert here[0].to_dict() == there[0].to_dict() and "distance" in here[0].to_dict()
 
 
-@pytest.mark.parametrize("setup", ["crf", "pretrain"])
+@pytest.mark.parametrize("setup", few(["crf", "pretrain"], "crf"))
 def test_init_from(setup: str, hub: Hub, tmp_path: Path) -> None:
     task, changes = SETUPS[setup]
     options = {} if setup == "pretrain" else changes

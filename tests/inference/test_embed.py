@@ -16,6 +16,7 @@ from finetune.inference import embed
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, TokenExample, UserError
 from tests import fixtures as fx
+from tests.covering import covering
 from tests.tiny import FAMILIES, LAYERS, WIDTH
 
 TEXTS = [
@@ -67,8 +68,9 @@ def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any]) -
         np.testing.assert_allclose(found.vectors, expected[None].numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
-@pytest.mark.parametrize("pooling", ["mean", "first", "max"])
+@pytest.mark.parametrize(
+    ("pooling", "family"), covering(["mean", "first", "max"], ["bert", "modernbert"])
+)
 def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str):
     folder = fx.checkpoint(family, dropout=0.1)
     words = Embedder(folder, unit="word", pooling=pooling, max_tokens=25)

@@ -22,6 +22,7 @@ from finetune.inference.vectors import TrainingVectors, decision_vectors
 from finetune.types import LabelSpan, TextExample, TokenExample, UserError
 from tests import fixtures as fx
 from tests.command import run
+from tests.covering import few
 
 WINDOWS = {"long_text": "window", "max_length": 16, "overlap": 4}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -46,7 +47,7 @@ def explained(
     return explanation.explain(example, None, model.task, model.model, model.accelerator.device)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, "windows", "crf windows"))
 def test_packed_and_batch_size_change_nothing(name: str, monkeypatch: Any) -> None:
     task, settings = CASES[name]
     folder = fx.trained(task, **settings)

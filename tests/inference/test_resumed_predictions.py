@@ -17,6 +17,7 @@ from finetune.runtime import row_files
 from finetune.runtime.files import unfinished_file
 from tests import fixtures as fx
 from tests.command import Outcome, folder_in_use, run
+from tests.covering import few
 from tests.small_data import read_jsonl, write_jsonl
 
 ROWS = 30
@@ -37,7 +38,7 @@ def predict(workdir: Path, model: Path, *more: str | Path) -> Outcome:
     return run("predict", model, "--file", workdir / "new", *more)
 
 
-@pytest.mark.parametrize("setup", ["tag", "context"])
+@pytest.mark.parametrize("setup", few(["tag", "context"], "context"))
 def test_a_file_is_continued_to_the_same_bytes(
     setup: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

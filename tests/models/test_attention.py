@@ -21,6 +21,7 @@ from finetune.models.packing import (
     group_by_length,
     round_up,
 )
+from tests.covering import few
 
 LAYER = nn.Module()
 
@@ -172,7 +173,7 @@ def test_kernel_equals_groups(window: int | None) -> None:
         torch.testing.assert_close(mine, other, rtol=0, atol=6e-2)
 
 
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("window", few([None, 3], 3))
 @pytest.mark.parametrize("scaling", [None, 0.3])
 def test_dropout_of_weights(window: int | None, scaling: float | None) -> None:
     """Of 600 draws the mean is the attention without dropout."""
@@ -185,7 +186,7 @@ def test_dropout_of_weights(window: int | None, scaling: float | None) -> None:
     assert ((many.mean(0) - plain).abs() < 6 * error + 1e-12).all()
 
 
-@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("window", few([None, 2], 2))
 def test_gradient_behind_dropout(window: int | None) -> None:
     """Against finite differences, with the same draws each time."""
 

@@ -18,6 +18,7 @@ from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import fixtures as fx
+from tests.covering import few
 from tests.models.parity import encodings
 from tests.tiny import WIDTH
 from tests.tiny import model as tiny_model
@@ -37,14 +38,7 @@ def test_bilstm_reads_each_sequence_alone() -> None:
         assert last.shape == (2, 1, half)
 
 
-@pytest.mark.parametrize(
-    "setup",
-    [
-        "classify",
-        "crf",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "ner", "bi", "sentence")),
-    ],
-)
+@pytest.mark.parametrize("setup", few(["classify", "crf", "tag", "ner", "bi", "sentence"], "crf"))
 def test_saved_and_loaded(setup: str, tmp_path: Path) -> None:
     settings = {"bilstm": True, "tuning": "bitfit", "steps": 4, "eval_every": 2}
     config = config_of(setup, tmp_path / "run", **settings)

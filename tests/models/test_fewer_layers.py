@@ -37,7 +37,7 @@ def test_layers_are_spread_up_to_the_last() -> None:
     assert spread_layers(4, 2) == [1, 1, 1, 2]
 
 
-OF_THEIR_OWN = ("bert", "distilbert", "modernbert", "eurobert", "nomic_bert", "deberta-v2", "mpnet")
+OF_THEIR_OWN = ("bert", "distilbert", "modernbert", "deberta-v2")
 """Families whose layers have modules and names of their own; the others are slow."""
 
 

@@ -32,6 +32,10 @@ OF_OWN = [(tiny.FAMILIES[2 * number], head_type) for number, head_type in enumer
 """Our own heads read vectors of any family; tests/models/test_every_family.py has one of them
 on every family."""
 every_head = pytest.mark.parametrize(("family", "head_type"), OF_FAMILIES + OF_OWN)
+each_head = pytest.mark.parametrize(
+    ("family", "head_type"),
+    [("bert", name) for name in HEAD_TYPES if name not in OWN] + OF_OWN,
+)
 every_head_type = pytest.mark.parametrize("head_type", HEAD_TYPES)
 
 
@@ -62,7 +66,7 @@ def test_batches_change_nothing(family: str, head_type: str) -> None:
     torch.testing.assert_close(logits_of(padded(pack(made))), whole, **close)
 
 
-@every_head
+@each_head
 def test_passes_of_one_batch_have_different_masks(family: str, head_type: str) -> None:
     """As R-Drop and SimCSE want; an equal random state gives equal masks."""
     head = head_of(head_type, family, dropout=0.3).train()
@@ -112,7 +116,7 @@ def trained(head_type: str, source: Path, **more: Any) -> Any:
     return case.head.from_pretrained(str(source), labels=case.labels, **settings)
 
 
-@every_head
+@each_head
 @torch.no_grad()
 def test_train_from_checkpoint_save_and_load(
     family: str, head_type: str, tmp_path: Path, warnings_logged: list[str]

@@ -46,6 +46,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "biaffine": ("ner windows", {"representation": "biaffine", **SMALL}),
     "tied": ("pretrain", {"max_tokens": 200}),
 }
+LIKE_OTHERS = ("albert", "deberta, frozen", "modernbert, checkpointed", "mpnet", "bitfit", "pairs")
+LIKE_OTHERS += ("ner", "biaffine")
 FLOAT32 = ("bilstm", "crf.", ".scores")
 """Parts of the names of weights that stay float32."""
 NUM_STEPS = 2
@@ -113,8 +115,9 @@ def reference(task: Any, head: Any, batches: list[list[Batch]], dtype: torch.dty
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
-        *((name, "bf16") for name in CASES),
-        *((n, "fp32") for n in ("micro-batches", "lora", "tied")),
+        *((name, "bf16") for name in ("micro-batches", "lora", "mask", "bilstm", "crf", "tied")),
+        *(pytest.param(name, "bf16", marks=pytest.mark.slow) for name in LIKE_OTHERS),
+        ("tied", "fp32"),
     ],
 )
 def test_weights_are_those_of_a_plain_loop(name: str, precision: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import itertools
 import json
 import math
 
@@ -27,6 +26,7 @@ from finetune.preprocessing.span_candidates import candidates
 from finetune.types import Batch, TokenSequence
 from tests import fixtures as fx
 from tests import tiny
+from tests.covering import covering, few
 from tests.models.heads import LABELS, words_of
 from tests.models.heads import head_of as tiny_head
 from tests.models.parity import assert_equal, assert_same_gradients, encodings
@@ -99,7 +99,7 @@ def assert_equals_naive(head: SpanClassifier, batch: Batch, tolerance: float = 1
 
 @pytest.mark.parametrize(
     ("representation", "max_width"),
-    [*itertools.product(REPRESENTATIONS, [1, 3, 7, 100]), ("biaffine", None)],
+    [*covering([*REPRESENTATIONS], [1, 3, 7, 100]), ("biaffine", None)],
 )
 def test_equals_the_textbook_form(representation, max_width) -> None:
     head = head_of(representation=representation, max_width=max_width)
@@ -213,7 +213,7 @@ def bytes_kept(scorer, words: Tensor, layout: SpanLayout) -> int:
     return sum(size for pointer, size in kept.items() if pointer not in before)
 
 
-@pytest.mark.parametrize("representation", ["boundary", "attention"])
+@pytest.mark.parametrize("representation", few(["boundary", "attention"], "boundary"))
 def test_memory_of_recomputing(representation: str, monkeypatch) -> None:
     """Kept are tables of W words, not S candidates: a wider limit adds their logarithm."""
     monkeypatch.setattr(span_scoring, "ACTIVATION_BUDGET", 0)

@@ -10,6 +10,7 @@ import pytest
 from tests import fixtures as fx
 from tests.browser import DESK, PHONE, assert_readable, screenshot
 from tests.command import run
+from tests.covering import few
 from tests.runs import label_run, spans_run, tag_run
 
 
@@ -68,6 +69,7 @@ def test_filters(opened: Any):
     assert right_to_left.evaluate("e => getComputedStyle(e).direction") == "rtl"
 
 
+@pytest.mark.slow
 def test_long_lists_are_unfolded(opened: Any):
     page = opened("many")
     assert shown(page) == 24 and page.locator("#count").inner_text() == "60 of 60 examples"
@@ -78,6 +80,7 @@ def test_long_lists_are_unfolded(opened: Any):
     assert shown(page) == 60 and not page.locator("#more").is_visible()
 
 
+@pytest.mark.slow
 def test_theme_and_filters_from_the_keyboard(opened: Any):
     page = opened("texts")
     page.locator("#search").focus()
@@ -125,7 +128,7 @@ def test_runs_side_by_side(opened: Any):
     check_phone_and_contrast(page, "both")
 
 
-@pytest.mark.parametrize("name", ["nli", "tag"])
+@pytest.mark.parametrize("name", few(["nli", "tag"], "tag"))
 def test_reasons(opened: Any, name: str):
     page = opened(name, viewport=PHONE if name == "tag" else DESK)
     first = page.locator("#errors > li", has=page.locator(".why")).first

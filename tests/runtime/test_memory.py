@@ -35,6 +35,7 @@ print(again, resident() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(heap._glibc() is None, reason="needs glibc")
 def test_kept_and_given_back() -> None:
     """128 MiB are 32,768 pages of 4 KiB; none is asked for again."""

@@ -144,6 +144,7 @@ def test_the_plan(suite: Path, tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_failure_loses_no_other_task(
     suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

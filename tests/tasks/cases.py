@@ -198,7 +198,8 @@ CASES = {
 }
 SLOW = {
     *("nli 2", "choice", "io", "bio all mean", "bio first mean", "bio windows"),
-    *("bioes", "ner", "ner windows", "pos crf"),
+    *("bioes", "ner", "ner windows", "pos crf", "pair", "bio", "bioes all max constrained"),
+    *("bio crf", "ner calibrated", "qa windows", "pos all mean"),
 }
 """Cases whose settings also occur in other cases."""
 SPANS = [name for name, case in CASES.items() if case.task == "ner"]

@@ -28,6 +28,7 @@ from finetune.training.trainer import fit
 from finetune.types import TokenExample, TokenSequence
 from tests import fixtures as fx
 from tests.command import Outcome, run
+from tests.covering import few
 from tests.small_data import write_jsonl
 
 SETUPS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
@@ -214,6 +215,7 @@ def test_context_carries_no_loss(setup: str):
     assert [w.target for windows in alone for w in windows] == [s.target for s in sequences]
 
 
+@pytest.mark.slow
 def test_learns_what_only_the_neighbours_say(tmp_path: Path):
     """Whether a name is a person or a place is drawn by lot; the sentence beside it tells."""
     config = fx.config(
@@ -248,7 +250,7 @@ def assert_alike(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, A
         assert mine == pytest.approx(theirs, abs=1e-5)
 
 
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("setup", few(SETUPS, "tag", "ner"))
 def test_a_sentence_is_answered_alike_in_any_company(setup: str):
     task, dataset = task_of(setup)
     head = task.model().eval()
@@ -320,7 +322,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("setup", ["tag", "crf", "ner"])
+@pytest.mark.parametrize("setup", few(["tag", "crf", "ner"], "crf"))
 def test_a_saved_model_reads_files_in_context(setup: str):
     """Documents of other formats are read alike (tests/preprocessing/test_context.py)."""
     task = saved_task(trained(setup))

@@ -175,6 +175,7 @@ def test_each_candidate_is_learnt_once(workdir: Path):
     }
 
 
+@pytest.mark.slow
 def test_learns_keeps_its_threshold_and_answers_in_characters(workdir: Path, tmp_path: Path):
     config = NerConfig(
         model=str(workdir / "roberta"),

@@ -16,6 +16,7 @@ from finetune.tasks import load_task, saved_task
 from finetune.tasks.calibration import calibrate
 from finetune.training.trainer import fit
 from finetune.types import TextExample, TextPrediction, WindowOutput
+from tests.covering import few
 from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -76,7 +77,7 @@ def configured(workdir: Path, name: str, out: Path, **changes: Any) -> tuple[Tra
     return config, task
 
 
-@pytest.mark.parametrize("name", ["single", "multi", "tag"])
+@pytest.mark.parametrize("name", few(["single", "multi", "tag"], "single", "tag"))
 def test_fitted_kept_and_applied(workdir: Path, tmp_path: Path, name: str):
     config, task_name = configured(workdir, name, tmp_path / "run")
     torch.manual_seed(3)

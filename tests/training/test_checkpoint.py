@@ -66,6 +66,7 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
     assert path.read_text() == ""
 
 
+@pytest.mark.slow
 def test_a_run_may_save_more_often_once_it_was_killed(tmp_path: Path) -> None:
     """Its log may have more steps than the new bound allows without a checkpoint."""
     config = fx.config("classify", out=tmp_path / "run", steps=None, epochs=3)

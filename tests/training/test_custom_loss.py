@@ -74,6 +74,7 @@ def test_the_own_form_of_a_built_in_loss_trains_the_same_weights(own: str, tmp_p
     assert not same(tmp_path / "own", tmp_path / "doubled")
 
 
+@pytest.mark.slow
 def test_seeds_and_processes(own: str, tmp_path: Path):
     outcome = train(tmp_path / "seeds", f"{own}:plain", "--seeds=2", steps=2).ok()
     assert "seed 2" in outcome.out, outcome.err

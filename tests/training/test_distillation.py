@@ -37,6 +37,7 @@ from finetune.training.step import Step
 from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import fixtures as fx
+from tests.covering import few
 from tests.small_data import read_jsonl
 
 QUIET = {"reporter": Reporter(quiet=True)}
@@ -75,10 +76,7 @@ def losses(folder: Path) -> list[float]:
     return [line["loss"] for line in read_jsonl(folder / "log.jsonl") if "loss" in line]
 
 
-@pytest.mark.parametrize(
-    "setup",
-    [pytest.param(k, marks=[] if k in ("classify", "ner windows") else SLOW) for k in SETUPS],
-)
+@pytest.mark.parametrize("setup", few(SETUPS, "classify"))
 def test_a_student_with_the_weights_of_its_teacher_has_no_loss(setup: str, tmp_path: Path) -> None:
     teacher = teacher_of(setup)
     weights = Distillation(hard_weight=0.0, unlabeled=unlabeled(setup))
@@ -193,6 +191,7 @@ def test_sequences_without_gold_have_no_loss(setup: str) -> None:
     assert count == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setup", "is_narrow"),
     [
@@ -307,6 +306,7 @@ def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_baseline_is_the_same_when_its_student_was_trained_before(tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings: dict[str, Any] = {"layers": 1, "steps": 1, "out": str(out), "baseline": True, **QUIET}

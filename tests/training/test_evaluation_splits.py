@@ -12,6 +12,7 @@ import pytest
 from finetune import Dataset, read_text, train
 from tests import fixtures as fx
 from tests.command import Outcome
+from tests.covering import few
 from tests.small_data import read_jsonl, write_jsonl
 
 RELATED: dict[str, Any] = {
@@ -46,7 +47,7 @@ def add_row(folder: Path, split: str, row: dict[str, Any]) -> None:
     write_jsonl(path, [*read_jsonl(path), row])
 
 
-@pytest.mark.parametrize("setup", UNSEEN)
+@pytest.mark.parametrize("setup", few(UNSEEN, "tag"))
 def test_labels_that_train_lacks_are_missed(setup: str, tmp_path: Path):
     data = copied_data(setup, tmp_path)
     for split in ("validation", "test"):
@@ -56,6 +57,7 @@ def test_labels_that_train_lacks_are_missed(setup: str, tmp_path: Path):
     assert metrics["validation"] and metrics["test"]
 
 
+@pytest.mark.slow
 def test_the_order_of_splits_does_not_matter(tmp_path: Path):
     """Also not for what is fitted on validation."""
     data = read_text(fx.data("sentiment", (16, 12, 12)))

@@ -85,6 +85,7 @@ def test_equal_texts_share_a_fold_and_a_label_of_one_text_is_in_none():
     assert {(fold, folds[:40].count(fold)) for fold in range(4)} == {(f, 10) for f in range(4)}
 
 
+@pytest.mark.slow
 def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
     """Classifiers by the mean of each class, on normal data whose expected accuracy is known."""
     random = np.random.default_rng(0)

@@ -24,7 +24,10 @@ from tests import small_data as data
 
 TRAINED = ("classify", "tag")
 """Tasks whose weights are compared; of others with the same settings, what they are trained on."""
-SETUPS = ("classify", "nli", "tag", "ner", "pretrain", "qa", "choice", "relations")
+LIKE_OTHERS = [
+    (name, False, {}) for name in ("nli", "tag", "pretrain", "qa", "choice", "relations")
+]
+LIKE_OTHERS += [("pretrain", False, {"nsp": True, "max_length": 64})]
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +58,10 @@ def cached(inputs: Inputs, make: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "held_out", "settings"),
     [
-        *((name, False, {}) for name in SETUPS),
+        ("classify", False, {}),
+        ("ner", False, {}),
         ("pretrain", True, {}),
-        ("pretrain", False, {"nsp": True, "max_length": 64}),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in LIKE_OTHERS),
     ],
 )
 def test_the_same_weights(

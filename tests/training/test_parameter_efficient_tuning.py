@@ -30,7 +30,7 @@ from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import parameter_groups
 from finetune.types import TokenSequence, UserError
 from tests import fixtures as fx
-from tests.covering import covering
+from tests.covering import covering, few
 from tests.models.parity import assert_same_gradients, encodings
 from tests.tiny import model as tiny_model
 from tests.training.same_weights import same_files
@@ -82,7 +82,7 @@ def test_every_head(setup: str, method: str, tmp_path: Path) -> None:
     assert 0 < trained < total == sum(weight.numel() for weight in before.values())
 
 
-@pytest.mark.parametrize("setup", ["classify", "crf", "ner windows", "softmax", "pretrain"])
+@pytest.mark.parametrize("setup", few(SETUPS, "classify", "crf"))
 def test_merged_model_equals_the_adapter_in_peft(setup: str, tmp_path: Path) -> None:
     from peft import PeftModel
 
@@ -225,6 +225,7 @@ def test_gradient_checkpointing_is_exact(family: str, batching: Any) -> None:
     assert_same_gradients(model, reference, 0.0)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_no_run(tmp_path: Path) -> None:
     for name, on in (("on", True), ("off", False)):
         config = config_of("classify", tmp_path / name, gradient_checkpointing=on, tuning="lora")

@@ -27,6 +27,7 @@ from finetune.types import UserError
 from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
+from tests.covering import few
 from tests.training.stopping import Killed
 
 SPACE = {"lr": "1e-5:1e-2:log", "batch_size": "8,16,32", "warmup": "0:0.3"}
@@ -76,7 +77,7 @@ def test_pruning_and_the_files_that_trials_keep(tmp_path: Path):
     assert planned(tmp_path, 9, minutes=1e-9) == trials
 
 
-@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("number", few([0, 2], 2))
 def test_a_killed_search_goes_on(number: int, tmp_path: Path):
     with pytest.raises(Killed):
         planned(tmp_path, 4, kill=number)

@@ -16,6 +16,7 @@ from finetune.training.run_folder import Diverged
 from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import run
+from tests.covering import few
 
 
 def write_recipe(folder: Path, rows: Path | None = None) -> Path:
@@ -142,6 +143,7 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
     assert found["verdicts"][0]["verdict"].endswith(f"({number} of 2 seeds degenerate)")
 
 
+@pytest.mark.slow
 def test_an_error_if_no_seed_has_a_model(recipe: Path, tmp_path: Path) -> None:
     arguments = ("--seeds", "2", "--lr", "1e30", "--clip", "0", "--out", tmp_path / "out")
     for _ in range(2):
@@ -275,7 +277,7 @@ def test_the_metric_asked_for_counts(tmp_path: Path):
     assert found == ["test: matthews 0.0500 is at chance level"]
 
 
-@pytest.mark.parametrize("drawn", [(), ("--per-class", "8")])
+@pytest.mark.parametrize("drawn", few([(), ("--per-class", "8")], ()))
 def test_seeds_of_other_data_are_refused_before_they_train(drawn: tuple, tmp_path: Path):
     rows, out = data.sentiment(tmp_path / "data"), tmp_path / "runs"
     words = (*fx.words("classify", out, data=rows, steps=1), *drawn)

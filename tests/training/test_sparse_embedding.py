@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +21,16 @@ from finetune.preprocessing.encodings import EncodedExamples
 from finetune.types import UserError
 from tests import fixtures as fx
 from tests import tiny
-from tests.covering import covering
 from tests.models.parity import encodings, gradients
 from tests.training.same_weights import weights_after
 from tests.training.test_trajectory import config_of
 
 FAMILIES = ("bert", "roberta", "albert", "modernbert", "deberta-v2")
+FAST = {("roberta", "tag windows"), ("albert", "classify")}
+TRAINED = [
+    pytest.param(*case, marks=() if case in FAST else pytest.mark.slow)
+    for case in itertools.product(FAMILIES, ("classify", "tag windows", "ner windows"))
+]
 EVERYTHING = {"weight_decay": 0.3, "clip": 0.5, "warmup": 0.2, "layer_decay": 0.8, "steps": 4}
 
 
@@ -33,9 +38,7 @@ def table_of(weights: dict[str, torch.Tensor]) -> torch.Tensor:
     return next(v for n, v in weights.items() if "word_embeddings" in n or "tok_embeddings" in n)
 
 
-@pytest.mark.parametrize(
-    ("family", "setup"), covering(FAMILIES, ["classify", "tag windows", "ner windows"])
-)
+@pytest.mark.parametrize(("family", "setup"), TRAINED)
 def test_the_trajectory_is_that_of_the_whole_table(
     setup: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

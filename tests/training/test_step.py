@@ -108,10 +108,9 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-LIKE_OTHERS = {"windows", "nli 3", "pos", "pos all mean", "qa windows", "bio constrained", *SLOW}
-LIKE_OTHERS |= {"bio crf", "bioes all max constrained", "pair", "ranking", "ner calibrated", "poly"}
-LIKE_OTHERS |= {"bilstm", "class weights", "logit-adjusted", "several labels of spans", "mirror"}
-LIKE_OTHERS |= {"cosine", "prompt", "simcse", "few-shot", "nsp", "softmax", "pretrain on lines"}
+LIKE_OTHERS = {"windows", "nli 3", "pos", "ranking", "poly", "bilstm", "class weights", *SLOW}
+LIKE_OTHERS |= {"logit-adjusted", "several labels of spans", "mirror", "cosine", "prompt", "simcse"}
+LIKE_OTHERS |= {"few-shot", "nsp", "softmax", "pretrain on lines"}
 """Cases whose steps run what others do: they differ in their data, or decode otherwise."""
 
 
