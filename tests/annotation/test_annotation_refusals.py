@@ -16,9 +16,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "numbers": [{"id": n, "text": f"t{n}", "label": n / 2} for n in range(2)],
     "spans": [{"id": 0, "text": "t0", "spans": [[0, 1, "x y"]]}],
     "answers": [{"text": "Where?", "text_pair": "In Oslo", "answers": [{"text": "Oslo"}]}],
-    "choices": [{"text": "Where?", "choices": ["a", "b"], "gold": 1}],
     "answered": [{**PREDICTED, "answer": "Oslo", "gold": [{"text": "Oslo", "start": 3}]}],
-    "chosen": [{**PREDICTED, "choice": 1, "choices": ["a", "b"], "gold": 1}],
 }
 NOT_HERE = "a task that is not supported here"
 REFUSED = {
@@ -32,9 +30,7 @@ REFUSED = {
     "convert numbers.jsonl --to doccano --out o.jsonl": "numbers as labels",
     "convert numbers.jsonl --to prodigy --out o.jsonl": "choose jsonl or label-studio",
     "convert answers.jsonl --to jsonl --out o.jsonl": f"questions of qa, {NOT_HERE}",
-    "convert choices.jsonl --to jsonl --out o.jsonl": f"questions of choice, {NOT_HERE}",
     "convert answered.jsonl --to jsonl --out o.jsonl": f"questions of qa, {NOT_HERE}",
-    "convert chosen.jsonl --to jsonl --out o.jsonl": f"questions of choice, {NOT_HERE}",
 }
 
 

@@ -340,15 +340,6 @@ def test_dry_run_trains_nothing(workdir: Path, tmp_path: Path):
             assert part in outcome.out, (task, part)
 
 
-def test_check(workdir: Path):
-    texts = run("check", "--data", workdir / "sentiment", "--model", fx.checkpoint())
-    assert texts.code == 0 and "subwords" in texts.out and "warnings" in texts.out.splitlines()[-1]
-    words = run("check", "--data", workdir / "entities", "--max-length", "30")
-    assert words.code == 0 and "tag scheme BIO" in words.out
-    both = run("check", workdir / "pairs", "--task", "nli")
-    assert both.code == 0 and "entailment" in both.out
-
-
 def test_check_knows_the_limit_of_the_model(workdir: Path, tmp_path: Path):
     rows = [{"tokens": ["dog"] * 70, "tags": ["B-X", *["O"] * 69]}] * 3
     file = data.write_jsonl(tmp_path / "train.jsonl", rows)

@@ -58,23 +58,6 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
-def test_a_warm_start_in_two_processes(workdir: Path):
-    """Each process reads the model to start from, with its head."""
-    flags = (
-        "--model",
-        workdir / "bert",
-        "--init-from",
-        workdir / "run",
-        "--data",
-        workdir / "data",
-    )
-    settings = ("--steps", "1", "--max-length", "40", "--out", workdir / "next")
-    outcomes = both_forks("classify", *flags, *settings)
-    assert [code for code, *_ in outcomes] == [0, 0], outcomes
-    assert f"encoder and head from {workdir / 'run'}" in outcomes[0][2]
-
-
 def test_predict_divides_the_texts(workdir: Path):
     """The same lines as from one process, also when one process has a text more than the other."""
     table = workdir / "texts.jsonl"

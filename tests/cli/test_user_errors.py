@@ -257,16 +257,6 @@ def test_a_folder_in_use_or_of_others(workdir: Path, tmp_path: Path):
     train("classify", *ready, "--resume").refused(f"{tmp_path / 'last'} is missing")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lost", ["> /dev/full 2>&1", ">&- 2>&-"])
-def test_training_goes_on_without_its_output(lost: str, workdir: Path, tmp_path: Path):
-    flags = f"--model {workdir / 'bert'} --data {workdir / 'sentiment'} --out {tmp_path / 'run'}"
-    command = f"{sys.executable} -m finetune classify {flags} --steps 2"
-    script = f"{command} {lost}; exit ${{PIPESTATUS[0]}}"
-    assert subprocess.run(["bash", "-c", script], capture_output=True).returncode == 0
-    assert (tmp_path / "run" / "README.md").is_file()
-
-
 def test_loss_that_is_no_number(workdir: Path, tmp_path: Path):
     steep = "--lr 1e20 --warmup 0 --clip 0 --steps 30 --eval-every 1".split()
     flags = (*steep, "--out", tmp_path / "run")

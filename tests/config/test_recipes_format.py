@@ -104,21 +104,15 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
         ("task: nly\n", r"r.yaml:1: task is 'nly', legal are .*nli.* Perhaps you meant 'nli'\?"),
         ("model: a\n", r"r.yaml: names no `task`, as a recipe does"),
         ("- task\n", "r.yaml: a recipe is a mapping"),
-        ("", "r.yaml: a recipe is a mapping"),
         ("task: [\n", "r.yaml:2: not valid YAML"),
         ("task: nli\n\nbatchsize: 3\n", r"r.yaml:3: unknown setting 'batchsize' .*'batch_size'\?"),
         ("task: nli\nsmoke: {stepz: 3}\n", r"r.yaml:2: unknown setting 'stepz' .*'steps'\?"),
         ("task: tag\nthreshold: 0.3\n", "r.yaml:2: unknown setting 'threshold' for task tag"),
         ("task: nli\nsmoke: 3\n", "r.yaml:2: smoke .* mapping"),
         ("task: nli\nlr: {a: 1}\n", "r.yaml:2: lr must be a number, not {.a.: 1}"),
-        ("task: nli\nlr: many\n", "r.yaml:2: lr must be a number, not 'many'"),
         ("task: nli\nsteps: 2.5\n", "r.yaml:2: steps must be a whole number, not 2.5"),
         ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
         ("task: nli\nresume: maybe\n", "r.yaml:2: resume must be true, false or auto, not 'maybe'"),
-        (
-            "task: nli\nprecision: fp8\n",
-            "r.yaml:2: precision must be one of auto, bf16, fp16, fp32",
-        ),
         (
             "task: nli\nexpected: 0.9\n",
             "r.yaml:2: `expected` must be a list of scores or the words .none published",
@@ -131,8 +125,6 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
         ),
         ("task: nli\ntask: tag\n", "r.yaml:2: the key 'task' occurs twice"),
         ("task: nli\nno: 3\n", 'r.yaml:2: the key no is no text in YAML .* in quotes, "no"'),
-        ("1: 3\n", "r.yaml:1: the key 1 is no text in YAML"),
-        ("task: nli\ngroup: data\n", "r.yaml:2: unknown setting 'group' for task nli"),
     ],
 )
 def test_wrong_recipes(tmp_path: Path, text: str, message: str):

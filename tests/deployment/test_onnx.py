@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -205,25 +203,6 @@ def test_a_graph_that_answers_otherwise_is_not_kept(
     monkeypatch.setattr(export, "Logits", Wrong)
     outcome = run("export", workdir, "--out", tmp_path / "graph")
     one_line(outcome, "bert models cannot be exported", "are off by", "finetune predict")
-    assert not list(tmp_path.glob("graph*"))
-
-
-@pytest.mark.slow
-def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
-    """Longformer pads to its window by the size of the traced batch."""
-    changes: dict[str, Any] = {"attention_window": [8], "type_vocab_size": 1}
-    changes["max_position_embeddings"] = 66
-    tokenizer = tiny.tokenizer("roberta")
-    changes |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    changes |= {"hidden_size": 32, "intermediate_size": 48, "initializer_range": 0.3}
-    changes |= {"num_hidden_layers": 1, "num_attention_heads": 4}
-    config = AutoConfig.for_model("longformer", **changes)
-    with quiet():
-        AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "longformer")
-    tokenizer.save_pretrained(tmp_path / "longformer")
-    workdir = saved("classify", model=str(tmp_path / "longformer"), max_length=40)
-    outcome = run("export", workdir, "--out", tmp_path / "graph")
-    one_line(outcome, "longformer models cannot be exported", "finetune predict")
     assert not list(tmp_path.glob("graph*"))
 
 

@@ -90,8 +90,6 @@ def test_answers_of_concurrent_requests_are_their_own(client: TestClient, runs: 
         (413, {"examples": ["x"] * 5}, "examples: 5, at most 4"),
         (413, {"text": "x" * 401}, "example 0: characters: 401, at most 400"),
         (422, b"{", "the body: Invalid JSON"),
-        (422, b'{"text": "\xff"}', "the body: Invalid JSON"),
-        (422, b"[" * 2000, "the body: Invalid JSON"),
         (422, [], "the body: Input should be an object"),
         (422, {"examples": []}, "examples: List should have at least 1 item"),
         (422, {"examples": ["x"], "text": "y"}, "an example, or examples, not both"),

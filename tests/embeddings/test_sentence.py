@@ -163,13 +163,8 @@ def test_data_that_an_objective_cannot_use(
             {"objective": "prompt", "templates": ("a {text}", "b")},
             r"\{text\} and \{mask\} once each, not",
         ),
-        (
-            {"objective": "prompt", "templates": ("{text}{mask}",)},
-            "must be two templates that have",
-        ),
         ({"templates": ("{text}{mask}", "{mask}{text}")}, "they apply to --objective prompt"),
         ({"overlap": 3}, "--overlap 3: long texts are cut: leave --overlap out"),
-        ({"temperature": 0.0}, "--temperature must be above 0"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], message: str) -> None:

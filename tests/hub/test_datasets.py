@@ -354,36 +354,6 @@ def test_large_data_are_read_once(
     assert content() == second and not read
 
 
-@pytest.mark.slow
-def test_one_of_two_processes_reads_large_data(hub: Hub, encoder: Path, tmp_path: Path) -> None:
-    publish(hub, "lab/rows", {"default": {"train": texts("a", 40), "test": texts("b")}})
-    small = "".join(f"{m.__name__}.{n} = {v}\n" for (m, n), v in SMALL_STORES.items())
-    program = f"""
-import os, sys
-from finetune.data import hub, preparation
-from finetune.data import examples as holder
-import finetune.data.examples, finetune.data.preparation
-{small}
-own = hub.Download.tables
-def tables(found):
-    open({str(tmp_path / "read-by-")!r} + os.environ["RANK"], "w").close()
-    return own(found)
-hub.Download.tables = tables
-from finetune.cli.main import main
-main(sys.argv[1:])
-"""
-    settings = ["--model", "lab/encoder", "--data", "lab/rows", "--steps", "1", "--precision"]
-    settings += ["fp32", "--max-length", "16", "--out", str(tmp_path / "run")]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("FINETUNE_CACHE", str(tmp_path / "kept"))
-        processes = in_two_processes([sys.executable, "-c", program, "classify", *settings])
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert len(list(tmp_path.glob("read-by-*"))) == 1
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["data_used"].startswith("lab/rows@")
-
-
 def chosen(gold: Sequence[str]) -> Any:
     return datasets.ClassLabel(names=[*gold])
 
@@ -434,12 +404,6 @@ RECIPES: dict[str, tuple[str, str, Any, Callable[[int], dict[str, Any]]]] = {
             {"sent1": f"She opens door {i}.", "sent2": "She", "label": i % 4}
             | {f"ending{number}": f"walks {number}" for number in range(4)}
         ),
-    ),
-    "squad-roberta-large": (
-        "rajpurkar/squad",
-        "plain_text",
-        {},
-        lambda i: question(i, answered=True),
     ),
     "squad_v2-roberta-large": (
         "rajpurkar/squad_v2",

@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from finetune.deployment.onnx import export_onnx
-from finetune.inference.predictor import Predictor
 from finetune.models.encoder import Encoder
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
@@ -60,14 +58,6 @@ def test_saved_and_loaded(setup: str, tmp_path: Path) -> None:
     assert isinstance(started, SpanClassifier)
     for key, value in best.bilstm.state_dict().items():
         assert torch.equal(started.encoder.model.bilstm.state_dict()[key], value), key
-
-
-def test_predict_reads_them_and_export_refuses(tmp_path: Path) -> None:
-    config = config_of("classify", tmp_path / "run", bilstm=True)
-    fit(*load_task(config, "classify"), config)
-    assert Predictor(tmp_path / "run").predict(["good"])
-    with pytest.raises(UserError, match="--bilstm is not part of the graph"):
-        export_onnx(tmp_path / "run", tmp_path / "onnx")
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -93,12 +93,8 @@ def last_layer(head: Any) -> Any:
     ("family", "before", "task", "more"),
     [
         ("bert", "nli", "classify", {"data": "numbers"}),
-        ("roberta", "nli", "tag", {"data": "entities"}),
         ("bert", "nli", "ner", {"data": "entities"}),
         ("roberta", "tag", "nli", {"data": "three"}),
-        ("bert", "crf", "nli", {"data": "three"}),
-        ("roberta", "crf", "ner", {"data": "entities"}),
-        ("bert", "ner", "nli", {"data": "three"}),
         ("roberta", "ner", "tag", {"data": "entities", "crf": True}),
         ("roberta", "ner", "ner", {"data": "entities"}),
         ("roberta", "relations", "nli", {"data": "three"}),

@@ -24,7 +24,6 @@ from finetune.preprocessing.context import surrounded
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.word_task import WordTask
 from finetune.training.cache import encoding_key
-from finetune.training.trainer import fit
 from finetune.types import TokenExample, TokenSequence
 from tests import fixtures as fx
 from tests.command import Outcome, run
@@ -215,25 +214,6 @@ def test_context_carries_no_loss(setup: str):
     assert [w.target for windows in alone for w in windows] == [s.target for s in sequences]
 
 
-@pytest.mark.slow
-def test_learns_what_only_the_neighbours_say(tmp_path: Path):
-    """Whether a name is a person or a place is drawn by lot; the sentence beside it tells."""
-    config = fx.config(
-        "tag",
-        model=fx.checkpoint(dropout=0.0),
-        data=fx.data("documents", (240, 12, 120)),
-        context="doc",
-        steps=120,
-        eval_every=120,
-        batch_size=24,
-        max_length=None,
-        lr=1e-2,
-        out=str(tmp_path / "run"),
-    )
-    metrics = fit(*load_task(config, "tag"), config).metrics
-    assert metrics["test"]["span_f1_strict"] > 0.8, "without context it is about 0.5"
-
-
 def dicts(answers: Sequence[Any]) -> list[dict[str, Any]]:
     return [answer.to_dict() for answer in answers]
 
@@ -410,8 +390,6 @@ def test_documents_that_are_odd_are_told():
 
 
 def test_what_goes_without_context(tmp_path: Path):
-    exported = run("export", trained("tag"), "--out", tmp_path / "onnx")
-    one_line(exported, "reads sentences in their document (--context)", "train without --context")
     where = (
         "--model",
         fx.checkpoint(dropout=0.0),

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.cli.main import main
 from finetune.config.tasks import NerConfig, RelationsConfig
 from finetune.data import DataError, read_tokens
 from finetune.data.tokens import read_gold
@@ -316,18 +315,9 @@ def test_entities_of_a_model_then_their_relations(tmp_path: Path):
     config = RelationsConfig(**settings, out=str(relations))
     scores = fit(*load_task(config, "relations"), config).metrics["test"]
     gold = fx.data("relations") / "test.jsonl"
-    main(["predict", str(entities), "--file", str(gold), "--out", str(tmp_path / "spans.jsonl")])
+    run("predict", entities, "--file", gold, "--out", tmp_path / "spans.jsonl").ok()
     for source, output in (("spans.jsonl", "found.jsonl"), (gold, "given.jsonl")):
-        main(
-            [
-                "predict",
-                str(relations),
-                "--file",
-                str(tmp_path / source),
-                "--out",
-                str(tmp_path / output),
-            ]
-        )
+        run("predict", relations, "--file", tmp_path / source, "--out", tmp_path / output).ok()
     given = json.loads(run("score", tmp_path / "given.jsonl", gold, "--format", "json").out)
     assert given["relation_f1_strict"] == scores["relation_f1_strict"]
     rows = read_jsonl(gold)

@@ -124,10 +124,6 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     "settings",
     [
         {"class_weights": "auto"},
-        {"sampling": "balanced"},
-        {"label_smoothing": 0.1},
-        {"loss": "focal"},
-        {"loss": "logit-adjusted"},
         {"calibrate": "temperature"},
         {"long_text": "window", "max_length": 6, "overlap": 1},
         {"few_shot": True, "votes": "majority"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,6 @@ from finetune.training.optimizer import adamw
 from finetune.training.run_folder import open_run
 from finetune.training.scoring import Scorer
 from finetune.training.step import Step
-from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import fixtures as fx
 from tests.covering import few
@@ -191,33 +189,6 @@ def test_sequences_without_gold_have_no_loss(setup: str) -> None:
     assert count == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("setup", "is_narrow"),
-    [
-        ("classify", True),
-        pytest.param("ner windows", False, marks=SLOW),
-        pytest.param("crf", True, marks=SLOW),
-        pytest.param("tag windows", False, marks=SLOW),
-    ],
-)
-def test_layout_of_batches_does_not_matter(
-    setup: str, is_narrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weights = Distillation(unlabeled=unlabeled(setup))
-    found = []
-    for number, changes in enumerate(({}, {"max_tokens": 64})):
-        if changes:
-            fx.pad_rows(monkeypatch)
-        folder, model = tmp_path / str(number), narrow() if is_narrow else None
-        with prepared(setup, folder, weights, model, 0.0, steps=4, **changes) as (run, head, loss):
-            without_dropout(head)
-            fit(*run, head, loss=loss)
-            found.append({n: w.detach().clone() for n, w in head.named_parameters()})
-    for name, value in found[0].items():
-        torch.testing.assert_close(found[1][name], value, rtol=0, atol=2e-3, msg=name)
-
-
 def test_a_student_continues_with_its_teacher_and_its_losses_alone(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"layers": 1, "steps": 1, "out": str(tmp_path / "run"), **QUIET}
     teacher = teacher_of("classify")
@@ -304,16 +275,3 @@ def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(
     with pytest.raises(UserError, match="run-without-teacher holds other files"):
         distill(teacher_of("classify"), baseline=True, **settings)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_a_baseline_is_the_same_when_its_student_was_trained_before(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    settings: dict[str, Any] = {"layers": 1, "steps": 1, "out": str(out), "baseline": True, **QUIET}
-    weights = []
-    for resume in (False, True):
-        distill(teacher_of("classify"), resume=resume, **settings)
-        baseline = out.with_name("run-without-teacher")
-        weights.append((baseline / "last" / "model.safetensors").read_bytes())
-        shutil.rmtree(baseline)
-    assert weights[0] == weights[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,6 @@ from tests import fixtures as fx
 from tests.covering import covering, few
 from tests.models.parity import assert_same_gradients, encodings
 from tests.tiny import model as tiny_model
-from tests.training.same_weights import same_files
 
 INNER = ("Intermediate", "MLP", "FFN")  # layers within a layer of the encoder
 SETUPS = ("classify", "bi", "tag windows", "crf", "ner windows", "softmax", "pretrain")
@@ -223,12 +221,3 @@ def test_gradient_checkpointing_is_exact(family: str, batching: Any) -> None:
         assert not any(getattr(m, "gradient_checkpointing", False) for m in each.modules())
     assert calls.count(True) == 2 * calls.count(False) > 0
     assert_same_gradients(model, reference, 0.0)
-
-
-@pytest.mark.slow
-def test_gradient_checkpointing_changes_no_run(tmp_path: Path) -> None:
-    for name, on in (("on", True), ("off", False)):
-        config = config_of("classify", tmp_path / name, gradient_checkpointing=on, tuning="lora")
-        fx.fit(config)
-    same_files(tmp_path / "on", tmp_path / "off")
-    assert json.loads((tmp_path / "on" / "config.json").read_text())["gradient_checkpointing"]
