@@ -177,22 +177,6 @@ def test_documents(workdir: Path):
     assert sentences["difference"]["value"] == pytest.approx(found["difference"]["value"])
 
 
-def test_tags_against_spans(workdir: Path):
-    gold = gold_sentences()
-    rows = [
-        {
-            "words": row["tokens"],
-            "spans": [[i, i + 1, tag[2:]] for i, tag in enumerate(row["tags"]) if tag != "O"],
-        }
-        for row in corrupted_tokens(gold)
-    ]
-    write_jsonl(workdir / "spans.jsonl", rows)
-    found = compared("good.jsonl", "spans.jsonl", "--gold", "gold.jsonl")
-    assert found["metric"] == "span_f1_strict"
-    scores = json.loads(run("score", "good.jsonl", "gold.jsonl", "--format", "json").out)
-    assert found["a"]["value"] == pytest.approx(scores["span_f1_strict"])
-
-
 def corrupted_tokens(gold: list[dict]) -> list[dict]:
     return [{"tokens": row["words"], "tags": row["tags"]} for row in corrupted(gold, 0.3, 9)]
 

@@ -12,8 +12,9 @@ from finetune.models.fewer_layers import save_with_layers, spread_layers
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.types import UserError
+from tests.covering import few
 from tests.models.parity import encodings
-from tests.tiny import PACKED, PADDED
+from tests.tiny import FAMILIES
 from tests.tiny import model as tiny_model
 
 LAYERS = 3
@@ -37,18 +38,11 @@ def test_layers_are_spread_up_to_the_last() -> None:
     assert spread_layers(4, 2) == [1, 1, 1, 2]
 
 
-OF_THEIR_OWN = ("bert", "distilbert", "modernbert", "deberta-v2")
+OF_THEIR_OWN = ("bert", "distilbert", "modernbert", "deberta-v2", "squeezebert")
 """Families whose layers have modules and names of their own; the others are slow."""
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(name, marks=() if name in (*OF_THEIR_OWN, *PADDED) else pytest.mark.slow)
-        for name in (*PACKED, *PADDED)
-        if name != "albert"
-    ],
-)
+@pytest.mark.parametrize("family", few(sorted({*FAMILIES} - {"albert"}), *OF_THEIR_OWN))
 def test_the_model_has_the_chosen_layers_of_the_other(family: str, tmp_path: Path) -> None:
     head = classifier(family)
     before = {name: value.clone() for name, value in head.named_parameters()}

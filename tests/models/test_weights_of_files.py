@@ -22,6 +22,7 @@ from finetune.models.loading import load_config, load_weights
 from finetune.types import UserError
 from tests import fixtures as fx
 from tests.command import run
+from tests.covering import few
 from tests.tiny import FAMILIES, save_tiny_checkpoint
 
 
@@ -85,13 +86,7 @@ OF_THEIR_OWN = ("bert", "distilbert", "albert", "modernbert", "deberta-v2", "squ
 """Families whose layers, or their number in the configuration, have names of their own."""
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(name, marks=() if name in OF_THEIR_OWN else pytest.mark.slow)
-        for name in FAMILIES
-    ],
-)
+@pytest.mark.parametrize("family", few(FAMILIES, *OF_THEIR_OWN))
 def test_a_configuration_with_fewer_layers(family: str, tmp_path: Path) -> None:
     folder = save_tiny_checkpoint(tmp_path, family)
     load_weights(AutoModelForMaskedLM, str(folder), load_config(str(folder)))

@@ -378,17 +378,6 @@ def test_data_without_documents(task: str, tmp_path: Path):
     one_line(lonely, "each document of train in single has one sentence")
 
 
-def test_documents_that_are_odd_are_told():
-    rows = [
-        TokenExample(i, ("Anna", "saw"), tags=("B-PER", "O"), document=d)
-        for i, d in enumerate(["a", "a", "b", "b", "a", None])
-    ]
-    config = TagConfig(model=str(fx.checkpoint(dropout=0.0)), data="x", context="doc")
-    _, dataset = load_task(config, "tag", Dataset("x", {"train": rows, "validation": rows[:2]}))
-    told = " ".join(dataset.notes)
-    assert "documents continue 1 time " in told and "1 of 6 sentences has no document name" in told
-
-
 def test_what_goes_without_context(tmp_path: Path):
     where = (
         "--model",

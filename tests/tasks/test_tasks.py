@@ -18,12 +18,10 @@ from finetune.registry import TASKS
 from finetune.tasks import saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.types import IGNORED, TextExample
+from tests.covering import few
 from tests.tasks.cases import CASES, SLOW, TAGGING, Runs
 
-
-def every_case(function):
-    marked = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES]
-    return pytest.mark.parametrize("name", marked)(function)
+every_case = pytest.mark.parametrize("name", few(CASES, *({*CASES} - {*SLOW})))
 
 
 def dicts(predictions) -> list[dict]:

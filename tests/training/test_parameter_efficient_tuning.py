@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
 
 import finetune
 from finetune.config.tasks import TrainConfig
@@ -24,10 +23,9 @@ from finetune.models.adapters import (
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.heads.base import EncoderModel
-from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import parameter_groups
-from finetune.types import TokenSequence, UserError
+from finetune.types import UserError
 from tests import fixtures as fx
 from tests.covering import covering, few
 from tests.models.parity import assert_same_gradients, encodings
@@ -123,24 +121,6 @@ def test_masks_of_one_bit(tmp_path: Path) -> None:
     assert masked > 0
     size = (tmp_path / "adapter" / "masks.safetensors").stat().st_size
     assert size < (tmp_path / "best" / "model.safetensors").stat().st_size / 4
-
-
-def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
-    config = config_of("classify", tmp_path, tuning="lora", lr=0.05)
-    task, dataset = fx.load(config)
-    finetune.fit(task, dataset, config)
-    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
-    ids = torch.tensor([[2, 9, 10, 3]])
-    own = SequenceClassifier.from_pretrained(str(tmp_path / "best"), labels=None).eval()
-    with torch.no_grad():
-        logits = own(pack([TokenSequence(0, ids[0].tolist())]))
-        torch.testing.assert_close(logits, plain(ids).logits, atol=1e-5, rtol=0)
-    continued = config_of("tag windows", tmp_path / "next", model=None, init_from=str(tmp_path))
-    encoder = fx.load(continued)[0].model().encoder.model
-    assert torch.equal(
-        encoder.encoder.layer[0].output.dense.weight,
-        plain.bert.encoder.layer[0].output.dense.weight,
-    )
 
 
 def test_moments_and_learning_rates(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from finetune.training.optimizer import make_optimizer, parameter_groups
 from finetune.training.step import Step
 from finetune.types import Batch
 from tests import fixtures as fx
+from tests.covering import few
 from tests.operators import DEVICE, finding_waits
 from tests.small_data import write_splits
 from tests.tasks.cases import CASES, SLOW
@@ -115,10 +116,7 @@ LIKE_OTHERS |= {"few-shot", "nsp", "softmax", "pretrain on lines"}
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in LIKE_OTHERS else n for n in (*CASES, *OTHERS)],
-)
+@pytest.mark.parametrize("name", few((*CASES, *OTHERS), *({*CASES, *OTHERS} - LIKE_OTHERS)))
 def test_a_step_waits_for_nothing(
     name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
