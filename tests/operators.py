@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,56 +20,6 @@ from finetune.models import attention
 
 PACKAGE = f"{Path(finetune.__file__).parent}/"
 aten = torch.ops.aten
-VIEWS = frozenset(
-    "_reshape_alias _unsafe_view alias as_strided detach empty empty_like empty_strided expand "
-    "is_same_size lift_fresh new_empty new_empty_strided permute select slice split "
-    "split_with_sizes squeeze t transpose unbind unflatten unsqueeze view".split()
-)
-"""Operators that start no kernel on a GPU."""
-
-
-class CountOperators(TorchDispatchMode):
-    """Counts the operators of a ``with`` block by name, without views and empty tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    @property
-    def total(self) -> int:
-        """The number of all operators."""
-        return sum(self.counts.values())
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.split("::")[1]
-        if name not in VIEWS:
-            self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
-
-
-@contextlib.contextmanager
-def paths_of_a_gpu() -> Iterator[None]:
-    """Let a CPU take the paths of a GPU: one operator for attention, and one for dropout.
-
-    The results are wrong: attention has no boundaries. Operators are those of a GPU.
-    """
-
-    def flash(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
-        rows = [each.transpose(0, 1)[None] for each in (query, key, value)]
-        found = aten._scaled_dot_product_flash_attention_for_cpu(*rows)[0]
-        return found[0].transpose(0, 1)
-
-    def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        return torch.native_dropout(input, p, training)[0]
-
-    with (
-        mock.patch.object(attention, "_flash_supports", lambda query: True),
-        mock.patch.object(attention, "_flash", flash),
-        mock.patch.object(torch.nn.functional, "dropout", dropout),
-    ):
-        yield
-
-
 HOST, DEVICE = torch.device("cpu"), torch.device("meta")
 """The meta device stands for a GPU: its tensors have shapes, types and gradients, and no values."""
 

@@ -116,13 +116,9 @@ predict half-config.json --text a | half-config.json
 predict half-finetune.json --text a | half-finetune.json
 predict half-model.safetensors --text a | half-model.safetensors
 score x | x does not exist
-export x | error: finetune export: missing --out: see finetune export --help.
-push x | finetune push: missing OWNER/NAME: see finetune push --help.
-compare x | finetune compare | missing B
 compare x y --seed -1 | --seed -1: must be from 0
 geometry bert --data no-rows/train.jsonl | no-rows/train.jsonl
 sentence --model bert --data texts.txt --objective simcse --batch-size 1 | of a batch
-report | missing RUN
 TRAIN --out classify | holds a run already | --resume
 TRAIN --out none --resume | no run in
 TRAIN --out file | is a file, not a folder
@@ -130,9 +126,7 @@ predict classify --file texts.txt --out texts.txt | --out texts.txt would overwr
 ts.txt
 predict classify --file texts.txt --out linked.jsonl | --out linked.jsonl would overwrite the inp\
 ut texts.txt
-predict classify --file rows/*.jsonl --out rows/b.jsonl | would overwrite the input rows/b.jsonl
 predict classify --text a --out classify/best/model.safetensors | overwrite
-report classify --out texts.txt | exists, with other content
 check classify --label-errors --out linked.jsonl | exists, with other content
 predict empty --text a | no finetune.json
 predict seeds --text a | is a folder of runs | seed-1
@@ -145,7 +139,6 @@ predict classify --file x | x does not exist
 predict classify --text a --out empty | is a folder
 predict classify --text a --out x/y | its folder does not exist
 predict classify --file latin.txt --out answers.jsonl | latin.txt:2 | not UTF-8
-score gone sentiment/test.jsonl | gone
 score answers.jsonl gone.jsonl | gone.jsonl
 score half.jsonl sentiment/test.jsonl | half.jsonl:12: not valid JSON
 score short.jsonl sentiment/test.jsonl | 12 examples, but 11 predictions

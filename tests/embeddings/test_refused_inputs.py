@@ -44,7 +44,6 @@ REFUSED = {
         "--data PAIRS --resamples 0": "--resamples must be 1 or more",
         "--data PAIRS --resamples 99999999": "must be at most 10,000,000",
         "--data NAMED --unit text --window 3": "needs data that name words",
-        "--data WORDS --window 3": "needs data that name words",
         "--data WORDS --combine none --out x.jsonl": "one cosine of a pair",
     },
     "similarity MODEL --threshold": {
@@ -61,10 +60,7 @@ REFUSED = {
         "--word die": "map needs --out FILE",
         "--word die --out x.txt": "one of .html, .json",
         "--word dye --out x.json": "none of the 50 texts has it",
-        "--word die --most 0 --out x.json": "--most must be 1 or more",
         "--word die --most 2 --out x.json": "needs 3 points or more, not 2",
-        "--word die --layers 9 --out x.json": "legal are last, last4, all",
-        "--word die --out no/x.json": "its folder does not exist",
     },
     "nli --model MODEL --data NLI --dry-run": {
         "--pair-encoder bi --long-text window": "one sequence of each text",

@@ -30,7 +30,7 @@ NOT_RUN = {"push", "serve"}
 """Commands that need minutes or a network, or do not end; their own tests cover them."""
 
 
-TRAINED_ON, EVALUATED = 120, 20
+TRAINED_ON, EVALUATED = 160, 20
 """Examples of each file to train on, and to validate or test on."""
 
 

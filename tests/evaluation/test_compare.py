@@ -177,10 +177,6 @@ def test_documents(workdir: Path):
     assert sentences["difference"]["value"] == pytest.approx(found["difference"]["value"])
 
 
-def corrupted_tokens(gold: list[dict]) -> list[dict]:
-    return [{"tokens": row["words"], "tags": row["tags"]} for row in corrupted(gold, 0.3, 9)]
-
-
 def labelled(workdir: Path, gold: list, first: list, second: list) -> tuple[str, ...]:
     write_jsonl(workdir / "g.jsonl", [{"text": "x", "label": label} for label in gold])
     for name, answers in (("a", first), ("b", second)):

@@ -72,34 +72,21 @@ def test_options_of_v1(types: list[str]) -> None:
         )
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("changes", "lengths"),
     [
         ({"embedding_size": 24}, LENGTHS),
         ({"relative_attention": False}, (64, 2, 64)),
         ({"relative_attention": False, "pos_att_type": None}, (1, 2)),
-        ({"max_relative_positions": 20}, (64, 2, 64)),
-        ({"max_relative_positions": 100}, LENGTHS),
-        ({}, (7, 7)),
+        ({"max_relative_positions": 20, "position_buckets": -1}, (64, 2, 64)),
+        ({"max_relative_positions": 20, "position_buckets": 8}, LENGTHS),
+        ({"position_buckets": -1}, (7, 7)),
     ],
 )
-def test_further_options_of_v1(changes: dict, lengths: tuple[int, ...]) -> None:
-    assert_equals_plain(lengths, "deberta", **changes)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"embedding_size": 24},
-        {"relative_attention": False},
-        {"relative_attention": False, "pos_att_type": None},
-        {"position_buckets": -1},
-        {"position_buckets": -1, "max_relative_positions": 20},
-        {"position_buckets": 8, "max_relative_positions": 20},
-    ],
-)
-def test_further_options(changes: dict) -> None:
-    assert_equals_plain(**changes)
+def test_further_options(changes: dict, lengths: tuple[int, ...], family: str) -> None:
+    """Buckets are options of the later family alone."""
+    assert_equals_plain(lengths, family, **changes)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,6 @@ SLOW = {
     *("bio crf", "ner calibrated", "qa windows", "pos all mean"),
 }
 """Cases whose settings also occur in other cases."""
-SPANS = [name for name, case in CASES.items() if case.task == "ner"]
 TAGGING = [name for name, case in CASES.items() if case.task == "tag"]
 FAMILY = {
     "pair": "roberta",
