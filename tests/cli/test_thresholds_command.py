@@ -114,13 +114,10 @@ def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
         (["thresholds", "sentiment", "--per-class"], "add --sets LEVEL"),
         (["thresholds", "sentiment", "--delta", "0.1"], "add --risk or --coverage"),
         (["thresholds", "sentiment", "--reset", "--risk", "0.1"], "leave out --risk"),
-        (["thresholds", "sentiment", "--reset", "--dry-run"], "leave out --dry-run"),
-        (["thresholds", "sentiment", "--ood", "0.1", "--split", "dev"], "needs a dev split"),
         (["thresholds", "sentiment", "--costs", "none.csv"], "--costs 'none.csv': no such file"),
         (["thresholds", "topics", "--costs", "{costs}"], "models of one label"),
         (["predict", "sentiment", "--text=a", "--threshold=neg=0.5"], "'neg' has none; legal are"),
         (["predict", "topics", "--text=a", "--threshold=half"], "write a number, or for instance"),
-        (["predict", "topics", "--text=a", "--threshold=2"], "must be from 0 to 1"),
     ],
 )
 def test_errors(workdir: Path, arguments: list[str], message: str, capsys) -> None:

@@ -108,7 +108,6 @@ def test_the_text_of_a_span_may_differ_in_blanks_and_case(read):
         ({"tokens": ["a"], "spans": [[0, 1]]}, ["a.jsonl:1: [0, 1] is not a span: write"]),
         ({"text": "ab", "spans": [{"start": 0, "end": 2, "labels": []}]}, ["is not a span"]),
         ({"text": "ab", "spans": [{"start": 0, "end": 2, "label": 3}]}, ["is not a span"]),
-        ({"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], 1]}]}, ["is not a span"]),
         (
             {"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], [1, 9]]}]},
             ["span 1 to 9 (X) is empty or outside the 2 characters of the row"],

@@ -63,26 +63,6 @@ def test_equals_dense_block_mask(window: int | None, seed: int) -> None:
         torch.testing.assert_close(mine.grad, other.grad, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("num_heads", [1, 2])
-def test_heads_that_share_keys_and_values(num_heads: int) -> None:
-    """Equal to torch's own grouped-query attention under a dense block mask."""
-    lengths = [7, 3, 9, 8]
-    query = torch.randn(1, 4, 27, 8, dtype=torch.double, requires_grad=True)
-    key, value = (
-        torch.randn(1, num_heads, 27, 8, dtype=torch.double, requires_grad=True) for _ in range(2)
-    )
-    owner = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))
-    expected = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=owner[:, None] == owner, enable_gqa=True
-    ).transpose(1, 2)
-    out, _ = attend(LAYER, query, key, value, None, layout=layout_of(lengths))
-    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
-    weight = torch.randn_like(out)
-    grads = [torch.autograd.grad((o * weight).sum(), (query, key, value)) for o in (out, expected)]
-    for mine, other in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
-
-
 def test_queries_and_keys_of_a_wider_type_than_values() -> None:
     """Rotations do that under autocast; the output has the type of the values, as in torch."""
     query, key, value = (torch.randn(1, 2, 12, 8) for _ in range(3))

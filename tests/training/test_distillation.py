@@ -49,7 +49,6 @@ SETUPS: dict[str, dict[str, Any]] = {
     "ner windows": {},
     "multi ner": {},
 }
-SLOW = pytest.mark.slow
 
 
 def teacher_of(setup: str, dropout: float = 0.0) -> Path:
@@ -165,14 +164,7 @@ def without_dropout(head: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    "setup",
-    [
-        *("classify", "crf", "ner windows"),
-        *(
-            pytest.param(k, marks=SLOW)
-            for k in ("several labels", "bi", "tag windows", "multi ner")
-        ),
-    ],
+    "setup", few([k for k in SETUPS if k != "numbers"], "classify", "crf", "ner windows")
 )
 def test_sequences_without_gold_have_no_loss(setup: str) -> None:
     loaded = load_teacher(teacher_of(setup))
