@@ -119,8 +119,6 @@ predict classify --text a --pair b | single texts
 predict nli --text a | --pair | two texts
 predict nli --file sentiment/test.jsonl | test.jsonl | second text
 predict classify --file x | x does not exist
-predict classify --text a --out empty | is a folder
-predict classify --text a --out x/y | its folder does not exist
 predict classify --file latin.txt --out answers.jsonl | latin.txt:2 | not UTF-8
 score half.jsonl sentiment/test.jsonl | half.jsonl:12: not valid JSON
 score short.jsonl sentiment/test.jsonl | 12 examples, but 11 predictions
