@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from finetune.cli.main import main
 from finetune.types import TextExample, TokenExample, UserError
 from tests import fixtures as fx
 from tests import small_data
+from tests.forks import in_two_forks
 from tests.small_data import read_jsonl
 
 
@@ -69,6 +71,12 @@ def test_a_call_again_replaces_the_run_if_it_may(model: str, tmp_path: Path) -> 
     assert re.fullmatch(
         r"TrainedRun\('\S+/run', validation \S+ [\d.]+, test \S+ [\d.]+\)", repr(again)
     )
+    call = {"data": str(folder), "model": model, "out": str(again.folder), "overwrite": True}
+    program = f"import finetune; print(repr(finetune.train('classify', steps=3, **{call!r})))"
+    forks = in_two_forks([sys.executable, "-c", program])
+    runs = [fork.communicate() for fork in forks]
+    assert all("/run', validation" in out for out, _ in runs), runs
+    assert json.loads((again.folder / "config.json").read_text())["num_processes"] == 2
     (other := tmp_path / "other").mkdir()
     (other / "best").mkdir()
     with pytest.raises(finetune.UserError, match="holds other files"):

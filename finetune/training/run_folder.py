@@ -261,6 +261,7 @@ class RunWriter:
                     "masks of dropout"
                 )
             self.run.require_intact()
+            _log_lines(self.path / "log.jsonl")  # a damaged log is refused before files change
             return self.last.is_dir(), notes
 
         result: tuple[bool, list[str]] = on_main_process(prepare)

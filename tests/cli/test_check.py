@@ -113,6 +113,18 @@ def sentences() -> tuple[list[dict], list[tuple[int, int]]]:
 
 
 @pytest.mark.slow
+def test_words(workdir: Path, tmp_path: Path):
+    rows, planted = sentences()
+    out = tmp_path / "found.jsonl"
+    check(recipe(workdir, "tag", rows), out).ok()
+    found = label_issues(out)
+    hits = {(row["line"] - 1, row["first_word"]) for row in found} & set(planted)
+    assert len(hits) >= PLANTED - 2 and len(found) <= 2 * PLANTED
+    assert found[0]["worst"]
+    assert ("O", "B-N") in {(row["given"], row["suggested"]) for row in found[:3]}
+
+
+@pytest.mark.slow
 def test_spans(workdir: Path, tmp_path: Path):
     rows, planted = sentences()
     out = tmp_path / "found.jsonl"

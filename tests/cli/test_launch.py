@@ -50,12 +50,22 @@ def torchrun(options: str, command: list[str | Path], **streams: Any) -> subproc
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("launch")
-    save_tiny_checkpoint(folder / "bert", "bert")
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
     data.sentiment(folder / "data")
     settings = ("--steps", "2", "--max-length", "40", "--precision", "fp32")
     flags = ("--model", folder / "bert", "--data", folder / "data", "--out", folder / "run")
     assert run("classify", *flags, *settings).code == 0
     return folder
+
+
+@pytest.mark.slow
+def test_a_warm_start_in_two_processes(workdir: Path):
+    """Each process reads the model to start from, with its head."""
+    start = ("--model", workdir / "bert", "--init-from", workdir / "run")
+    settings = ("--steps", "1", "--max-length", "40", "--out", workdir / "next")
+    outcomes = both_forks("classify", *start, "--data", workdir / "data", *settings)
+    assert [code for code, *_ in outcomes] == [0, 0], outcomes
+    assert f"encoder and head from {workdir / 'run'}" in outcomes[0][2]
 
 
 def test_predict_divides_the_texts(workdir: Path):

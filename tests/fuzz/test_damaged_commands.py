@@ -258,15 +258,7 @@ EDITED = [
 
 
 def recipe_cases() -> Iterator[Case]:
-    laughs = "a: &a [x, x]\n" + "".join(
-        f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
-        for old, new in itertools.pairwise("abcdefghij")
-    )
     contents: dict[str, bytes | None] = {
-        "an alias bomb": (laughs + "task: *j\n").encode(),
-        "a cycle": b"task: classify\nexpected: &a [*a]\n",
-        "a cycle of mappings": b"&a task: classify\nsmoke: &b {x: *b}\n",
-        "a cycle at the top": b"&a\ntask: classify\nsmoke: *a\n",
         "deep": b"[" * 5000,
         "binary": BINARY,
         "NUL bytes": b"task: classify\0\n",

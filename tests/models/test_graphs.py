@@ -18,6 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from finetune.api import train_multitask
+from finetune.config.recipes import load_multitask
 from finetune.inference.loop import forward_passes
 from finetune.models import attention, graphs
 from finetune.models.dropout import dropout
@@ -41,6 +43,7 @@ from tests.models.parity import CLOSE, assert_equal, encodings
 from tests.operators import DEVICE, finding_waits
 from tests.small_data import read_jsonl
 from tests.training.same_weights import same_files
+from tests.training.test_multitask import write_recipe
 
 PACKED = [name for name in tiny.PACKED if FAMILIES[name].packing == "interface"]
 
@@ -642,3 +645,26 @@ def test_the_passes_of_a_teacher_are_replayed_as_predictions(
         assert not any(key.training or key.has_gradients for key in recordings)
         runs.append((folder.last / "model.safetensors").read_bytes())
     assert runs[0] == runs[1]
+
+
+@pytest.mark.slow
+def test_several_tasks_are_equal_with_and_without_recordings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
+    monkeypatch.setattr(graphs, "reason_to_run_plainly", graphs.reason_of_model)
+    record, trained, runs = EncoderGraphs._record, list[Encoder](), []
+
+    def watched(self: EncoderGraphs, recorder: Any, key: PassKey, *rows: Batch) -> Any:
+        trained.extend([self.encoder] if key.has_gradients else [])
+        return record(self, recorder, key, *rows)
+
+    monkeypatch.setattr(EncoderGraphs, "_record", watched)
+    recipe = load_multitask(write_recipe(tmp_path, tagged="tag"), epochs=1)
+    for recorder in (Pool, lambda: None):
+        monkeypatch.setattr(graphs, "new_recorder", recorder)
+        out, quiet = tmp_path / str(len(runs)), Reporter(quiet=True)
+        train_multitask(recipe, out, command="", reporter=quiet)
+        runs.append([path.read_bytes() for path in sorted(out.glob("last/*/model.safetensors"))])
+    assert len(runs[0]) == 2 and runs[0] == runs[1]
+    assert len({id(encoder) for encoder in trained}) == 2

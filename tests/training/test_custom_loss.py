@@ -11,6 +11,7 @@ import finetune
 from tests import fixtures as fx
 from tests.command import Outcome
 from tests.small_data import read_jsonl
+from tests.training.same_weights import train_in_two_processes
 
 LOSSES = """
 from torch.nn.functional import cross_entropy
@@ -71,6 +72,14 @@ def test_the_own_form_of_a_built_in_loss_trains_the_same_weights(own: str, tmp_p
     assert logs[0][0]["loss"] == logs[1][0]["loss"]
     train(tmp_path / "doubled", f"{own}:doubled").ok()
     assert not same(tmp_path / "own", tmp_path / "doubled")
+
+
+@pytest.mark.slow
+def test_seeds_and_processes(own: str, tmp_path: Path):
+    outcome = train(tmp_path / "seeds", f"{own}:plain", "--seeds=2", steps=2).ok()
+    assert "seed 2" in outcome.out, outcome.err
+    two = {**SIZES, "steps": 2, "custom_loss": f"{own}:plain"}
+    train_in_two_processes(*fx.words("classify", tmp_path / "two", **two), fresh=False)
 
 
 FEW = {"few_shot": True, "per_class": 4, "validation": "none", "eval_every": None}
