@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import re
 import shutil
 import tempfile
@@ -25,14 +26,13 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["COLUMNS"] = "100"
 
-from hypothesis import HealthCheck, given, seed, settings
 
 from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import run
 from tests.end_to_end.recorded_runs import SENSES, main
 from tests.end_to_end.test_documentation import DOCUMENTED, Workspace, output_of
-from tests.fuzz.mutations import SEEDS, damaged
+from tests.fuzz.mutations import SEEDS
 from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -192,22 +192,14 @@ def of_data(recorder: Recorder) -> None:
 
 
 def damaged_forms(content: bytes) -> list[bytes]:
-    """Return damaged forms of a content, always the same."""
-    found: list[bytes] = []
-
-    @seed(7)
-    @settings(
-        max_examples=DAMAGED_FILES,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(damaged(content))
-    def collect(changed: bytes) -> None:
-        found.append(changed)
-
-    collect()
-    return found
+    """Remove, repeat or replace some bytes of a content, always the same."""
+    drawn, forms = random.Random(7), list[bytes]()
+    for _ in range(DAMAGED_FILES):
+        start = drawn.randrange(len(content))
+        end = start + drawn.randrange(20)
+        new = drawn.choice([b"", 2 * content[start:end], drawn.randbytes(2), b"null"])
+        forms.append(content[:start] + new + content[end:])
+    return forms
 
 
 def files() -> Iterator[tuple[str, bytes]]:
