@@ -326,10 +326,10 @@ class TokenExample:
         """
         spans = None if self.spans is None else [span._asdict() for span in self.spans]
         misaligned = self.misaligned or None  # in characters
-        known: dict[str, Any] = {"tags": self.tags, "spans": spans, "unreachable": misaligned}
+        columns: dict[str, Any] = {"tags": self.tags, "spans": spans, "unreachable": misaligned}
         if self.relations is not None:
-            known["relations"] = relation_values(self.spans or (), self.relations)
-        gold = {name: value for name, value in known.items() if value is not None} or None
+            columns["relations"] = relation_values(self.spans or (), self.relations)
+        gold = {name: value for name, value in columns.items() if value is not None} or None
         return {"words": list(self.words)} | _example_dict(self, gold, document=self.document)
 
 

@@ -96,7 +96,7 @@ class Dataset:
         return dataclasses.replace(self, splits=splits, fingerprint_of=None)
 
 
-_known: dict[Any, str] = {}
+_fingerprints: dict[Any, str] = {}
 """Fingerprints of large data, by the hashes of their splits."""
 
 
@@ -104,8 +104,8 @@ def fingerprint(splits: Mapping[str, Sequence[Any]]) -> str:
     """Compute the hexadecimal SHA-256 of all examples in order, of the splits by name."""
     examples = {name: Examples.of(splits[name]) for name in sorted(splits)}
     is_large = any(rows.is_large for rows in examples.values())
-    if is_large and (known := _known.get(_digests(examples))):
-        return known
+    if is_large and (earlier := _fingerprints.get(_digests(examples))):
+        return earlier
     digest = hashlib.sha256()
     for split, rows in examples.items():
         digest.update(f"\x00{split}\n".encode())
@@ -118,7 +118,7 @@ def fingerprint(splits: Mapping[str, Sequence[Any]]) -> str:
 
 def remember_fingerprint(splits: Mapping[str, Examples], value: str) -> None:
     """Keep the fingerprint of large data, which is known from an earlier run."""
-    _known[_digests(splits)] = value
+    _fingerprints[_digests(splits)] = value
 
 
 def _digests(splits: Mapping[str, Examples]) -> tuple[tuple[str, str], ...]:

@@ -95,9 +95,9 @@ def hold_out(
         )
     share = share or min(default, MOST_HELD_OUT / len(train))
     held = _held_out(train, groups, share)
-    others = {name: rows for name, rows in dataset.splits.items() if name != "train"}
+    scored = {name: dataset.splits[name] for name in dataset.scored_splits}
     kept, drawn = train.keep(~held).renumbered(), train.keep(held).renumbered()
-    splits = {"train": kept, "validation": drawn, **others}
+    splits = {"train": kept, "validation": drawn, **scored}
     note = (
         f"no validation split: held out {len(drawn):,} of {quantity(len(train), 'example')} of "
         f"train{', stratified by label' if any(train.golds()) else ''}; "

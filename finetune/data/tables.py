@@ -136,11 +136,11 @@ def _check_fit(first: Table, second: Table) -> None:
             "header to both."
         )
     for column in (*first.names, *second.names):
-        names, others = (list(table.names.get(column, ())) for table in (first, second))
-        if names != others and {column} <= {*first.header} & {*second.header}:
+        before, after = (list(table.names.get(column, ())) for table in (first, second))
+        if before != after and {column} <= {*first.header} & {*second.header}:
             raise DataError(
                 f"{first.name} and {second.name} number the classes of {column!r} in different "
-                f"ways ({abbreviated(names) or 'no names'}; {abbreviated(others) or 'no names'}): "
+                f"ways ({abbreviated(before) or 'no names'}; {abbreviated(after) or 'no names'}): "
                 "save them with the same features."
             )
 

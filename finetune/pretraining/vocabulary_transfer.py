@@ -131,8 +131,8 @@ def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
     old_ids, pairs = old.tokenizer.get_vocab(), dict[int, int]()
     for name, id in new.tokenizer.get_vocab().items():
         marks = [mark] if mark else ["Ġ", "▁"]  # of bytes, and of SentencePiece
-        others = [name.removeprefix(m) if name.startswith(m) else m + name for m in marks]
-        if matches := [old_ids[other] for other in (name, *others) if other in old_ids]:
+        moved = [name.removeprefix(m) if name.startswith(m) else m + name for m in marks]
+        if matches := [old_ids[spelling] for spelling in (name, *moved) if spelling in old_ids]:
             pairs[id] = matches[0]
     return pairs
 

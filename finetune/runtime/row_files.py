@@ -148,8 +148,8 @@ class _Header:
 
     def check(self, row: JsonRow) -> None:
         self.columns = self.columns or list(row)
-        known = {*self.columns}
-        if unknown := [n for n, value in row.items() if value is not None and n not in known]:
+        header = {*self.columns}
+        if unknown := [n for n, value in row.items() if value is not None and n not in header]:
             raise UserError(
                 f"row {row.get('id')}: the column {unknown[0]!r} is not in the first row, so "
                 f"not in the header of the table ({abbreviated(self.columns)}): write JSON Lines "

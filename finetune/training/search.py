@@ -275,5 +275,5 @@ def failure(error: Exception) -> str | None:
     """The reason why a trial failed; None for an error that must end the search."""
     if is_out_of_memory(error):
         return "out of memory"
-    known = isinstance(error, UserError) and not isinstance(error, SaveError)
-    return str(error) if known else None
+    is_of_trial = isinstance(error, UserError) and not isinstance(error, SaveError)
+    return str(error) if is_of_trial else None

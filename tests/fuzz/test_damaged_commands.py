@@ -363,7 +363,7 @@ def assert_one_line(outcome: Outcome, case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_hostile_inputs(case: Case, workdir: Path) -> None:
-    meet(case, workdir)
+    assert_harmless(case, workdir)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_edited_files(file: str, command: tuple[str, ...], workdir: Path) -> Non
     words = tuple(file if word == "FILE" else word for word in command)
     fuzz(
         (workdir / file).read_bytes(),
-        lambda content: meet(Case("", words, file, content, fails=False), workdir),
+        lambda content: assert_harmless(Case("", words, file, content, fails=False), workdir),
         parts=4,
     )
 
@@ -404,7 +404,9 @@ def test_damaged_rows(name: str, workdir: Path) -> None:
         words = tuple(COMMANDS[name].replace("FILE", file).split())
         fuzz(
             SEEDS[each],
-            lambda new, words=words, file=file: meet(Case("", words, file, new, False), workdir),
+            lambda new, words=words, file=file: assert_harmless(
+                Case("", words, file, new, False), workdir
+            ),
             parts=len(INPUTS),
         )
 
@@ -417,11 +419,13 @@ def test_damaged_parquet(workdir: Path) -> None:
     check = ("check", "new.parquet")
     fuzz(
         buffer.getvalue(),
-        lambda content: meet(Case("", check, "new.parquet", content, fails=False), workdir),
+        lambda content: assert_harmless(
+            Case("", check, "new.parquet", content, fails=False), workdir
+        ),
     )
 
 
-def meet(case: Case, workdir: Path) -> None:
+def assert_harmless(case: Case, workdir: Path) -> None:
     """Run a command on its damaged file, and put the file back."""
     path = workdir / case.file
     kept = path.read_bytes() if path.is_file() else None

@@ -109,13 +109,15 @@ def log_sum(values) -> float:
     return top + np.log(np.exp(values - top).sum())
 
 
-def same(found: torch.Tensor, expected) -> None:
+def assert_same(found: torch.Tensor, expected) -> None:
     torch.testing.assert_close(found, torch.tensor(np.array(expected, dtype=float)), **CLOSE)
 
 
 @given(cases)
 def test_partition_is_the_sum_over_all_sequences(case: Case) -> None:
-    same(log_partition(case.scores(), *case.layout), [log_sum(t.values()) for t in case.counted()])
+    assert_same(
+        log_partition(case.scores(), *case.layout), [log_sum(t.values()) for t in case.counted()]
+    )
 
 
 @given(cases)
@@ -123,7 +125,7 @@ def test_score_of_a_sequence(case: Case) -> None:
     path = torch.tensor(case.path)
     cuts = np.split(case.path, np.cumsum(case.num_words)[:-1])
     own = [table[tuple(cut.tolist())] for table, cut in zip(case.counted(), cuts, strict=True)]
-    same(path_score(case.scores(), path, *case.layout), own)
+    assert_same(path_score(case.scores(), path, *case.layout), own)
 
 
 @given(sentences)
@@ -136,7 +138,7 @@ def test_marginals_are_summed_probabilities(case: Case) -> None:
             chances[np.arange(length), list(path)] += np.exp(score - whole)
         rows.append(chances)
     found = marginals(case.scores(), case.num_words)
-    same(found, np.concatenate(rows))
+    assert_same(found, np.concatenate(rows))
     impossible = torch.tensor(np.concatenate(rows)) == 0
     assert (found[impossible] == 0).all(), "exactly"
 
@@ -153,7 +155,7 @@ def test_partial_annotation_is_the_sum_over_what_fits_it(case: Case, seed: int) 
         fits = [s for p, s in table.items() if all(r[t] for r, t in zip(rows, p, strict=True))]
         expected.append(log_sum(fits))
     scores = restrict(case.scores(), torch.tensor(allowed))
-    same(log_partition(scores, *case.layout), expected)
+    assert_same(log_partition(scores, *case.layout), expected)
 
 
 @given(cases)
@@ -180,7 +182,7 @@ def test_gradient_of_likelihood_is_counts_less_expected_counts(case: Case) -> No
         position += len(cut)
     for part, wanted in zip(scores, expected, strict=True):
         found = torch.zeros_like(part) if part.grad is None else part.grad
-        same(found, wanted)
+        assert_same(found, wanted)
         assert (found[part.isinf()] == 0).all()
 
 

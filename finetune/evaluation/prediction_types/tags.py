@@ -191,18 +191,18 @@ def _tables_of_file(
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
-    words = [example.words for example in tables.examples]
-    lengths = (bucket(len(each), SENTENCE_LENGTHS) for each in words for _ in each)
-    positions = (bucket(index + 1, POSITIONS) for each in words for index in range(len(each)))
+    sentences = [example.words for example in tables.examples]
+    lengths = (bucket(len(words), SENTENCE_LENGTHS) for words in sentences for _ in words)
+    positions = (bucket(index + 1, POSITIONS) for words in sentences for index in range(len(words)))
     groups: dict[str, tuple[Any, Sequence[str]]] = {
         "sentence length": (lengths, buckets(SENTENCE_LENGTHS)),
         "position": (positions, buckets(POSITIONS)),
     }
     if vocabulary is not None:
-        known = vocabulary.word_tags
-        numbers = (len(known.get(word, ())) for each in words for word in each)
+        tags_of = vocabulary.word_tags
+        numbers = (len(tags_of.get(word, ())) for words in sentences for word in words)
         groups["in training"] = (SEEN_WORDS[(2, 0, 1)[min(n, 2)]] for n in numbers), SEEN_WORDS
-    return {name: right_by_group(tables.items, *each, "words") for name, each in groups.items()}
+    return {name: right_by_group(tables.items, *group, "words") for name, group in groups.items()}
 
 
 def _uncertainty(prediction: TokenPrediction) -> float | None:
