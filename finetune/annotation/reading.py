@@ -138,7 +138,7 @@ def _hold_words(rows: Sequence[Row]) -> bool:
 
 
 def _of_texts(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Annotations:
-    make = texts.text_maker(table, columns, None)
+    make = texts.TextReader().choose(table, rows, columns, "read")
     named = "answer" in table.read.values()  # then its values are labels or texts
     kept, notes = (rows, []) if named else _without_skipped(rows)
     examples = [make(index, row) for index, row in enumerate(kept)]

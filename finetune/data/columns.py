@@ -13,9 +13,8 @@ import functools
 import itertools
 import json
 import mmap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from operator import attrgetter
 from types import UnionType
 from typing import (
     IO,
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 _encode = json.JSONEncoder(separators=(",", ":"), default=dataclasses.astuple).encode
 _SEPARATOR = "\x1f"
 """A control character between texts, which hardly any text has."""
+MOST_MAPPED = 2**26
+"""Number of bytes after which mapped pages are taken out of the memory of the process."""
 Read = Callable[[Any], Any]
 """Makes a value of a field from a value of JSON."""
 
@@ -50,25 +51,30 @@ Read = Callable[[Any], Any]
 class Field(NamedTuple):
     """A field of examples: the type of its column, and the function that reads its JSON."""
 
+    name: str
     type: pa.DataType
     read: Read
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """Make a column of values."""
+        """Make a column of values.
+
+        Raises:
+            UserError: A text has half of a surrogate pair.
+        """
         import pyarrow as pa
 
-        if not pa.types.is_dictionary(self.type):
+        if pa.types.is_dictionary(self.type):
+            by_id = dict(zip(map(id, values), values, strict=True))  # few: () or None in most rows
+            texts = {key: None if value is None else _encode(value) for key, value in by_id.items()}
+            encoded = pa.array([texts[id(value)] for value in values], self.type.value_type)
+            return encoded.dictionary_encode()
+        try:
             return pa.array(values, self.type)
-        by_id = dict(zip(map(id, values), values, strict=True))  # few: () or None in most rows
-        texts = {key: _encode(value) for key, value in by_id.items() if value is not None}
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts.values()))}
-        codes = {key: numbers[text] for key, text in texts.items()}
-        if len(by_id) == 1:
-            code = pa.scalar(next(iter(codes.values()), None), pa.int32())
-            indices = pa.repeat(code, len(values))
-        else:
-            indices = pa.array([codes.get(id(value)) for value in values], pa.int32())
-        return pa.DictionaryArray.from_arrays(indices, pa.array(numbers, self.type.value_type))
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{self.name}: {error.object[error.start : error.end]!r} is half of a surrogate "
+                "pair (UTF-16), not a character: remove it, or write both halves."
+            ) from error
 
     def values(self, array: pa.Array | pa.ChunkedArray) -> list[Any]:
         """The values of a column."""
@@ -77,6 +83,8 @@ class Field(NamedTuple):
         if isinstance(array, pa.ChunkedArray):
             return list(itertools.chain.from_iterable(map(self.values, array.chunks)))
         if pa.types.is_dictionary(self.type):
+            if len(array.dictionary) > len(array):  # of few rows of a batch
+                array = array.dictionary_decode().dictionary_encode()
             texts = array.dictionary.to_pylist()
             known = [*(self.read(json.loads(text)) for text in texts), None]
             return [known[index] for index in array.indices.fill_null(-1).to_numpy().tolist()]
@@ -103,14 +111,7 @@ def _tuples(lists: pa.ListArray) -> list[tuple[Any, ...] | None]:
     return [None if values is None else tuple(values) for values in lists.to_pylist()]
 
 
-def names_of(example_type: Any) -> tuple[str, ...]:
-    """The names of the fields of examples, or of a named tuple."""
-    if dataclasses.is_dataclass(example_type):
-        return tuple(field.name for field in dataclasses.fields(example_type))
-    fields: tuple[str, ...] = example_type._fields
-    return fields
-
-
+@functools.cache
 def fields_of(example_type: Any) -> dict[str, Field]:
     """The fields of examples, or of a named tuple, by name."""
     import pyarrow as pa
@@ -127,81 +128,92 @@ def fields_of(example_type: Any) -> dict[str, Field]:
     }
     as_json, hints = pa.dictionary(pa.int32(), text), get_type_hints(example_type)
     return {
-        name: Field(types.get(hints[name], as_json), _reader(hints[name]) or (lambda value: value))
-        for name in names_of(example_type)
+        name: Field(name, types.get(hints[name], as_json), _reader(hints[name]))
+        for name in example_type.__match_args__
     }
 
 
-def _reader(hint: Any) -> Read | None:
+def _same(value: Any) -> Any:
+    return value
+
+
+def _reader(hint: Any) -> Read:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        reads = [read for read in map(_reader, parts) if read is not None]
-        return (
-            (lambda value: reads[0](value) if isinstance(value, list) else value) if reads else None
-        )
+        read_list = next((read for read in map(_reader, parts) if read is not _same), _same)
+        return lambda value: read_list(value) if isinstance(value, list) else value
     if origin is tuple and parts[-1] is Ellipsis:
-        item = _reader(parts[0])
-        return tuple if item is None else lambda values: tuple(map(item, values))
-    if origin is tuple:
-        return _of_parts(lambda *values: values, parts)
-    if dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
-        hints = get_type_hints(hint)
-        return _of_parts(hint, [hints[name] for name in names_of(hint)])
-    return None
+        read_item = _reader(parts[0])
+        return tuple if read_item is _same else lambda values: tuple(map(read_item, values))
+    make = None
+    if hasattr(hint, "__match_args__"):  # a dataclass or a named tuple
+        make, parts = hint, tuple(map(get_type_hints(hint).get, hint.__match_args__))
+    elif origin is not tuple:
+        return _same
+    reads = list(map(_reader, parts))
+
+    def read_parts(values: Sequence[Any]) -> Any:
+        parts = (read(value) for read, value in zip(reads, values, strict=True))
+        return make(*parts) if make else tuple(parts)
+
+    return read_parts
 
 
-def _of_parts(make: Callable[..., Any], hints: Sequence[Any]) -> Read:
-    reads = list(map(_reader, hints))
-    if not any(reads):
-        return lambda values: make(*values)
-    known = [read or (lambda value: value) for read in reads]
-    return lambda values: make(*(read(v) for read, v in zip(known, values, strict=True)))
+class MappedTable:
+    """A table of Arrow that is mapped from a file of record batches, which may be closed.
 
-
-class Columns:
-    """All fields of examples, and statistics of them, as they are mapped from a file.
-
-    Args:
-        example_type: The class of the examples.
-        file: A stream of record batches; it may be closed afterwards.
+    What is read of it does not stay in the memory of this process.
     """
 
-    def __init__(self, example_type: type[Any], file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
+        import numpy as np
         import pyarrow as pa
 
-        self.example_type, self.fields = example_type, fields_of(example_type)
         self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.table: pa.Table = pa.ipc.open_stream(pa.py_buffer(self._pages)).read_all()
+        self._table: pa.Table = pa.ipc.open_stream(pa.py_buffer(self._pages)).read_all()
+        self._firsts = np.cumsum([0, *map(len, self._table.column(0).chunks)])
+        self._num_bytes = 0
 
-    def selected(self, names: Sequence[str], rows: Numbers) -> pa.Table:
-        """Read some columns of a few rows."""
-        first, last = int(rows.min()), int(rows.max())
-        table = self.table.select(names).slice(first, last - first + 1)
-        if len(rows) == len(table) and (rows[1:] > rows[:-1]).all():
-            return table
-        if len(table) <= 16 * len(rows):
-            table = table.combine_chunks()  # of one chunk, many times as fast
-        return table.take(rows - first)
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def take(self, name: str, rows: Numbers) -> pa.ChunkedArray:
+        """Read a column of a few rows."""
+        import numpy as np
+        import pyarrow as pa
+
+        in_order = bool((rows[1:] > rows[:-1]).all())
+        order = None if in_order else np.argsort(rows)
+        ordered = rows if order is None else rows[order]
+        batch = np.searchsorted(self._firsts, ordered, "right") - 1
+        batches, begins = np.unique(batch, return_index=True)
+        parts = [
+            self._chunk(name, number).take(pa.array(part - self._firsts[number]))
+            for number, part in zip(batches, np.split(ordered, begins[1:]), strict=True)
+        ]
+        taken = pa.chunked_array(parts, self._table.schema.field(name).type)
+        return taken if order is None else taken.take(pa.array(np.argsort(order)))
+
+    def _chunk(self, name: str, number: int) -> pa.Array:
+        chunk = self._table.column(name).chunk(number)
+        self._num_bytes += chunk.nbytes
+        if self._num_bytes > MOST_MAPPED and hasattr(mmap, "MADV_DONTNEED"):
+            self._pages.madvise(mmap.MADV_DONTNEED)
+            self._num_bytes = 0
+        return chunk
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """A hash of all examples, without ``where``."""
-        import pyarrow as pa
-
-        digest = xxhash.xxh3_128(self.example_type.__name__.encode())
-        for column in self.table.drop_columns(["where"]).itercolumns():
-            is_json = pa.types.is_dictionary(column.type)
-            for chunk in column.chunks:
+        """A hash of all columns but ``where``."""
+        digest = xxhash.xxh3_128()
+        for name in self._table.column_names:
+            for number in range(len(self._firsts) - 1 if name != "where" else 0):
+                chunk = self._chunk(name, number)
+                is_json = hasattr(chunk, "dictionary")
                 for array in (chunk.indices, chunk.dictionary) if is_json else (chunk,):
                     for buffer in filter(None, array.buffers()):
                         digest.update(buffer)
-        self.release()
         return digest.digest()
-
-    def release(self) -> None:
-        """Take the pages that were read out of the memory of this process."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._pages.madvise(mmap.MADV_DONTNEED)
 
 
 def write_batches(file: Any, batches: Iterable[pa.RecordBatch]) -> None:
@@ -216,28 +228,7 @@ def write_batches(file: Any, batches: Iterable[pa.RecordBatch]) -> None:
     stream.close()  # not after an error: it writes to a disk that may be full
 
 
-def packed(examples: Sequence[Any], stats: Mapping[str, Numbers]) -> pa.RecordBatch:
-    """Convert examples of one type to a record batch, with further columns.
-
-    Raises:
-        UserError: A text has half of a surrogate pair.
-    """
-    import pyarrow as pa
-
-    columns = dict[str, pa.Array]()
-    for name, field in fields_of(type(examples[0])).items():
-        try:
-            columns[name] = field.array(list(map(attrgetter(name), examples)))
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{name}: {error.object[error.start : error.end]!r} is half of a surrogate pair "
-                "(UTF-16), not a character: remove it, or write both halves."
-            ) from error
-    columns |= {name: pa.array(numbers) for name, numbers in stats.items()}
-    return pa.record_batch(list(columns.values()), list(columns))
-
-
-def stored(example_type: type[Any], batches: Iterable[pa.RecordBatch]) -> Columns:
+def stored(batches: Iterable[pa.RecordBatch]) -> MappedTable:
     """Write record batches to a temporary file, which is mapped into memory.
 
     Raises:
@@ -247,7 +238,7 @@ def stored(example_type: type[Any], batches: Iterable[pa.RecordBatch]) -> Column
     try:
         write_batches(file, batches)
         file.flush()
-        return Columns(example_type, file)
+        return MappedTable(file)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

@@ -55,16 +55,10 @@ class Dataset:
     fingerprint_of: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the fingerprint unless it is given, or the data are so large that it takes long.
-
-        Data sets with converted labels keep the fingerprint of the data as they were read.
-        """
+        """Data sets with converted labels keep the fingerprint of the data as they were read."""
         self.splits = {name: Examples.of(rows) for name, rows in self.splits.items()}
         if self.fingerprint_of is None:
             self.fingerprint_of = functools.cache(functools.partial(fingerprint, self.splits))
-            if not self.is_large:
-                hexdigest = self.fingerprint_of()
-                self.fingerprint_of = lambda: hexdigest  # which holds no examples
 
     @property
     def is_large(self) -> bool:

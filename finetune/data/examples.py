@@ -1,4 +1,4 @@
-"""Examples in order: in memory, or in columns of Arrow on disk if they are many.
+"""Examples in order: columns in memory, or mapped from a file of Arrow if they are many.
 
 ``Examples`` is the one holder of examples: nothing else asks where they are. It also computes
 statistics of its examples, which checks and splits need instead of the texts: hashes and sizes.
@@ -6,7 +6,7 @@ statistics of its examples, which checks and splits need instead of the texts: h
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import itertools
 import json
 import operator
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from unicodedata import normalize
 
 import xxhash
 
-from finetune.data.columns import Columns, names_of, packed, stored, write_batches
+from finetune.data.columns import MappedTable, fields_of, stored, write_batches
 from finetune.runtime.progress import progress_task
 from finetune.types import EXAMPLES, ChoiceQuestion, Example, TextExample, TokenExample
 
@@ -58,26 +58,52 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class Examples(Sequence[Any]):
     """Examples of one type: texts, words, or named tuples without ``id``.
 
-    Examples that are made of others (``take``, ``map``, ``replace``) leave these as they are.
+    Each field is a column: an array in memory, or a column of a mapped table. Examples are made on
+    access. Examples that are made of others (``take``, ``map``, ``replace``) leave these as they
+    are.
     """
 
-    is_large: ClassVar[bool] = False
-    """Whether the examples are on disk, where each pass over them takes long."""
+    example_type: Any
+    """The class of the examples."""
 
     def __init__(self, examples: Iterable[Any] = ()) -> None:
         """Hold examples in memory."""
-        self._examples = list(examples)
-        self._column_stats: Mapping[str, Numbers] = {}
+        import numpy as np
+
+        made = list(examples)
+        self.example_type = type(made[0]) if made else TextExample
+        self._columns = {
+            name: _objects(map(attrgetter(name), made)) for name in self.example_type.__match_args__
+        }
+        self._table: MappedTable | None = None
+        """Has the columns that are not in memory."""
+        self._rows = np.arange(len(made), dtype=np.uint32)
+        """The rows of the table that the examples are."""
+        self._made = 0, made
+        """The index of an example, and the examples from there on that are already made."""
 
     @staticmethod
     def of(rows: Sequence[Any]) -> Examples:
         """Convert a sequence of examples to ``Examples``."""
         return rows if isinstance(rows, Examples) else Examples(rows)
 
+    @classmethod
+    def _mapped(cls, example_type: type[Any], table: MappedTable) -> Examples:
+        import numpy as np
+
+        rows, examples = np.arange(len(table), dtype=np.uint32), cls()
+        examples.example_type, examples._table = example_type, table
+        return examples._with({}, rows)
+
+    def _with(self, columns: dict[str, Numbers], rows: Numbers) -> Examples:
+        examples = copy.copy(self)
+        examples._columns, examples._rows, examples._made = columns, rows, (-1, [])
+        return examples
+
     @property
-    def example_type(self) -> type[Any]:
-        """The class of the examples."""
-        return type(self._examples[0]) if self._examples else TextExample
+    def is_large(self) -> bool:
+        """Whether the examples are on disk, where each pass over them takes long."""
+        return self._table is not None
 
     @property
     def are_words(self) -> bool:
@@ -85,10 +111,12 @@ class Examples(Sequence[Any]):
         return self.example_type is TokenExample
 
     def __len__(self) -> int:
-        return len(self._examples)
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._examples)
+        if self.is_large:
+            return map(self.example_type, *map(self.column, self.example_type.__match_args__))
+        return iter(self._from(0))
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -97,10 +125,18 @@ class Examples(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return self.take(range(*index.indices(len(self))))
-        return self._example(range(len(self))[index])
+        index = range(len(self))[index]
+        start = index // CHUNK * CHUNK if self.is_large else 0
+        return self._from(start)[index - start]
 
-    def _example(self, index: int) -> Any:
-        return self._examples[index]
+    def _from(self, start: int) -> list[Any]:
+        first, made = self._made
+        if first != start:
+            part = self[start : start + CHUNK] if self.is_large else self
+            columns = map(part.column, self.example_type.__match_args__)
+            made = list(map(self.example_type, *columns))
+            self._made = start, made
+        return made
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(self) != len(other):
@@ -116,21 +152,36 @@ class Examples(Sequence[Any]):
 
     def column(self, name: str) -> Iterator[Any]:
         """The values of one field in order."""
-        return map(attrgetter(name), self._examples)
+        return itertools.chain.from_iterable(self._values(name))
+
+    def _values(self, name: str) -> Iterator[list[Any]]:
+        if self._table is None or name in self._columns:
+            return (chunk.tolist() for chunk in self._chunks(name))
+        return map(fields_of(self.example_type)[name].values, self._chunks(name))
+
+    def _chunks(self, name: str) -> Iterator[Any]:
+        for start in range(0, len(self), CHUNK):
+            if self._table is None or name in self._columns:
+                yield self._columns[name][start : start + CHUNK]
+            else:
+                yield self._table.take(name, self._rows[start : start + CHUNK])
 
     def codes(self, name: str) -> tuple[list[Any], Numbers]:
         """The different values of a field, in the order of their first examples, and the
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
         import numpy as np
 
-        values, numbers, codes = list[Any](), dict[Any, int](), list[int]()
-        for value in self.column(name):
+        values, numbers = list[Any](), dict[Any, int]()
+
+        def code(value: Any) -> int:
             key = value if type(value) is str else (repr(value),)
-            if (code := numbers.get(key)) is None:
-                code = numbers[key] = len(values)
+            if key not in numbers:
+                numbers[key] = len(values)
                 values.append(value)
-            codes.append(code)
-        return values, np.array(codes, np.int32)
+            return numbers[key]
+
+        codes = np.fromiter(map(code, self.column(name)), np.int32, len(self))
+        return values, codes
 
     def golds(self) -> Iterator[list[str] | None]:
         """The labels of each example, as its ``gold_labels``."""
@@ -138,32 +189,53 @@ class Examples(Sequence[Any]):
 
     def gold_counts(self) -> tuple[Counter[str], int]:
         """Count how often each label occurs, and the examples without gold."""
+        import numpy as np
+
         counts, without = Counter[str](), 0
         golds: Iterable[tuple[list[str] | None, int]] = ((gold, 1) for gold in self.golds())
         if len(self.example_type.GOLD) == 1:
             values, codes = self.codes(self.example_type.GOLD[0])
-            numbers = Counter(codes.tolist())
-            golds = (
-                (self.example_type.labels_of(value), numbers[i]) for i, value in enumerate(values)
-            )
+            counted = zip(values, np.bincount(codes).tolist(), strict=False)  # one of no examples
+            golds = ((self.example_type.labels_of(value), number) for value, number in counted)
         for gold, number in golds:
             without += number * (gold is None)
             for name in gold or ():
                 counts[name] += number
         return counts, without
 
-    def locations(self, indices: Iterable[int]) -> list[str]:
+    def locations(self, indices: Sequence[int] | Numbers) -> list[str]:
         """The ``file:line`` of a few examples."""
-        return [str(self[int(index)].where) for index in indices]
+        return list(map(str, self.take(indices).column("where")))
 
     def stats(self, name: str) -> Numbers:
         """A statistic of each example [N], by its name in ``COLUMN_STATS``."""
-        self._column_stats = self._column_stats or compute_column_stats(self._examples)
-        return self._column_stats[name]
+        import numpy as np
+
+        key = _STATS_PREFIX + name
+        if self._table is None and key not in self._columns:
+            stats = compute_column_stats(list(self))
+            self._columns |= {_STATS_PREFIX + name: stats[name] for name in stats}
+        empty = np.array([], COLUMN_STATS[name])
+        return np.concatenate([empty, *map(np.asarray, self._chunks(key))])
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
         """Select the examples at some indices, with the ids that they have."""
-        return Examples(self._examples[int(index)] for index in indices)
+        import numpy as np
+
+        indices = np.asarray(indices, np.int64)
+        columns = {name: column[indices] for name, column in self._columns.items()}
+        taken = self._with(columns, self._rows[indices])
+        return taken if len(indices) > MOST_IN_MEMORY else taken._in_memory()
+
+    def _in_memory(self) -> Examples:
+        if self._table is None:
+            return self
+        columns = {name: _objects(self.column(name)) for name in self.example_type.__match_args__}
+        if self.example_type in EXAMPLES:
+            columns |= {_STATS_PREFIX + name: self.stats(name) for name in COLUMN_STATS}
+        examples = self._with(columns, self._rows)
+        examples._table = None
+        return examples
 
     def keep(self, which: Iterable[bool]) -> Examples:
         """Select the examples whose flag in ``which`` is true; they keep their ids."""
@@ -171,16 +243,30 @@ class Examples(Sequence[Any]):
 
     def renumbered(self) -> Examples:
         """Copy the examples with ``id`` = index."""
-        return self.replace("id", range(len(self)))
+        import numpy as np
+
+        return self.replace("id", np.arange(len(self)))
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
         """Copy the examples with other values of a field."""
-        return Examples(
-            example
-            if getattr(example, name) is value
-            else dataclasses.replace(example, **{name: value})
-            for example, value in zip(self._examples, values, strict=True)
-        )
+        import numpy as np
+
+        column = values if isinstance(values, np.ndarray) else _objects(values)
+        if len(column) != len(self):
+            raise ValueError(f"{len(column):,} values of {name} for {self!r}")
+        return self._with({**self._columns, name: column}, self._rows)
+
+    def recoded(self, name: str, convert: Callable[[Any, int], Any]) -> Examples:
+        """Convert the values of a field; ``convert`` gets each different value once, with the index
+        of its first example."""
+        import numpy as np
+
+        values, codes = self.codes(name)
+        firsts = np.unique(codes, return_index=True)[1].tolist()
+        changed = list(map(convert, values, firsts))
+        if all(new is old for new, old in zip(changed, values, strict=True)):
+            return self
+        return self.replace(name, map(changed.__getitem__, codes))
 
     def map(self, change: Callable[[int, Any], Any]) -> Examples:
         """Apply ``change`` to each index and its example; it must keep the ``id``."""
@@ -205,9 +291,17 @@ class Examples(Sequence[Any]):
 
     def digest(self) -> str:
         """Hash the content, ids and order of the examples; ``where`` is no part."""
-        digest = xxhash.xxh3_128(_encode(list(self.column("id"))).encode())
-        for lines in self.content("reading"):
-            digest.update(lines)
+        digest = xxhash.xxh3_128(self.example_type.__name__.encode())
+        if self._table is None:
+            digest.update(_encode(list(self.column("id"))).encode())
+            for lines in self.content("reading"):
+                digest.update(lines)
+            return digest.hexdigest()
+        digest.update(self._table.digest)
+        digest.update(self._rows.data)
+        for name in self._columns:
+            for values in self._values(name):
+                digest.update(_encode([name, values]).encode())
         return digest.hexdigest()
 
     def save(self, folder: Path, name: str) -> dict[str, Any]:
@@ -223,7 +317,22 @@ class Examples(Sequence[Any]):
         return {"kind": cls, "is_large": self.is_large}
 
     def _packed(self) -> Iterator[pa.RecordBatch]:
-        return map(_packed, _batches(self))
+        import pyarrow as pa
+
+        fields = fields_of(self.example_type)
+        names = list(fields)
+        if self.example_type in EXAMPLES:
+            self.stats("text")  # computes all
+            names += [_STATS_PREFIX + name for name in COLUMN_STATS]
+        for chunks in zip(*map(self._chunks, names), strict=True):
+            arrays = dict[str, pa.Array]()
+            for name, chunk in zip(names, chunks, strict=True):
+                if isinstance(chunk, pa.ChunkedArray):
+                    arrays[name] = chunk.combine_chunks()
+                else:
+                    field = fields.get(name)
+                    arrays[name] = field.array(chunk.tolist()) if field else pa.array(chunk)
+            yield pa.RecordBatch.from_pydict(arrays)
 
     @staticmethod
     def load(folder: Path, name: str, saved: Mapping[str, Any]) -> Examples:
@@ -231,114 +340,15 @@ class Examples(Sequence[Any]):
         if saved["kind"] is None:
             return Examples()
         with (folder / f"{name}.arrow").open("rb") as file:
-            mapped = _Mapped(Columns(_EXAMPLE_TYPES[saved["kind"]], file))
-        return mapped if saved["is_large"] else Examples(mapped)
-
-
-class _Mapped(Examples):
-    """Examples on disk, or some of them in any order.
-
-    Args:
-        all: The columns of all examples.
-        rows: The chosen examples; None is all.
-        replaced: Other values of some fields of the chosen examples, in memory.
-    """
-
-    is_large = True
-
-    def __init__(
-        self,
-        all: Columns,
-        rows: Numbers | None = None,
-        replaced: Mapping[str, pa.ChunkedArray] | None = None,
-    ) -> None:
-        import numpy as np
-
-        self.all, self.replaced = all, replaced or {}
-        self.rows = np.arange(len(all.table), dtype=np.uint32) if rows is None else rows
-        self._last: tuple[int, list[Any]] = (-1, [])
-
-    @property
-    def example_type(self) -> type[Any]:
-        return self.all.example_type
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.starmap(self.example_type, self.columns(*names_of(self.example_type)))
-
-    def _example(self, index: int) -> Any:
-        start = index // CHUNK * CHUNK
-        if self._last[0] != start:
-            self._last = start, list(self[start : start + CHUNK])
-        return self._last[1][index - start]
-
-    def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        for chunk in self._chunks(names):
-            yield from zip(*map(self._values, chunk.items()), strict=True)
-
-    def column(self, name: str) -> Iterator[Any]:
-        for chunk in self._chunks([name]):
-            yield from self._values((name, chunk[name]))
-
-    def _values(self, column: tuple[str, pa.ChunkedArray]) -> list[Any]:
-        return self.all.fields[column[0]].values(column[1])
-
-    def stats(self, name: str) -> Numbers:
-        numbers: Numbers = self.all.table.column(_STATS_PREFIX + name).to_numpy()
-        self.all.release()
-        return numbers[self.rows]
-
-    def take(self, indices: Numbers | Sequence[int]) -> Examples:
-        import numpy as np
-
-        indices = np.asarray(indices, np.int64)
-        replaced = {name: column.take(indices) for name, column in self.replaced.items()}
-        return _Mapped(self.all, self.rows[indices], replaced)
-
-    def replace(self, name: str, values: Iterable[Any]) -> Examples:
-        import pyarrow as pa
-
-        field = self.all.fields[name]
-        column = pa.chunked_array(map(field.array, _batches(values)), field.type)
-        if len(column) != len(self):
-            raise ValueError(f"{len(column):,} values of {name} for {self!r}")
-        return _Mapped(self.all, self.rows, {**self.replaced, name: column})
-
-    def digest(self) -> str:
-        digest = xxhash.xxh3_128(self.all.digest)
-        digest.update(self.rows.tobytes())
-        for name, column in self.replaced.items():
-            digest.update(_encode([name, self.all.fields[name].values(column)]).encode())
-        return digest.hexdigest()
-
-    def _packed(self) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for chunk in self._chunks(self.all.table.column_names):
-            yield pa.table(chunk).combine_chunks().to_batches()[0]
-
-    def _chunks(self, names: Sequence[str]) -> Iterator[dict[str, pa.ChunkedArray]]:
-        shared = [name for name in names if name not in self.replaced]
-        for start in range(0, len(self), CHUNK):
-            table = self.all.selected(shared, self.rows[start : start + CHUNK])
-            yield {
-                name: table.column(name)
-                if name in shared
-                else self.replaced[name].slice(start, CHUNK)
-                for name in names
-            }
-            if start // CHUNK % 64 == 63:
-                self.all.release()
+            mapped = Examples._mapped(_EXAMPLE_TYPES[saved["kind"]], MappedTable(file))
+        return mapped if saved["is_large"] else mapped._in_memory()
 
 
 def indices_of(which: Iterable[bool]) -> Numbers:
     """The indices of the true values."""
     import numpy as np
 
-    mask = which if isinstance(which, np.ndarray) else np.array(list(which), bool)
-    return np.flatnonzero(mask)
+    return np.flatnonzero(which if isinstance(which, np.ndarray) else np.fromiter(which, bool))
 
 
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
@@ -348,9 +358,15 @@ def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
         first.append(batch)
         if sum(map(len, first)) > MOST_IN_MEMORY:
             kept = (first.pop(0) for _ in range(len(first)))  # a batch is free once it is packed
-            batches = itertools.chain(kept, remaining)
-            return _Mapped(stored(type(batch[0]), map(_packed, batches)))
+            parts = (Examples(part)._packed() for part in itertools.chain(kept, remaining))
+            return Examples._mapped(type(batch[0]), stored(itertools.chain.from_iterable(parts)))
     return Examples(itertools.chain.from_iterable(first))
+
+
+def _objects(values: Iterable[Any]) -> Numbers:
+    import numpy as np
+
+    return np.fromiter(values, object)
 
 
 def _batches(values: Iterable[T], title: str = "", number: int | None = None) -> Iterator[list[T]]:
@@ -360,11 +376,6 @@ def _batches(values: Iterable[T], title: str = "", number: int | None = None) ->
         while batch := list(itertools.islice(remaining, CHUNK)):
             yield batch
             show(done := done + len(batch))
-
-
-def _packed(examples: Sequence[Any]) -> pa.RecordBatch:
-    stats = compute_column_stats(examples) if type(examples[0]) in EXAMPLES else {}
-    return packed(examples, {_STATS_PREFIX + name: numbers for name, numbers in stats.items()})
 
 
 def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:

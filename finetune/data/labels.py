@@ -14,7 +14,7 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any, NamedTuple
@@ -101,22 +101,15 @@ class _Label(NamedTuple):
     rows: Examples
     first: int
 
+    @property
+    def where(self) -> str:
+        return self.rows.locations([self.first])[0]
 
-def _labels_of(rows: Examples, values: Sequence[Any], codes: Any) -> list[_Label]:
-    import numpy as np
-
-    _, firsts, numbers = np.unique(codes, return_index=True, return_counts=True)
-    labels = zip(values, numbers.tolist(), repeat(rows), firsts.tolist())
-    return [_Label(*label) for label in labels if label[0] is not None]
-
-
-def _converted(
-    rows: Examples, values: Sequence[Any], codes: Any, convert: Callable[[Any], Any]
-) -> Examples:
-    labels = list(map(convert, values))
-    if all(new is old for new, old in zip(labels, values, strict=True)):
-        return rows
-    return rows.replace("label", (labels[code] for code in codes.tolist()))
+    @property
+    def as_number(self) -> float | None:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return number if math.isfinite(number := float(self.value)) else None
+        return None
 
 
 def convert_labels(
@@ -130,68 +123,68 @@ def convert_labels(
     Raises:
         DataError: Some labels are of another type than others.
     """
+
     read = {split: Examples.of(rows) for split, rows in splits.items()}
-    coded = {split: (rows, *rows.codes("label")) for split, rows in read.items()}
-    distinct = {split: _labels_of(*column) for split, column in coded.items()}
+    by_split = {split: _labels_of(rows) for split, rows in read.items()}
+    every = [label.value for labels in by_split.values() for label in labels]
+    if all(isinstance(value, str) and not any(map(str.isdigit, value)) for value in every):
+        return read, None  # names, which no number looks like
     filled = {  # the test sets of GLUE have no label but -1
         split: labels
-        for split, labels in distinct.items()
+        for split, labels in by_split.items()
         if not all(_is_minus_one(label.value) for label in labels)
     }
     labels = list(chain.from_iterable(filled.values()))
-    values = [label.value for label in labels]
-    lists = any(isinstance(value, tuple) for value in values)
-    if lists and all(isinstance(value, str) or _is_single(value) for value in values):
-        only = {
-            split: _converted(*column, lambda x: x[0] if isinstance(x, tuple) and x else x)
-            for split, column in coded.items()
+    lists = [label.value for label in labels if isinstance(label.value, tuple)]
+    names = [label.value for label in labels if isinstance(label.value, str)]
+    if lists and len(lists) + len(names) == len(labels) and all(len(names) == 1 for names in lists):
+        single = {
+            split: rows.recoded("label", lambda x, _: x[0] if isinstance(x, tuple) and x else x)
+            for split, rows in read.items()
         }
-        examples, note = convert_labels(only, typed)
+        examples, note = convert_labels(single, typed)
         return examples, f"{SINGLE}; {note}" if note else SINGLE
-    numbers = any(isinstance(value, float) for value in values)
-    if not typed:
-        numbers = any("." in str(x) for x in values) and all(_number(x) is not None for x in values)
-    numbers = numbers and not lists
-    is_class = not lists and not numbers and _minus_one_is_class(labels)
-    if lists:
-        _refuse_among_lists(read.values(), labels)
+    if typed:
+        are_numbers = any(isinstance(label.value, float) for label in labels)
     else:
-        _check_spelling(labels, numbers)
+        are_numbers = any("." in str(label.value) for label in labels)
+        are_numbers = are_numbers and all(label.as_number is not None for label in labels)
+    are_numbers = are_numbers and not lists
+    is_class = not lists and not are_numbers and _minus_one_is_class(labels)
+    if lists:
+        _check_lists(read.values(), labels)
+    else:
+        _check_spelling(labels, are_numbers)
 
-    def converted(label: RawLabel) -> Label:
-        if label is None or (not numbers and not is_class and _is_minus_one(label)):
+    def convert(label: RawLabel, _: int) -> Label:
+        if label is None or (not are_numbers and not is_class and _is_minus_one(label)):
             return None
         if lists:
             return label if isinstance(label, tuple) else (str(label),)
-        return float(label) if numbers else str(label)  # type: ignore[arg-type]
+        return float(label) if are_numbers else str(label)  # type: ignore[arg-type]
 
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
-    note = "labels have decimal points: read as numbers" if numbers else note
+    note = "labels have decimal points: read as numbers" if are_numbers else note
     return {
-        split: _converted(*column, converted if split in filled else lambda _: None)
-        for split, column in coded.items()
-    }, note if numbers or is_class else None
+        split: rows.recoded("label", convert if split in filled else lambda *_: None)
+        for split, rows in read.items()
+    }, note if are_numbers or is_class else None
+
+
+def _labels_of(rows: Examples) -> list[_Label]:
+    import numpy as np
+
+    values, codes = rows.codes("label")
+    _, firsts, numbers = np.unique(codes, return_index=True, return_counts=True)
+    columns = zip(values, numbers.tolist(), repeat(rows), firsts.tolist(), strict=False)
+    return [_Label(*label) for label in columns if label[0] is not None]
 
 
 def _is_minus_one(label: Any) -> bool:
     return str(label) in (str(MISSING_NUMBER), str(float(MISSING_NUMBER)))
 
 
-def _is_single(label: Any) -> bool:
-    return isinstance(label, tuple) and len(label) == 1
-
-
-def _number(label: Any) -> float | None:
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        return number if math.isfinite(number := float(label)) else None
-    return None
-
-
-def _first(labels: Iterable[_Label], which: Callable[[Any], bool]) -> TextExample | None:
-    return next((label.rows[label.first] for label in labels if which(label.value)), None)
-
-
-def _refuse_among_lists(splits: Iterable[Examples], labels: Sequence[_Label]) -> None:
+def _check_lists(splits: Iterable[Examples], labels: Sequence[_Label]) -> None:
     for rows in splits:
         for votes, where in rows.columns("votes", "where"):
             if votes is not None:
@@ -199,53 +192,47 @@ def _refuse_among_lists(splits: Iterable[Examples], labels: Sequence[_Label]) ->
                     f"{where}: votes for labels where other rows have lists of labels: write votes "
                     'or one label for each text, such as "label": "a".'
                 )
-    wrong = _first(labels, lambda label: isinstance(label, float) and not _is_minus_one(label))
-    if wrong is not None:
-        problem = f"label {wrong.label} is a number where other rows have lists of names"
-        raise DataError(f"{wrong.where}: {problem}: write names.")
+    for label in labels:
+        if isinstance(label.value, float) and not _is_minus_one(label.value):
+            problem = f"label {label.value} is a number where other rows have lists of names"
+            raise DataError(f"{label.where}: {problem}: write names.")
 
 
-def _check_spelling(labels: Sequence[_Label], numbers: bool) -> None:
-    values = [label.value for label in labels]
-    have_commas = all(_WITH_COMMA.fullmatch(str(value)) for value in values)
-    comma = _first(labels, lambda label: "," in str(label)) if have_commas else None
-    if comma is not None:
+def _check_spelling(labels: Sequence[_Label], are_numbers: bool) -> None:
+    comma = next((label for label in labels if "," in str(label.value)), None)
+    if comma and all(_WITH_COMMA.fullmatch(str(label.value)) for label in labels):
         raise DataError(
-            f"{comma.where}: label {str(comma.label)!r} is a number with a decimal comma: "
-            "write a point (several labels are a list in JSON Lines)."
+            f"{comma.where}: label {str(comma.value)!r} is a number with a decimal comma: write a "
+            "point (several labels are a list in JSON Lines)."
         )
-    if not numbers:
+    if not are_numbers:
         return
-    numeric_labels = [x for x in values if _number(x) is not None and not _is_minus_one(x)]
-    if all(float(label).is_integer() for label in numeric_labels):
-        spellings = {*map(str, numeric_labels)}
-        point = _first(labels, lambda label: str(label) in spellings and "." in str(label))
-        plain = _first(labels, lambda label: str(label) in spellings and "." not in str(label))
-        if point and plain:
-            raise DataError(
-                f"{point.where}: label {point.label} where {plain.where} has {plain.label}: write "
-                "all as 1 if they are classes, or all as 1.0 if they are numbers."
-            )
-    if (wrong := _first(labels, lambda label: _number(label) is None)) is not None:
+    known = [label for label in labels if not _is_minus_one(label.value)]
+    known = [label for label in known if label.as_number is not None]
+    point = next((label for label in known if "." in str(label.value)), None)
+    plain = next((label for label in known if "." not in str(label.value)), None)
+    if point and plain and all(float(label.value).is_integer() for label in known):
         raise DataError(
-            f"{wrong.where}: label {wrong.label!r} is a name where other rows have numbers with a "
-            "decimal point: write all labels as names (texts) or all as numbers."
+            f"{point.where}: label {point.value} where {plain.where} has {plain.value}: write all "
+            "as 1 if they are classes, or all as 1.0 if they are numbers."
         )
+    for label in labels:
+        if label.as_number is None:
+            raise DataError(
+                f"{label.where}: label {label.value!r} is a name where other rows have numbers "
+                "with a decimal point: write all labels as names (texts) or all as numbers."
+            )
 
 
 def _minus_one_is_class(labels: Sequence[_Label]) -> bool:
-    values = [label.value for label in labels]
-    if not any(map(_is_minus_one, values)) or not all(map(_is_integer, values)):
+    integers = all(str(label.value).lstrip("-").isdecimal() for label in labels)
+    missing = [label for label in labels if _is_minus_one(label.value)]
+    if not integers or not missing:
         return False
-    if any((_number(value) or 0) < 0 and not _is_minus_one(value) for value in values):
+    if any((label.as_number or 0) < 0 and not _is_minus_one(label.value) for label in labels):
         return True
     total = sum(label.number for label in labels)
-    missing = sum(label.number for label in labels if _is_minus_one(label.value))
-    return missing >= MIN_CLASS_FRACTION * total
-
-
-def _is_integer(label: Any) -> bool:
-    return type(label) is int or (isinstance(label, str) and label.lstrip("-").isdecimal())
+    return sum(label.number for label in missing) >= MIN_CLASS_FRACTION * total
 
 
 Votes = tuple[tuple[str, float], ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, repeat
+from itertools import chain, dropwhile, groupby, repeat
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -223,23 +223,13 @@ def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Doc
             lines = list(lines)
         again = read_lines(str(path), path, encoding) if path.is_file() else lines
         units = ((line.text, f"{path}:{line.number}") for line in lines)
-        documents = _documents(units, separated=_have_text_after_blank(line.text for line in again))
-    empty = True
-    for document in documents:
-        empty = False
-        yield document
-    if empty:
+        after_blank = dropwhile(bool, (line.text.strip() for line in again))
+        documents = _documents(units, separated=any(after_blank))
+    first = next(documents, None)
+    if first is None:
         raise DataError(f"{path}: there is no text in it: remove it.")
-
-
-def _have_text_after_blank(texts: Iterable[str]) -> bool:
-    blank = False
-    for text in texts:
-        if not text.strip():
-            blank = True
-        elif blank:
-            return True
-    return False
+    yield first
+    yield from documents
 
 
 def _documents(units: Iterable[tuple[str, str]], separated: bool = False) -> Iterator[_Document]:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from finetune.data.examples import Examples
 from finetune.data.labels import NLI_LABELS
 from finetune.data.preparation import with_gold
 from finetune.data.splitting import per_class
-from finetune.types import TextExample, UserError, abbreviated, quantity
+from finetune.types import UserError, abbreviated, quantity
 
 
 def problem_of(config: TextConfig, data: Dataset) -> Literal["single", "multi", "regression"]:
@@ -146,48 +147,40 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     """Drop training and validation rows without a label, and convert the labels for the problem."""
     data = labeled(data)
     notes = list(data.notes)
-    types = {type(None), {"single": str, "multi": tuple}.get(problem)}
-    splits = {
-        split: rows
-        if types.issuperset(map(type, rows.column("label")))
-        else rows.replace("label", (with_problem(row, problem).label for row in rows))
-        for split, rows in data.splits.items()
-    }
     train_labels = data.splits.get("train", Examples()).column("label")
     if problem == "multi" and not any(isinstance(label, tuple) for label in train_labels):
         notes.append(
             "each row has one label; write several as a list in JSON Lines or Parquet, as in "
             '"label": ["a", "b"]'
         )
+    splits = {
+        split: rows.recoded("label", partial(with_problem, rows, problem))
+        for split, rows in data.splits.items()
+    }
     return replace(data, splits=splits, notes=notes)
 
 
-def with_problem(example: TextExample, problem: str) -> TextExample:
-    """Convert the label for the problem; raise UserError if that is impossible."""
-    label = example.label
+def with_problem(examples: Examples, problem: str, label: Any, first: int) -> Any:
+    """Convert a label for the problem; raise UserError if that is impossible.
+
+    ``first`` is the index of the first example that has it.
+    """
     if label is None:
-        return example
+        return None
     if problem == "regression":
-        return replace(example, label=_number(example))
-    if problem == "multi":
-        return example if isinstance(label, tuple) else replace(example, label=(_name(label),))
-    if isinstance(label, tuple):
+        with contextlib.suppress(TypeError, ValueError):
+            if math.isfinite(number := float(label)):
+                return number
         raise UserError(
-            f"{example.where}: the label is a list {list(label)!r} in place of one label: "
+            f"{examples[first].where}: label {label!r} is not a number, as regression needs: "
+            "correct the row, or write --problem single."
+        )
+    if isinstance(label, tuple):
+        if problem == "multi":
+            return label
+        raise UserError(
+            f"{examples[first].where}: the label is a list {list(label)!r} in place of one label: "
             "write --problem multi, or correct the row."
         )
-    return example if isinstance(label, str) else replace(example, label=_name(label))
-
-
-def _name(label: object) -> str:
-    return f"{label:g}" if isinstance(label, float) else str(label)
-
-
-def _number(example: TextExample) -> float:
-    with contextlib.suppress(TypeError, ValueError):
-        if math.isfinite(number := float(example.label)):  # type: ignore[arg-type]
-            return number
-    raise UserError(
-        f"{example.where}: label {example.label!r} is not a number, as regression needs: "
-        "correct the row, or write --problem single."
-    )
+    name = f"{label:g}" if isinstance(label, float) else str(label)
+    return (name,) if problem == "multi" else name

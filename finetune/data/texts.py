@@ -96,13 +96,48 @@ class TextReader(RowReader):
     roles = ROLES
 
     def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
-        """Choose the columns of texts."""
-        make = text_maker(table, named, self.pair, gold)
-        usual = [table.by_name[name] for name in LABEL_COLUMNS if name in table.by_name]
-        unread = [name for name in usual if name not in table.read.values()]
+        """Choose the columns of texts: those that the user names, else those with usual names."""
+        by_name = table.by_name
+        firsts = [first for first, second in PAIR_COLUMNS if {first, second} <= by_name.keys()]
+        text_column = table.find("text", named, [*firsts, *TEXT_COLUMNS])
+        if text_column is None:
+            missing = missing_column(table, "text", "a text", "text")
+            raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
+        seconds = [second for first, second in PAIR_COLUMNS if first == text_column.lower()]
+        pair_column = table.find("pair", named, () if self.pair is False else seconds)
+        if pair_column is None and self.pair:
+            raise missing_column(table, "pair", "the second text of a pair", "text_pair")
+        labels = [n for n in LABEL_COLUMNS if by_name.get(n) not in (text_column, pair_column)]
+        label_column = table.find("label", named, labels)
+        searched = text_column.lower() in ("anchor", "query")
+        negative_column = table.find("negative", named, [NEGATIVE_COLUMN] if searched else [])
+        chosen = text_column, pair_column, label_column, negative_column
+        table.read = dict(zip(ROLES, chosen, strict=True))
+        usual = (by_name[name] for name in LABEL_COLUMNS if name in by_name)
+        unread = [name for name in usual if name not in chosen]
         if unread and table.named("label", named) is None:
             advice = f"for {unread[0]!r} write --columns label={unread[0]}"
-            table.notes.append(f"labels are from column {table.read['label']!r}; {advice}")
+            table.notes.append(f"labels are from column {label_column!r}; {advice}")
+        names = table.names.get(label_column or "")
+        if gold == "unread":
+            label_column = None
+        parsed: dict[str, tuple[RawLabel, Votes | None]] = {}
+
+        def make(index: int, row: Row) -> TextExample:
+            text = row.values.get(text_column)
+            text = text if type(text) is str else text_cell(row, text_column)
+            pair = None if pair_column is None else text_cell(row, pair_column)
+            value = None if label_column is None else row.values.get(label_column)
+            label, votes = None, None
+            if isinstance(value, str) and value in parsed:
+                label, votes = parsed[value]
+            elif value is not None:
+                label, votes = read_label(value, names, row.where)
+                if isinstance(value, str) and len(parsed) < MOST_KNOWN:
+                    parsed[value] = label, votes
+            negative = None if negative_column is None else text_cell(row, negative_column)
+            return TextExample(index, text, pair, label, row.where, row.key, negative, votes=votes)
+
         return make
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
@@ -180,49 +215,3 @@ def read_text_file(
     ``options`` as in ``RowReader.stream``.
     """
     return TextReader(pair).stream(source, gold=labels, **options)
-
-
-def text_maker(
-    table: Table, named: Mapping[str, str], pair: bool | None, gold: Gold = "read"
-) -> Make:
-    """Choose the columns of texts (``Table.read``), and return a function from a row to an example.
-
-    Columns that the user names go before usual ones. A label is as in the file. ``pair`` is as in
-    ``TextReader``.
-    """
-    by_name = table.by_name
-    firsts = [first for first, second in PAIR_COLUMNS if {first, second} <= by_name.keys()]
-    text_column = table.find("text", named, [*firsts, *TEXT_COLUMNS])
-    if text_column is None:
-        missing = missing_column(table, "text", "a text", "text")
-        raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
-    seconds = [second for first, second in PAIR_COLUMNS if first == text_column.lower()]
-    pair_column = table.find("pair", named, () if pair is False else seconds)
-    if pair_column is None and pair:
-        raise missing_column(table, "pair", "the second text of a pair", "text_pair")
-    labels = [n for n in LABEL_COLUMNS if by_name.get(n) not in (text_column, pair_column)]
-    label_column = table.find("label", named, labels)
-    searched = text_column.lower() in ("anchor", "query")
-    negative_column = table.find("negative", named, [NEGATIVE_COLUMN] if searched else [])
-    chosen = text_column, pair_column, label_column, negative_column
-    table.read = dict(zip(ROLES, chosen, strict=True))
-    names = table.names.get(label_column or "")
-    if gold == "unread":
-        label_column = None
-    parsed: dict[str, tuple[RawLabel, Votes | None]] = {}
-
-    def make(index: int, row: Row) -> TextExample:
-        text = text_cell(row, text_column)
-        pair = None if pair_column is None else text_cell(row, pair_column)
-        value = None if label_column is None else row.values.get(label_column)
-        label, votes = None, None
-        if isinstance(value, str) and value in parsed:
-            label, votes = parsed[value]
-        elif value is not None:
-            label, votes = read_label(value, names, row.where)
-            if isinstance(value, str) and len(parsed) < MOST_KNOWN:
-                parsed[value] = label, votes
-        negative = None if negative_column is None else text_cell(row, negative_column)
-        return TextExample(index, text, pair, label, row.where, row.key, negative, votes=votes)
-
-    return make

@@ -85,7 +85,7 @@ def read_similarity(
     if not rows:
         raise DataError(f"{table.name}: there is no pair in it.")
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
-    make = texts.text_maker(table, of_texts, True)
+    make = texts.TextReader(pair=True).choose(table, rows, of_texts, "read")
     locate = word_locator(table, columns)
     located = [locate(row, make(index, row)) for index, row in enumerate(rows)]
     pairs, label_notes = _with_gold(located)

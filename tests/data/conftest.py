@@ -15,9 +15,10 @@ from finetune.data.columns import stored
 
 def on_disk(values: Iterable[Any], title: str = "") -> examples.Examples:
     """Keep even a few examples on disk, in chunks of four."""
-    held = list(values)
-    parts = (examples._packed(held[start : start + 4]) for start in range(0, len(held), 4))
-    return examples._Mapped(stored(type(held[0]), parts)) if held else examples.Examples()
+    held = examples.Examples(values)
+    if not held:
+        return held
+    return examples.Examples._mapped(held.example_type, stored(held._packed()))
 
 
 def all_of(data: Dataset) -> Any:

@@ -45,17 +45,6 @@ def test_geometry_by_definition(spans):
     }
 
 
-def test_geometry_by_hand():
-    spans = [Span(0, 4, "ORG"), Span(0, 1, "LOC"), Span(3, 6, "PER"), Span(0, 4, "LOC")]
-    assert inner_spans(spans) == {Span(0, 1, "LOC")}
-    assert crossing_pairs(spans) == [
-        (Span(0, 4, "LOC"), Span(3, 6, "PER")),
-        (Span(0, 4, "ORG"), Span(3, 6, "PER")),
-    ]
-    assert multi_label_spans(spans) == [[Span(0, 4, "LOC"), Span(0, 4, "ORG")]]
-    assert not overlapping([Span(0, 1, "A"), Span(1, 2, "A")])
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=400))
 def test_proposed_width_is_the_smallest_that_covers_enough(widths):
@@ -64,9 +53,6 @@ def test_proposed_width_is_the_smallest_that_covers_enough(widths):
     assert proposed_width(Counter(widths)) == enough[0]
 
 
-def test_proposed_width_by_hand():
-    assert proposed_width({7: 5, 1: 995}) == 1
-    assert proposed_width({7: 6, 1: 994}) == 7
-    assert proposed_width({3: 1}) == 3
+def test_no_spans_have_no_width():
     with pytest.raises(ValueError, match="no spans"):
         proposed_width({})

@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import sys
-import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -282,6 +281,11 @@ def test_minus_one_is_a_class_if_it_is_frequent(tmp_path):
     assert [note[:4] for note in dataset.notes[1:]] == ["test"]
 
 
+def test_lists_of_one_number_are_numbers_and_both_are_noted():
+    notes = read_text([{"text": "a", "label": ["-1"]}, {"text": "b", "label": ["1"]}]).notes
+    assert any("a list of one" in note and "-1 is read as a class" in note for note in notes)
+
+
 def test_missing_labels_are_counted_by_split(tmp_path):
     (tmp_path / "train.jsonl").write_text(jsonl({"text": "a", "label": "p"}, {"text": "b"}))
     (tmp_path / "test.jsonl").write_text(jsonl({"text": "a"}, {"text": "b"}))
@@ -463,60 +467,6 @@ def test_the_advice_for_cp1252_keeps_the_euro_sign_and_the_suffix(tmp_path: Path
     assert str(caught.value).endswith(command)
     path.write_text(path.read_bytes().decode("cp1252"), "utf-8")
     assert read_text(path).splits["train"][0].text == "5 €"
-
-
-def workbook(path: Path, *sheets: str, notes: int = 0, cells: dict[str, str] | None = None) -> str:
-    """A workbook of these sheets, the last one with texts and labels; ``chart`` has no cells."""
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    book.remove(book.active)
-    for name in sheets:
-        if name == "chart":
-            reference = openpyxl.chart.Reference(book.create_sheet("numbers"), min_col=1, min_row=1)
-            (chart := openpyxl.chart.BarChart()).add_data(reference)
-            book.create_chartsheet(name, 0).add_chart(chart)
-        else:
-            sheet = book.create_sheet(name)
-            for row in [["about", "who"], *[["us", "me"]] * notes]:
-                sheet.append(row)
-    if sheets[-1] != "chart":
-        sheet = book.worksheets[-1]
-        for number, row in enumerate([("text", "label"), ("a b", "x"), ("c d", "y")], 1):
-            for column, value in enumerate(row, 1):
-                sheet.cell(number, column, value)
-        for cell, value in (cells or {}).items():
-            sheet[cell] = value
-    book.save(path)
-    return str(path)
-
-
-def test_workbooks_of_charts_and_far_cells(tmp_path):
-    path = tmp_path / "a.xlsx"
-    expected = [("a b", None, "x"), ("c d", None, "y")]
-    assert train(read_text(workbook(path, "data", cells={"XFD1048576": "end"}))) == expected
-    book = workbook(path, "data")
-    with zipfile.ZipFile(book) as old, zipfile.ZipFile(tmp_path / "cut.xlsx", "w") as new:
-        for name in old.namelist():
-            content = old.read(name)
-            new.writestr(name, content[:-40] if "sheet1.xml" in name else content)
-    for name, message in (("cut", "cut.xlsx:row .*not a readable"), ("no", "no.xlsx: not a")):
-        (tmp_path / "no.xlsx").write_bytes(b"PK")
-        with pytest.raises(DataError, match=message):
-            read_text(str(tmp_path / f"{name}.xlsx"))
-    with pytest.raises(DataError, match=r"a.xlsx: the train split is empty"):
-        read_text(workbook(path, "chart"))
-
-
-def test_an_unread_sheet_is_named_where_a_column_is_missing(tmp_path):
-    book = workbook(tmp_path / "a.xlsx", "Notes", "Data", notes=1)
-    unread = "only the first sheet, 'Notes', is read, not 'Data'"
-    with pytest.raises(DataError, match=f"columns found: about, who; {unread}"):
-        read_text(book)
-    with pytest.raises(DataError, match=f"no column 'text' .*; {unread}"):
-        read_text(book, columns={"text": "text"})
-    book = workbook(tmp_path / "b.xlsx", "Notes", "Data")
-    with pytest.raises(DataError, match=f"the train split is empty .{unread}"):
-        read_text(book)
 
 
 def test_the_longest_field_of_csv_readers_of_the_process_stays(read):

@@ -13,6 +13,7 @@ import torch
 
 from finetune.config.tasks import CONFIGS
 from finetune.data import check_data, read_text, read_tokens
+from finetune.data.examples import Examples
 from finetune.data.text_labels import with_problem
 from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
@@ -152,10 +153,10 @@ def test_labels_unseen_in_training_are_refused(runs: Runs, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("label", ["good", "nan", "inf", float("inf"), ("3",)])
 def test_regression_takes_finite_numbers_only(label: Any) -> None:
-    example = TextExample(0, "a", label=label, where="a.csv:7")
+    examples = Examples([TextExample(0, "a", label=label, where="a.csv:7")])
     with pytest.raises(ValueError, match=r"a.csv:7: label .* is not a number, as regression needs"):
-        with_problem(example, "regression")
-    assert with_problem(replace(example, label="-3"), "regression").label == -3.0
+        with_problem(examples, "regression", label, 0)
+    assert with_problem(examples, "regression", "-3", 0) == -3.0
 
 
 def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
