@@ -4,7 +4,6 @@ python examples/other_domains.py               # MODEL, STEPS and OUT in the env
 python examples/other_domains.py RUN DATA …    # a run of `classify` or `nli`, and other data
 """
 
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,28 +14,21 @@ import numpy as np
 from scipy.stats import rankdata
 
 import finetune
-from finetune.inference.loop import forward_passes
+from finetune.inference.loop import sequence_values
 from finetune.inference.vectors import TrainingVectors, decision_vectors
-from finetune.preprocessing.batching import pack
 from finetune.tasks.definition import run_data
 from finetune.types import Example
 
 
 def logits_of(model: finetune.Predictor, examples: Sequence[Example]) -> np.ndarray:
     """Return the logits of short texts [N, C]."""
-    sequences = model.task.encode(examples).sequences
-    found = np.empty((len(sequences), len(model.labels)))
-    passes = forward_passes(
+    logits = sequence_values(
         model.model,
-        sequences.lengths,
-        lambda rows: pack(sequences.take(rows)),
+        model.task.encode(examples).sequences,
         lambda logits, _: logits.cpu().numpy(),
         device=model.accelerator.device,
     )
-    with contextlib.closing(passes):
-        for rows, logits in passes:
-            found[rows] = logits
-    return found
+    return np.array(logits, dtype=float)
 
 
 run, *others = sys.argv[1:] or [os.environ.get("OUT", "runs/example-domains")]

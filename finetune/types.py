@@ -628,8 +628,9 @@ class TokenPrediction(WordPrediction):
     """A tag and its probability for every word.
 
     The tags encode ``spans`` (None without spans, as in POS). ``log_probabilities`` of all tags, a
-    numpy array [W, C], are kept on request only, and are not saved. Where the model
-    abstains, a tag is None; the words of its spans have the tag O.
+    numpy array [W, C], are kept on request only. They and the probabilities without the fitted
+    temperature, ``uncalibrated``, are not saved. Where the model abstains, a tag is None; the words
+    of its spans have the tag O.
     """
 
     tags: tuple[str, ...]
@@ -637,6 +638,7 @@ class TokenPrediction(WordPrediction):
     spans: tuple[Span, ...] | None = None
     span_scores: tuple[float, ...] = ()
     log_probabilities: Any = field(default=None, compare=False, repr=False)
+    uncalibrated: tuple[float, ...] | None = field(default=None, compare=False, repr=False)
 
     def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the spans, or plain tags, whose probability is below ``least``."""

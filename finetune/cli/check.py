@@ -148,12 +148,12 @@ class Check(OutOption, DataOptions, Command):
             words = about.words
             if not about.own_reader:
                 data = read_examples(settings, self.data, errors)
-            from finetune.tasks import task_class  # after errors, as it imports torch
+            if data is None:
+                from finetune.tasks import task_class  # which imports torch
 
-            definition = task_class(self.task)
-            data = definition.read(settings, self.data) if data is None else data
+                data = task_class(self.task).read(settings, self.data)
             data = with_standard_names(data) if about.pairs else data
-            skipped = definition.skipped_checks
+            skipped = about.skipped_checks
         else:
             words = input_type_of(self.data, self.encoding) == "tokens"
             data = (read_tokens if words else read_text)(self.data, **self.reading, errors=errors)

@@ -65,6 +65,8 @@ class TaskDescription:
     """Whether the model fills masks in running text."""
     label_errors: bool = False
     """Whether `finetune check --label-errors` ranks the labels of its data."""
+    skipped_checks: tuple[str, ...] = ()
+    """The data checks that do not apply."""
     joint: bool = False
     """Whether several tasks can share an encoder in training (recipes with ``task: multitask``)."""
     metrics: tuple[str, ...] = ()

@@ -73,11 +73,6 @@ class TaskData(Protocol):
     """What the class of a task says of its data."""
 
     @property
-    def skipped_checks(self) -> Collection[str]:
-        """The data checks that do not apply."""
-        ...
-
-    @property
     def gold(self) -> Callable[[Any], Any]:
         """The function from an example to its gold, None if it has none."""
         ...
@@ -130,7 +125,7 @@ def read_and_divide(
         data = with_replay(data, replayed(run), share, config.seed)
     data = replace(data, label_order=saved or data.label_order)
     data = _without_unlabeled_tests(task, data)
-    data = _checked(data, task.skipped_checks)
+    data = _checked(data, config.description.skipped_checks)
     derived = task.derive(config, data)
     if config.replayed is None:
         data = with_held_out_splits(data, config)

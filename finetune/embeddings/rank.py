@@ -6,22 +6,18 @@ candidate again with every query.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.inference.loop import forward_passes, predict
+from finetune.inference.loop import precision_on, predict, sequence_values
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import FlatSequences
-from finetune.runtime.device import resolve_precision
 from finetune.types import Batch, TextExample, TokenSequence, UserError, did_you_mean
 
 
@@ -111,16 +107,11 @@ class Ranker:
             TokenSequence(number, *tokenizer.build(ids[:room]))
             for number, ids in enumerate(tokenizer.first_subwords(texts, longest))
         )
-        precision = resolve_precision(self.task.state.config, self.device)
-        passes = forward_passes(
+        vectors = sequence_values(
             self.model.encoder,
-            sequences.lengths,
-            lambda rows: pack(sequences.take(rows)),
+            sequences,
             vectors_of,
             device=self.device,
-            precision="fp32" if self.device.type == "cpu" and precision == "fp16" else precision,
+            precision=precision_on(self.task, self.device),
         )
-        with contextlib.closing(passes):
-            rows, vectors = zip(*passes, strict=True)
-        order = torch.from_numpy(np.argsort(np.concatenate(rows)))
-        return torch.cat(vectors)[order.to(self.device)]
+        return torch.stack(vectors)

@@ -95,7 +95,6 @@ class SentenceTask(Task):
 
     state: SentenceState
     state_class = SentenceState
-    skipped_checks = ("labels", "pairs")
     gold = attrgetter("text")
     graph_refusal = (
         "sentence encoders give vectors, and graphs are written for logits only: use "

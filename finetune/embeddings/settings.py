@@ -27,6 +27,7 @@ class SentenceConfig(TrainConfig):
         own_reader=True,
         windows=False,
         labels=False,
+        skipped_checks=("labels", "pairs"),
         metrics=(
             "spearman_all",
             "pearson_all",

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from finetune.config.description import ECE_METRICS
+from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import NUM_BINS, bin_counts, calibration_error
-from finetune.evaluation.temperature import log_probabilities, probabilities_of, tempered
-from finetune.types import IGNORED, LabelSet, TokenPrediction, quantity
+from finetune.evaluation.temperature import log_probabilities, tempered
+from finetune.types import IGNORED, TextPrediction, quantity
 
 LOWEST, HIGHEST = 0.05, 20.0
 """Bounds of the temperature: without errors on validation, no temperature is low enough."""
@@ -56,29 +59,20 @@ def error_of_bins(bins: Sequence[Bin]) -> float:
     return float(calibration_error(np.array(sums, dtype=float).reshape(-1, 3).T))
 
 
-def calibration_scores(
-    correct: Sequence[bool], after: Sequence[float], before: Sequence[float] | None
-) -> dict[str, float]:
-    """Compute ``ece``, and ``ece_uncalibrated`` if probabilities ``before`` scaling are known."""
-    scores = {"ece": float(calibration_error(bin_counts(after, correct)))}
-    if before is not None:
-        scores["ece_uncalibrated"] = float(calibration_error(bin_counts(before, correct)))
+def calibration_scores(tables: Tables, before: Tables) -> dict[str, float]:
+    """Compute ``ece``, and ``ece_uncalibrated`` of predictions ``before`` temperature scaling."""
+    scores = {}
+    for name, items in zip(ECE_METRICS, (tables.calibrated, before.calibrated), strict=True):
+        scores[name] = float(calibration_error(bin_counts(items.score, items.credit)))
     return scores
 
 
-def word_calibration_scores(
-    gold: Sequence[Sequence[str]], predicted: Sequence[TokenPrediction], labels: LabelSet
-) -> dict[str, float]:
-    """Compute the ``calibration_scores`` of tags of words; gold is in the predicted scheme."""
-    correct: list[bool] = []
-    before: list[float] = []
-    for tags, prediction in zip(gold, predicted, strict=True):
-        correct += map(str.__eq__, tags, prediction.tags)
-        if prediction.log_probabilities is not None:
-            ids = [labels.id(tag) for tag in prediction.tags]
-            before += probabilities_of(ids, prediction.log_probabilities).tolist()
-    after = [score for prediction in predicted for score in prediction.scores]
-    return calibration_scores(correct, after, before if len(before) == len(after) else None)
+def without_temperature(prediction: Any) -> Any:
+    """Give a prediction its ``uncalibrated`` probabilities."""
+    scores: Any = prediction.uncalibrated
+    if isinstance(prediction, TextPrediction) and prediction.score is not None:
+        return replace(prediction, scores=scores, score=scores[prediction.label])
+    return replace(prediction, scores=scores)
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:

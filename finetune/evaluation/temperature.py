@@ -17,7 +17,9 @@ def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> n
     return scaled[..., 1] if independent else scaled
 
 
-def probabilities_of(ids: Sequence[int], logs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+def probabilities_of(
+    ids: Sequence[int] | np.ndarray, logs: np.ndarray, temperature: float = 1.0
+) -> np.ndarray:
     """Compute the probabilities [W] of tags [W] from log-probabilities [W, C] and a temperature."""
     if temperature != 1.0:
         logs = tempered(logs, temperature)

@@ -8,8 +8,9 @@ of the last four. A word of several subwords has their mean.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -18,11 +19,11 @@ import xxhash
 from torch import Tensor
 
 from finetune.data.word_splitting import split_words
-from finetune.inference.loop import chunks, forward_passes, predict
+from finetune.inference.loop import chunks, predict, sequence_values
+from finetune.inference.vectors import directions
 from finetune.models.encoder import Encoder
 from finetune.models.heads.layers import pool, pooled_tokens
 from finetune.models.heads.pretrained import subword_rows
-from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import EncodedExamples
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import encode_window, windows
@@ -63,14 +64,6 @@ class _Units(NamedTuple):
     units: tuple[str, ...]
     subwords: list[list[int]]
     offsets: tuple[tuple[int, int], ...] | None
-
-
-class _WindowVectors(NamedTuple):
-    """The vectors of one window [units of the window, X], and its number of tokens."""
-
-    first: int
-    num_tokens: int
-    vectors: _Array
 
 
 class Embedder:
@@ -173,14 +166,16 @@ class Embedder:
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
         units, read = (self._read(*item) for item in enumerate(inputs)), 0
-        windows = chunks(units, size_of=self._num_bytes, most_size=CHUNK_BYTES)
-        with contextlib.closing(ahead(map(self._encode, windows), most=1)) as ready:
+        parts = chunks(units, size_of=self._num_bytes, most_size=CHUNK_BYTES)
+        with contextlib.closing(ahead(map(self._encode, parts), most=1)) as ready:
             for chunk, encoded in ready:
-                if self._trained is None:
-                    read = yield from self._embed(chunk, encoded, reporter, read)
-                else:
-                    yield from self._embed_as_trained(*self._trained, chunk, encoded)
-                    reporter.update(read := read + len(chunk))
+                vectors_of_chunk = self._vectors_of(chunk, encoded, reporter)
+                read += len(encoded.sequences)
+                for item, vectors in zip(chunk, vectors_of_chunk, strict=True):
+                    if self.normalize:
+                        vectors = directions(vectors)
+                    yield Embedding(item.id, item.units, vectors, item.offsets)
+                reporter.update(read)
         reporter.stop()
 
     def _num_bytes(self, item: _Units) -> int:
@@ -192,15 +187,29 @@ class Embedder:
         encoded = [self._windows(number, item.subwords) for number, item in enumerate(inputs)]
         return inputs, EncodedExamples.of(encoded)
 
-    def _embed_as_trained(
-        self, task: Task, head: Any, inputs: Sequence[_Units], encoded: EncodedExamples
-    ) -> Iterator[Embedding]:
-        self.num_cut += encoded.num_cut
-        predicted: Any = predict(
-            task, head, _examples(inputs), encoded=encoded, device=self.device, precision="fp32"
+    def _vectors_of(
+        self, inputs: Sequence[_Units], encoded: EncodedExamples, reporter: Reporter
+    ) -> list[_Array]:
+        options: dict[str, Any] = {"device": self.device, "reporter": reporter}
+        options["title"] = "embedding"
+        if self._trained is not None:
+            self.num_cut += encoded.num_cut
+            options |= {"encoded": encoded, "precision": "fp32"}
+            predicted: Any = predict(*self._trained, _examples(inputs), **options)
+            return [prediction.vectors for prediction in predicted]
+        vectors = sequence_values(
+            self.encoder,
+            encoded.sequences,
+            self._by_window,
+            forward=self._vectors,
+            max_tokens=self.max_tokens,
+            **options,
         )
-        for item, prediction in zip(inputs, predicted, strict=True):
-            yield Embedding(item.id, item.units, self._scaled(prediction.vectors), item.offsets)
+        lengths = encoded.sequences.lengths
+        return [
+            self._joined(vectors[start:end], lengths[start:end]).reshape(-1, *self.shape)
+            for start, end in pairwise(encoded.offsets.tolist())
+        ]
 
     def _read(self, index: int, item: Any) -> _Units:
         if isinstance(item, str):
@@ -223,38 +232,6 @@ class Embedder:
             return _Units(id, tuple(encoding.tokens), subwords, offsets)
         return _Units(id, (text,), subwords, None)
 
-    def _embed(
-        self, inputs: Sequence[_Units], encoded: EncodedExamples, reporter: Reporter, read: int
-    ) -> Generator[Embedding, None, int]:
-        sequences = encoded.sequences
-        window_vectors: list[list[_WindowVectors]] = [[] for _ in inputs]
-        passes = forward_passes(
-            self.encoder,
-            sequences.lengths,
-            lambda rows: pack(sequences.take(rows)),
-            self._by_window,
-            forward=self._vectors,
-            device=self.device,
-            max_tokens=self.max_tokens,
-        )
-        with contextlib.closing(passes):
-            for rows, windows in passes:
-                for row, window in zip(rows, windows, strict=True):
-                    window_vectors[sequences.example[row]].append(window)
-                reporter.update(read := read + len(rows))
-        for item, of_windows in zip(inputs, window_vectors, strict=True):
-            of_windows.sort(key=lambda window: window.first)
-            vectors = self._joined(of_windows).reshape(-1, *self.shape)
-            yield Embedding(item.id, item.units, self._scaled(vectors), item.offsets)
-        return read
-
-    def _scaled(self, vectors: _Array) -> _Array:
-        if not self.normalize:
-            return vectors
-        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-        scaled: _Array = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-        return scaled
-
     def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[TokenSequence]:
         room = self.max_length - self.tokenizer.single.num_special
         subwords = [ids[:room] for ids in subwords]
@@ -272,21 +249,19 @@ class Embedder:
             return pooled_tokens(hidden, batch, self.pooling)
         return pool(hidden.index_select(0, subword_rows(batch)), batch.word_lengths, self.pooling)
 
-    def _by_window(self, vectors: Tensor, batch: Batch) -> list[_WindowVectors]:
+    def _by_window(self, vectors: Tensor, batch: Batch) -> list[_Array]:
         counts = [1] * len(batch.lengths) if self.unit == "text" else batch.num_words
-        by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
-        return list(map(_WindowVectors, batch.window, batch.lengths, by_sequence))
+        return np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
 
-    def _joined(self, windows: Sequence[_WindowVectors]) -> _Array:
+    def _joined(self, windows: Sequence[_Array], lengths: _Array) -> _Array:
         if self.unit != "text":
-            return np.concatenate([window.vectors for window in windows])
+            return np.concatenate(windows)
         if self.pooling == "first":
-            return windows[0].vectors
-        stacked = np.stack([window.vectors for window in windows])
+            return windows[0]
         if self.pooling == "max":
-            joined: _Array = stacked.max(0)
+            joined: _Array = np.max(windows, axis=0)
         else:
-            joined = np.average(stacked, axis=0, weights=[window.num_tokens for window in windows])
+            joined = np.average(windows, axis=0, weights=lengths)
         return joined.astype(np.float32)
 
 

@@ -7,18 +7,16 @@ mean. In a sentence, whose words have tags or spans, the mask token stands in pl
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from finetune.data.word_splitting import split_words
-from finetune.inference.loop import chunks, forward_passes, precision_on
-from finetune.preprocessing.batching import pack
+from finetune.inference.loop import chunks, precision_on, sequence_values
 from finetune.preprocessing.encodings import Array
 from finetune.tasks.base import Task
 from finetune.tasks.explained import Explained
@@ -177,38 +175,17 @@ def label_scores(
     device: torch.device,
 ) -> Array:
     """Compute the scores of D labels in each of N examples, means over windows: [N, D]."""
-    scores = [_scores(task, model, chunk, labels, device) for chunk in chunks(examples, _CHUNK)]
-    return np.concatenate(scores)
-
-
-def _scores(
-    task: Task,
-    model: Any,
-    examples: Sequence[Any],
-    labels: Sequence[LabelSpan],
-    device: torch.device,
-) -> Array:
-    renumbered = [replace(example, id=number) for number, example in enumerate(examples)]
-    sequences, about = task.encode(renumbered).sequences, explained_by(task)
-    scores_of = np.full((len(sequences), len(labels)), np.nan)
-    passes = forward_passes(
-        model,
-        sequences.lengths,
-        lambda rows: pack(sequences.take(rows)),
-        lambda output, batch: about.scores(output).double().cpu().numpy(),
-        device=device,
-        precision=precision_on(task, device),
-        max_tokens=task.state.config.max_tokens,
-    )
-    with contextlib.closing(passes):
-        for group, scores in passes:
-            counts = about.num_rows(sequences.take(group))
-            for number, first in zip(group, np.cumsum(counts) - counts, strict=True):
-                for column, label in enumerate(labels):
-                    row = about.row(label, sequences[int(number)])
-                    if row is not None:
-                        scores_of[number, column] = scores[first + row, label.number]
-    means = np.empty((len(examples), len(labels)))
-    for number in range(len(examples)):
-        means[number] = np.nanmean(scores_of[sequences.example == number], axis=0)
-    return means
+    about, means = explained_by(task), []
+    for chunk in chunks(examples, _CHUNK):
+        encoded = task.encode(chunk)
+        scores = sequence_values(
+            model,
+            encoded.sequences,
+            lambda output, batch: about.scores(output, batch, labels),
+            device=device,
+            precision=precision_on(task, device),
+            max_tokens=task.state.config.max_tokens,
+        )
+        for start, end in pairwise(encoded.offsets.tolist()):
+            means.append(np.nanmean(scores[start:end], axis=0))
+    return np.stack(means)

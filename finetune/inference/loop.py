@@ -71,65 +71,24 @@ def predict(
         title: See ``reporter``.
         device: Compute everything in this process, on this device, without an accelerator.
     """
-    mine, shared = examples, False
+    index, num_processes = 0, 1
     if device is None:
         accelerator = accelerator or make_accelerator()
         device, num_processes = accelerator.device, accelerator.num_processes
-        if shared := num_processes > 1:
-            shard = slice(accelerator.process_index, None, num_processes)
-            mine, encoded = examples[shard], None if encoded is None else encoded[shard]
+        index = accelerator.process_index
+    mine = examples
+    if num_processes > 1:
+        shard = slice(index, None, num_processes)
+        mine, encoded = examples[shard], None if encoded is None else encoded[shard]
     encoded = task.encode(mine) if encoded is None else encoded
-    waiting = {
-        example.id: (example, int(number), list[WindowOutput]())
-        for example, number in zip(mine, encoded.num_windows, strict=True)
-    }
-    precision = precision or precision_on(task, device)
-    predicted: list[Prediction] = []
-    for id in [id for id, (_, number, _) in waiting.items() if not number]:  # without sequences
-        predicted.append(task.postprocess(waiting.pop(id)[0], []))
-    computed = _window_outputs(task, head, encoded.sequences, device, precision, reporter, title)
-    with contextlib.closing(computed):
-        for output in computed:
-            example, num_windows, outputs = waiting[output.example]
-            outputs.append(output)
-            if len(outputs) == num_windows:
-                outputs.sort(key=attrgetter("window"))
-                prediction = task.postprocess(example, outputs)
-                if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
-                    prediction = replace(prediction, log_probabilities=None)
-                predicted.append(prediction)
-                del waiting[output.example]
-    if shared:
-        predicted = gather_object(predicted)
-    by_id = {prediction.id: prediction for prediction in predicted}
-    if len(by_id) != len(examples):
-        raise RuntimeError(f"{len(by_id)} predictions for {len(examples)} examples")
-    return [by_id[example.id] for example in examples]
-
-
-def precision_on(task: Task, device: torch.device) -> str:
-    """The precision of predictions on a device."""
-    precision = resolve_precision(task.state.config, device)
-    # on a CPU float16 is slower, and less precise
-    return "fp32" if precision == "fp16" and device.type == "cpu" else precision
-
-
-def _window_outputs(
-    task: Task,
-    head: Any,
-    sequences: FlatSequences,
-    device: torch.device,
-    precision: str,
-    reporter: Reporter | None,
-    title: str,
-) -> Generator[WindowOutput]:
+    sequences, reads_targets = encoded.sequences, task.description.reads_targets
     first, copies = np.arange(len(sequences)), [[row] for row in range(len(sequences))]
-    if not task.description.reads_targets:
+    if not reads_targets:
         first, copies = distinct(sequences)
 
     def batch_of(group: Array) -> Batch:
         chosen = sequences.take(first[group])
-        return pack(chosen, task.collate(chosen) if task.description.reads_targets else None)
+        return pack(chosen, task.collate(chosen) if reads_targets else None)
 
     passes = forward_passes(
         head,
@@ -137,17 +96,41 @@ def _window_outputs(
         batch_of,
         task.decode,
         device=device,
-        precision=precision,
+        precision=precision or precision_on(task, device),
         max_tokens=task.state.config.max_tokens,
         reporter=reporter,
         title=title,
     )
+    outputs: list[list[WindowOutput]] = [[] for _ in mine]
+    predicted: list[Any] = [
+        None if number else task.postprocess(example, [])
+        for example, number in zip(mine, encoded.num_windows, strict=True)
+    ]
+    example_of = np.repeat(np.arange(len(mine)), encoded.num_windows).tolist()
     with contextlib.closing(passes):
-        for group, outputs in passes:
-            for number, output in zip(group, outputs, strict=True):
+        for group, of_group in passes:
+            for number, output in zip(group, of_group, strict=True):
                 for row in copies[number]:
+                    example, windows = example_of[row], outputs[example_of[row]]
                     id, window = int(sequences.example[row]), int(sequences.window[row])
-                    yield output._replace(example=id, window=window)
+                    windows.append(output._replace(example=id, window=window))
+                    if len(windows) == encoded.num_windows[example]:
+                        windows.sort(key=attrgetter("window"))
+                        prediction = task.postprocess(mine[example], windows)
+                        if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
+                            prediction = replace(prediction, log_probabilities=None)
+                        predicted[example], outputs[example] = prediction, []
+    if num_processes == 1:
+        return predicted
+    of_all = gather_object([predicted])
+    return [of_all[n % num_processes][n // num_processes] for n in range(len(examples))]
+
+
+def precision_on(task: Task, device: torch.device) -> str:
+    """The precision of predictions on a device."""
+    precision = resolve_precision(task.state.config, device)
+    # on a CPU float16 is slower, and less precise
+    return "fp32" if precision == "fp16" and device.type == "cpu" else precision
 
 
 def forward_passes(
@@ -193,57 +176,58 @@ def forward_passes(
     rows = [
         RowShape(int(of.sum()), len(of), int(of.max())) for of in map(lengths.__getitem__, groups)
     ]
-    replaying = replayed_predictions(encoder, rows)
-    in_precision = casting(model, precision, device)
-    with torch.no_grad(), in_precision, replaying, contextlib.closing(batches):
-        outputs = _outputs(model, forward or model, batches, device)
-        results = _decoded(outputs, decode, device)
-        for done, (group, result) in enumerate(zip(groups, results, strict=True), 1):
-            yield group, result
-            if reporter:
-                reporter.update(done)
-    if reporter:
-        reporter.stop()
-
-
-def _outputs(
-    model: Any, forward: Callable[[Batch], Any], batches: Iterable[Batch], device: torch.device
-) -> Iterator[tuple[Batch, Any]]:
-    for batch in batches:
-        model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
-        batch = batch_to_device(batch, device)
-        yield batch, full_precision(forward(batch))
-
-
-def _decoded(
-    outputs: Iterable[tuple[Batch, Any]], decode: Callable[[Any, Batch], R], device: torch.device
-) -> Iterator[R]:
-    """Copy outputs on another stream, to decode a batch while the device computes the next."""
+    # outputs are copied on another stream, to decode a batch while the device computes the next
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    waiting: collections.deque[tuple[Batch, Any, Any]] = collections.deque()
+    waiting: collections.deque[tuple[Array, Batch, Any, Any]] = collections.deque()
 
-    def first() -> R:
-        batch, output, computed = waiting.popleft()
+    def decoded() -> tuple[Array, R]:
+        group, batch, output, computed = waiting.popleft()
         with torch.cuda.stream(stream), torch.autocast(device.type, enabled=False):
             if stream is not None:
                 stream.wait_event(computed)
             result = decode(output, batch)
         if stream is not None:
             stream.synchronize()  # the memory of the output is free now
-        return result
+        return group, result
 
-    for batch, output in outputs:
-        waiting.append((batch, output, None if stream is None else _event()))
-        if device.type == "cpu" or len(waiting) > 1:
-            yield first()
-    while waiting:
-        yield first()
+    replaying, in_precision = replayed_predictions(encoder, rows), casting(model, precision, device)
+    with torch.no_grad(), in_precision, replaying, contextlib.closing(batches):
+        for done, (group, batch) in enumerate(zip(groups, batches, strict=True), 1):
+            model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
+            batch = batch_to_device(batch, device)
+            output = full_precision((forward or model)(batch))
+            computed = None if stream is None else torch.cuda.current_stream(device).record_event()
+            waiting.append((group, batch, output, computed))
+            if device.type == "cpu" or len(waiting) > 1:
+                yield decoded()
+            if reporter:
+                reporter.update(done)
+        while waiting:
+            yield decoded()
+    if reporter:
+        reporter.stop()
 
 
-def _event() -> Any:
-    event = torch.cuda.Event()
-    event.record()
-    return event
+def sequence_values(
+    model: Any, sequences: FlatSequences, decode: Callable[[Any, Batch], Any], **options: Any
+) -> list[Any]:
+    """Compute a value for each sequence, in order.
+
+    Args:
+        model: As for ``forward_passes``.
+        sequences: N sequences.
+        decode: Returns the values of the sequences of a batch from the output and the batch.
+        options: Further arguments of ``forward_passes``.
+    """
+    values: list[Any] = [None] * len(sequences)
+    passes = forward_passes(
+        model, sequences.lengths, lambda rows: pack(sequences.take(rows)), decode, **options
+    )
+    with contextlib.closing(passes):
+        for rows, of_batch in passes:
+            for row, value in zip(rows, of_batch, strict=True):
+                values[row] = value
+    return values
 
 
 def chunks(

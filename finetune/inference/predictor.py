@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import functools
 import pickle
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +24,9 @@ from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
 from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.explanation import Explanation, explain, explained_by
-from finetune.inference.loop import PredictionStream, precision_on, predict, without_blank
-from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors
+from finetune.inference.loop import PredictionStream, precision_on, without_blank
+from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors, directions
 from finetune.models.master_weights import cast_weights
-from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
@@ -120,16 +118,6 @@ class Predictor:
         self.model = model_to_device(self.task.model(folder), device)
         cast_weights(self.model, precision_on(self.task, device))
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:
-        """Load a model, as ``Predictor(folder, **options)`` and ``finetune.load`` do.
-
-        Args:
-            folder: A run folder, the folder of the model itself, or its hub id.
-            options: The other arguments of ``Predictor``.
-        """
-        return cls(folder, **options)
-
     @property
     def labels(self) -> LabelSet:
         """The label names in the order of the classes."""
@@ -172,16 +160,10 @@ class Predictor:
             >>> found.tags  # doctest: +SKIP
             ('B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'O')
         """
-        rows = None if isinstance(inputs, str) else input_table(inputs)
-        if documents is None and rows is not None:
-            return list(self.stream(self.examples(inputs, columns=columns)))
         examples = self.examples(inputs, columns=columns)
         if documents is not None:
-            examples = list(_in_documents(self.task, examples, documents))
-        filled, blank = without_blank(self.task, examples)
-        predicted = predict(self.task, self.model, filled, self.accelerator) if filled else []
-        by_id = {prediction.id: prediction for prediction in predicted} | blank
-        return list(self._decide(examples, [by_id[example.id] for example in examples]))
+            examples = _in_documents(self.task, examples, documents)
+        return list(self.stream(examples))
 
     def explain(
         self,
@@ -239,10 +221,10 @@ class Predictor:
         training, vectors = self.training
         if not (examples := self.examples(inputs, columns=columns)):
             return []
-        directions = self._directions(examples)
-        if not directions.any():  # no example has a sequence
+        of_examples = self._directions(examples)
+        if not of_examples.any():  # no example has a sequence
             return [[] for _ in examples]
-        cosines = directions @ vectors.T
+        cosines = of_examples @ vectors.T
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :number]
         _, blank = without_blank(self.task, examples)
         rows = zip(examples, cosines, best.tolist(), strict=True)
@@ -261,10 +243,7 @@ class Predictor:
         return examples, self._directions(examples)
 
     def _directions(self, examples: Sequence[Any]) -> np.ndarray:
-        vectors = decision_vectors(self.task, self.model, examples, self.accelerator)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        scaled: np.ndarray = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-        return scaled
+        return directions(decision_vectors(self.task, self.model, examples, self.accelerator))
 
     def examples(
         self, inputs: Sequence[Given] | Any, *, columns: Mapping[str, str] | None = None
@@ -336,10 +315,8 @@ load = Predictor
 """Load the best model of a run folder, or the model of a model folder, for prediction."""
 
 
-def _in_documents(
-    task: Task, examples: Sequence[Any], documents: Sequence[Any]
-) -> Iterator[TokenExample]:
-    if not (reach := task.state.context_words):
+def _in_documents(task: Task, examples: Sequence[Any], documents: Sequence[Any]) -> list[Example]:
+    if not task.state.context_words:
         raise UserError(
             "documents apply to a model that was trained with --context: leave them out."
         )
@@ -348,9 +325,8 @@ def _in_documents(
             f"documents must name one for each of {quantity(len(examples), 'input')} (or be None "
             f"there), not {len(documents)}."
         )
-    named = zip(examples, documents, strict=True)
-    renamed = (replace(e, document=None if d is None else str(d)) for e, d in named)
-    return surrounded(renamed, reach)
+    pairs = zip(examples, documents, strict=True)
+    return [replace(e, document=None if d is None else str(d)) for e, d in pairs]
 
 
 _LOCK = threading.Lock()
@@ -443,14 +419,11 @@ def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
             table = table.append_column(name, pyarrow.array(values))
         return table
     if is_from("pandas", "DataFrame", batch):
-        series = sys.modules["pandas"].Series
-        new_columns = {
-            name: series(_array(values), index=batch.index) for name, values in columns.items()
-        }
-        return batch.rename(columns=renamed).assign(**new_columns)
-    arrays = all(isinstance(values, np.ndarray) for values in batch.values())
+        arrays = {name: _array(values) for name, values in columns.items()}
+        return batch.rename(columns=renamed).assign(**arrays)
+    as_array = all(isinstance(values, np.ndarray) for values in batch.values())
     return {renamed[name]: values for name, values in batch.items()} | {
-        name: _array(values) if arrays else list(values) for name, values in columns.items()
+        name: _array(values) if as_array else list(values) for name, values in columns.items()
     }
 
 

@@ -6,10 +6,10 @@ their covariance (Lee et al. 2018; for encoders Podolskiy et al. 2021).
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -20,9 +20,8 @@ from safetensors.numpy import load, save
 
 from finetune.evaluation.decisions import Choice
 from finetune.evaluation.decisions.sets import conformal_quantile, fewest_for_level
-from finetune.inference.loop import forward_passes, precision_on, without_blank
+from finetune.inference.loop import precision_on, sequence_values, without_blank
 from finetune.models.master_weights import cast_weights
-from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
 from finetune.runtime.device import model_to_device
 from finetune.runtime.files import replace_file
@@ -58,28 +57,28 @@ def decision_vectors(
     encoded = task.encode(examples)
     sequences = encoded.sequences
     weights = np.maximum(sequences.num_words, 1) if task.description.words else None
-    window_vectors: Array = np.zeros((0, 0), np.float32)
-    passes = forward_passes(
+    vectors = sequence_values(
         head,
-        sequences.lengths,
-        lambda rows: pack(sequences.take(rows)),
-        lambda vectors, batch: vectors.cpu().numpy(),
+        sequences,
+        lambda vectors, _: vectors.cpu().numpy(),
         forward=head.vectors,
         device=device,
         precision=precision_on(task, device),
         max_tokens=task.state.config.max_tokens,
     )
-    with contextlib.closing(passes):
-        for rows, vectors in passes:
-            if not len(window_vectors):
-                window_vectors = np.zeros((len(sequences), vectors.shape[1]), np.float32)
-            window_vectors[rows] = vectors
-    means = np.zeros((len(examples), window_vectors.shape[1]), np.float32)
-    for number, (start, end) in enumerate(zip(encoded.offsets, encoded.offsets[1:], strict=False)):
+    means = np.zeros((len(examples), len(vectors[0]) if vectors else 0), np.float32)
+    for number, (start, end) in enumerate(pairwise(encoded.offsets.tolist())):
         if end > start:  # an example without words has no sequence
             window_weights = None if weights is None else weights[start:end]
-            means[number] = np.average(window_vectors[start:end], 0, window_weights)
+            means[number] = np.average(vectors[start:end], 0, window_weights)
     return means
+
+
+def directions(vectors: Array) -> Array:
+    """Scale vectors [..., H] to length 1; zero vectors stay zero."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    scaled: Array = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return scaled
 
 
 class Neighbor(NamedTuple):
@@ -136,11 +135,14 @@ class TrainingVectors:
             ) from error
 
 
-def vectors_of_run(task: Task, model: Path, split: str) -> dict[str, np.ndarray]:
-    """Compute the vectors [N, H] of the examples of each split that a model was trained on.
+def choose_distance(task: Task, model: Path, split: str, rate: float, *, save: bool) -> Choice:
+    """Choose the distance that at most a share ``rate`` of new texts of the same kind exceeds.
+
+    It is a conformal quantile of a split, with four digits, as decisions compare distances. With
+    ``save``, the statistics of the training vectors are written into the folder of the model.
 
     Raises:
-        UserError: The data are gone or have changed, or have no split ``needed``.
+        UserError: The training data are gone or have changed, or the split is missing or too small.
     """
     data = run_data(task, model, "--ood compares with its training data")
     if not len(data.splits.get(split, ())):
@@ -148,41 +150,21 @@ def vectors_of_run(task: Task, model: Path, split: str) -> dict[str, np.ndarray]
     accelerator = make_accelerator()
     head = model_to_device(task.model(model), accelerator.device)
     cast_weights(head, precision_on(task, accelerator.device))
-    examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
-    vectors_of = {
-        split: decision_vectors(task, head, without_blank(task, rows)[0], accelerator)
-        for split, rows in examples.items()
-    }
-    # an example without a sequence, such as a sentence without two spans, has no vector
-    return {split: vectors[vectors.any(axis=1)] for split, vectors in vectors_of.items()}
-
-
-def largest_distance(distances: np.ndarray, rate: float) -> float:
-    """Compute the distance that at most a share ``rate`` of new texts of the same kind exceeds.
-
-    It is a conformal quantile, with four digits, as decisions compare distances.
-
-    Raises:
-        UserError: There are too few distances.
-    """
-    quantile = conformal_quantile(distances.tolist(), 1 - rate)
-    if quantile is None:
-        raise UserError(
-            f"--ood {rate:g}: {quantity(len(distances), 'example')}, where "
-            f"{fewest_for_level(1 - rate):,} are needed: add some, or raise the rate."
-        )
-    return math.ceil(quantile * 1e4) / 1e4
-
-
-def choose_distance(task: Task, model: Path, split: str, rate: float, *, save: bool) -> Choice:
-    """Choose the distance that a share ``rate`` of a split exceeds; also the distances by split.
-
-    With ``save``, the statistics of the training vectors are written into the folder of the model.
-    """
-    vectors = vectors_of_run(task, model, split)
+    vectors = {}
+    for name, examples in data.splits.items():
+        filled, _ = without_blank(task, examples[:MOST_VECTORS])
+        of_split = decision_vectors(task, head, filled, accelerator)
+        # an example without a sequence, such as a sentence without two spans, has no vector
+        vectors[name] = of_split[of_split.any(axis=1)]
     statistics = TrainingVectors.fit(vectors["train"])
     distances = {name: statistics.distances(of_split) for name, of_split in vectors.items()}
-    largest = largest_distance(distances[split], rate)
+    quantile = conformal_quantile(distances[split].tolist(), 1 - rate)
+    if quantile is None:
+        raise UserError(
+            f"--ood {rate:g}: {quantity(len(distances[split]), 'example')}, where "
+            f"{fewest_for_level(1 - rate):,} are needed: add some, or raise the rate."
+        )
+    largest = math.ceil(quantile * 1e4) / 1e4
     if save:
         statistics.save(model)
     rows = [

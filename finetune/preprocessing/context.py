@@ -50,7 +50,8 @@ def surrounded(examples: Iterable[TokenExample], reach: int) -> Iterator[TokenEx
     """Add to each example, in order, the sentences around it in its document.
 
     A document is a run of examples with the same document name. Each side gets whole sentences
-    until they have ``reach`` words, so a stream is read no further ahead.
+    until they have ``reach`` words, so a stream is read no further ahead. An example that has
+    sentences around it keeps them.
     """
     for document, sentences in groupby(examples, key=lambda example: example.document):
         if document is None:
@@ -64,7 +65,8 @@ def surrounded(examples: Iterable[TokenExample], reach: int) -> Iterator[TokenEx
             while coming and (sentence is None or _reached(islice(coming, 1, None), reach)):
                 middle = coming.popleft()
                 after = _up_to(reach, (other.words for other in coming))
-                yield replace(middle, before=tuple(before), after=after)
+                has_context = middle.before or middle.after
+                yield middle if has_context else replace(middle, before=tuple(before), after=after)
                 if middle.words:
                     before.append(middle.words)
                     while len(before) > len(_up_to(reach, reversed(before))):

@@ -1,16 +1,15 @@
 """Encoded examples in flat arrays: the values of all sequences, and the offset of each sequence.
 
 A token takes 2 or 4 bytes instead of the 36 of a Python list, numpy gathers a batch, and the arrays
-can be memory-mapped files: ``NAME.npy`` in a folder for each array, and ``entry.json`` with their
-names. Arrays that are joined in memory and arrays that are written to files are the same, types
-included.
+can be memory-mapped files: one in a folder for each array, and ``entry.json`` with their types.
+Arrays that are joined in memory and arrays that are written to files are the same, types included.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,14 +19,14 @@ import numpy as np
 
 from finetune.types import TokenSequence
 
-SEQUENCES = 6
+SEQUENCES = 7
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 
 ENTRY = "entry.json"
 """File of a folder with the description of the arrays, written last."""
 
-TARGET = "target-"
-"""Beginning of the names of arrays of targets."""
+TARGET, COUNTS = "target-", "-counts"
+"""Beginning of the names of arrays of targets, and end of those with the lengths of rows."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
@@ -68,15 +67,13 @@ class Ragged(NamedTuple):
             values = np.fromiter(chain.from_iterable(rows), dtype, int(counts.sum()))
         if dtype is None:
             dtype = _DTYPES[values.dtype.kind] if len(values) else WHOLE
-        same = len(counts) and (counts == counts[0]).all()
-        return cls(
-            values.astype(dtype, copy=False), _boundaries(counts), int(counts[0]) if same else None
-        )
+        return cls.of_counts(values.astype(dtype, copy=False), counts)
 
     @classmethod
     def of_counts(cls, values: Array, counts: Array) -> Ragged:
         """Divide values into rows of the given lengths."""
-        return cls(values, _boundaries(counts))
+        same = len(counts) and (counts == counts[0]).all()
+        return cls(values, _boundaries(counts), int(counts[0]) if same else None)
 
     @property
     def counts(self) -> Array:
@@ -217,32 +214,30 @@ class EncodedExamples(Sequence[FlatSequences]):
         cls, chunks: Iterable[EncodedExamples], folder: Path | None = None
     ) -> EncodedExamples:
         """Concatenate chunks of examples: in memory, or in the files of a folder, mapped."""
-        joiner, num_cut, has_token_types, has_targets = _Joiner(folder), 0, False, True
+        num_cut, has_token_types, has_targets = 0, False, True
+        files: dict[str, Any] = {}
+        dtypes: dict[str, str] = {}  # of the first values, as an empty array has none
         for chunk in chain(chunks, [cls.of([])]):  # one at least
             num_cut += chunk.num_cut
-            sequences, token_type_ids = chunk.sequences, chunk.sequences.token_type_ids
-            has_token_types |= token_type_ids is not None
-            has_targets &= sequences.targets is not None or not len(sequences)
-            if token_type_ids is None:
-                token_type_ids = np.zeros(len(sequences.ids.values), np.uint8)
-            joiner.append("segments", token_type_ids)
-            joiner.append("example", sequences.example)
-            joiner.append("window", sequences.window)
-            joiner.append_offsets("windows", chunk.offsets)
-            joiner.append_rows("ids", sequences.ids)
-            joiner.append_rows("words", sequences.words)
-            for name, target in (sequences.targets or {}).items() if has_targets else ():
-                joiner.append_rows(f"{TARGET}{name}", target)
-        arrays = {name: array.finish() for name, array in joiner.arrays.items()}
-        if not has_token_types:
-            del arrays["segments"]
-        widths = joiner.widths
-        rows = {n: w for n, w in widths.items() if has_targets or not n.startswith(TARGET)}
-        if folder is not None:
-            dtypes = {name: values.dtype.str for name, values in arrays.items()}
-            content = {"num_cut": num_cut, "rows": rows, "kinds": dtypes}
-            (folder / ENTRY).write_text(json.dumps(content), encoding="utf-8")
-        return _assembled(arrays, rows, num_cut)
+            has_token_types |= chunk.sequences.token_type_ids is not None
+            has_targets &= chunk.sequences.targets is not None or not len(chunk.sequences)
+            for name, values in _arrays_of(chunk).items():
+                if name not in files:
+                    files[name] = io.BytesIO() if folder is None else (folder / name).open("wb")
+                if len(values):
+                    dtype = dtypes.setdefault(name, values.dtype.str)
+                    values = values.astype(dtype, casting="same_kind", copy=False)
+                    files[name].write(np.ascontiguousarray(values).data)
+        present = {TARGET: has_targets, "token_type_ids": has_token_types}
+        left_out = tuple(name for name, is_present in present.items() if not is_present)
+        names = [name for name in files if not name.startswith(left_out)]
+        entry = {"num_cut": num_cut, "dtypes": {n: dtypes.get(n, WHOLE.str) for n in names}}
+        if folder is None:
+            return _assembled(entry, lambda n, dtype: np.frombuffer(files[n].getbuffer(), dtype))
+        for file in files.values():
+            file.close()
+        (folder / ENTRY).write_text(json.dumps(entry), encoding="utf-8")
+        return load_encoded(folder)
 
     @property
     def num_windows(self) -> Array:
@@ -274,83 +269,45 @@ class EncodedExamples(Sequence[FlatSequences]):
         return self.sequences[int(self.offsets[row]) : int(self.offsets[row + 1])]
 
 
-class _Joiner:
-    """Arrays that grow in memory, or in the files of a folder."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
-        self.arrays: dict[str, _Growing] = {}
-        self.widths: dict[str, int | None] = {}
-
-    def append(self, name: str, values: Array) -> None:
-        if name not in self.arrays:
-            self.arrays[name] = _Growing(self.folder and self.folder / f"{name}.bin")
-        self.arrays[name].append(values)
-
-    def append_offsets(self, name: str, offsets: Array) -> None:
-        if name not in self.arrays:
-            self.append(name, offsets[:1])
-        self.append(name, offsets[1:] + self.arrays[name].last)
-
-    def append_rows(self, name: str, rows: Ragged) -> None:
-        if name not in self.widths or len(rows.offsets) > 1:
-            same = self.widths.setdefault(name, rows.width) == rows.width
-            self.widths[name] = rows.width if same else None
-        self.append(f"{name}.values", rows.values)
-        self.append_offsets(f"{name}.offsets", rows.offsets)
-
-
-class _Growing:
-    """An array that grows in memory, or in a file. Its type is the type of its first values."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.dtype = WHOLE
-        self.last = 0
-        self.file = io.BytesIO() if path is None else path.open("wb")
-
-    def append(self, values: Array) -> None:
-        if not len(values):
-            return  # and so of no type
-        if not self.file.tell():
-            self.dtype = values.dtype
-        self.last = values[-1]
-        values = values.astype(self.dtype, casting="same_kind", copy=False)
-        self.file.write(np.ascontiguousarray(values).data)
-
-    def finish(self) -> Array:
-        if isinstance(self.file, io.BytesIO):
-            return np.frombuffer(self.file.getbuffer(), self.dtype)
-        self.file.close()
-        return _mapped(Path(self.file.name), self.dtype.str)
-
-
 def load_encoded(folder: Path) -> EncodedExamples:
     """Map the sequences that were joined in a folder into memory.
 
     Raises:
         OSError, ValueError, KeyError: A file is missing or damaged.
     """
-    described: dict[str, Any] = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-    dtypes = described["kinds"]
-    arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in dtypes.items()}
-    return _assembled(arrays, described["rows"], described["num_cut"])
+
+    def mapped(name: str, dtype: str) -> Array:
+        if not (folder / name).stat().st_size:
+            return np.zeros(0, dtype)
+        return np.memmap(folder / name, dtype, mode="r").view(np.ndarray)
+
+    return _assembled(json.loads((folder / ENTRY).read_text(encoding="utf-8")), mapped)
 
 
-def _mapped(path: Path, dtype: str) -> Array:
-    if not path.stat().st_size:
-        return np.zeros(0, dtype)
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)
+def _arrays_of(encoded: EncodedExamples) -> dict[str, Array]:
+    sequences, token_type_ids = encoded.sequences, encoded.sequences.token_type_ids
+    if token_type_ids is None:
+        token_type_ids = np.zeros(len(sequences.ids.values), np.uint8)
+    arrays = {"example": sequences.example, "window": sequences.window}
+    arrays |= {"windows": encoded.num_windows, "token_type_ids": token_type_ids}
+    rows = {"ids": sequences.ids, "words": sequences.words}
+    rows |= {f"{TARGET}{name}": target for name, target in (sequences.targets or {}).items()}
+    for name, row in rows.items():
+        arrays |= {name: row.values, f"{name}{COUNTS}": row.counts.astype(WHOLE)}
+    return arrays
 
 
-def _assembled(
-    arrays: Mapping[str, Array], rows: Mapping[str, int | None], num_cut: int
-) -> EncodedExamples:
-    columns = {n: Ragged(arrays[f"{n}.values"], arrays[f"{n}.offsets"], w) for n, w in rows.items()}
-    ids, words = columns.pop("ids"), columns.pop("words")
-    targets = {name.removeprefix(TARGET): target for name, target in columns.items()} or None
-    example, window = arrays["example"], arrays["window"]
-    sequences = FlatSequences(ids, arrays.get("segments"), words, example, window, targets)
-    return EncodedExamples(sequences, arrays["windows"], num_cut)
+def _assembled(entry: Mapping[str, Any], array_of: Callable[[str, str], Array]) -> EncodedExamples:
+    arrays: dict[str, Any] = {
+        name: array_of(name, dtype) for name, dtype in entry["dtypes"].items()
+    }
+    counts = {n.removesuffix(COUNTS): arrays.pop(n) for n in [*arrays] if n.endswith(COUNTS)}
+    rows = {name: Ragged.of_counts(arrays.pop(name), number) for name, number in counts.items()}
+    ids, words, offsets = rows.pop("ids"), rows.pop("words"), _boundaries(arrays.pop("windows"))
+    targets = {name.removeprefix(TARGET): target for name, target in rows.items()} or None
+    arrays.setdefault("token_type_ids", None)
+    sequences = FlatSequences(ids=ids, words=words, targets=targets, **arrays)
+    return EncodedExamples(sequences, offsets, entry["num_cut"])
 
 
 def _gather(offsets: Array, rows: Array) -> tuple[Array, Array]:

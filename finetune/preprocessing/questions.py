@@ -76,8 +76,7 @@ def tokens_of(tokenizer: Subwords, context: str) -> ContextTokens:
     Questions about one context have sequences of similar lengths, so that they are decoded one
     soon after the other.
     """
-    encoding = tokenizer.backend.encode(context, add_special_tokens=False)
-    return ContextTokens.of(context, encoding.ids, encoding.offsets)
+    return context_tokens(tokenizer, [context])[0]
 
 
 def encode_questions(

@@ -86,12 +86,7 @@ class TextSequences:
             second = None if example.pair is None else next(seconds)
             room = self.room(pair=second is not None)
             size = len(first) + len(second or ())
-            if size > room and self.long_text == "error":
-                raise UserError(
-                    f"{example.where}: the text has {self._counted(example, size)}, --max-length "
-                    f"{self.max_length} leaves room for {room}: raise it, or write "
-                    "--long-text truncate or --long-text window."
-                )
+            self.check_size(example, size, room, " or --long-text window")
             in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
             num_cut += size > room and not (self.long_text == "window" and in_windows)
             windows = self._windows_of(first, second, room)
@@ -139,18 +134,18 @@ class TextSequences:
             context = context[max(0, len(context) - keep) :]
         return context[:keep], rest[max(0, len(rest) - room) :]
 
-    def check_size(self, example: TextExample, size: int, room: int) -> None:
-        """Raise UserError for a text of more than ``room`` tokens if long texts are errors."""
-        if size > room and self.long_text == "error":
-            raise UserError(
-                f"{example.where}: a text has {self._counted(example, size)}, --max-length "
-                f"{self.max_length} leaves room for {room}: raise it, or write "
-                "--long-text truncate."
-            )
+    def check_size(self, example: TextExample, size: int, room: int, otherwise: str = "") -> None:
+        """Raise UserError for a text of more than ``room`` tokens if long texts are errors.
 
-    def _counted(self, example: TextExample, size: int) -> str:
-        longest = max(map(len, example.texts()))
-        return f"{size} tokens or more" if longest > FAR * self.max_length else f"{size} tokens"
+        ``otherwise`` is a further way out, for the message.
+        """
+        if size > room and self.long_text == "error":
+            is_cut = max(map(len, example.texts())) > FAR * self.max_length
+            raise UserError(
+                f"{example.where}: a text has {size} tokens{' or more' * is_cut}, --max-length "
+                f"{self.max_length} leaves room for {room}: raise it, or write "
+                f"--long-text truncate{otherwise}."
+            )
 
     def _windows_of(
         self, first: list[int], second: list[int] | None, room: int

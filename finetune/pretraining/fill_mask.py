@@ -23,7 +23,7 @@ from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.packing import read_running_documents
 from finetune.pretraining.settings import PretrainConfig
-from finetune.tasks.base import Gather, Task, encode_all, starting_model
+from finetune.tasks.base import Task, starting_model
 from finetune.tasks.state import TaskState
 from finetune.types import (
     Batch,
@@ -116,15 +116,12 @@ class MaskedTask(Task):
 class MaskFilling(MaskedTask):
     """Prediction of the subwords at the mask tokens of a text."""
 
-    def encode(
-        self, examples: Sequence[Any], gather: Gather = encode_all, *, for_training: bool = False
-    ) -> EncodedExamples:
-        """Encode texts with the mask of this tokenizer, and find their masks."""
+    def _encode_chunk(self, examples: Sequence[Any], for_training: bool) -> EncodedExamples:
         mask, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
         examples = [
             replace(example, text=MASKS.sub(lambda _: mask, example.text)) for example in examples
         ]
-        encoded = super().encode(examples, gather)
+        encoded = super()._encode_chunk(examples, for_training)
         ids = encoded.sequences.ids
         rows = [
             (ids.values[start:end] == mask_id).nonzero()[0]

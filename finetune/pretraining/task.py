@@ -33,7 +33,7 @@ from finetune.pretraining.fill_mask import (
 from finetune.pretraining.model import MOST_TARGETS, require_next_sentence
 from finetune.pretraining.packing import large_documents, packed_documents
 from finetune.pretraining.sentence_pairs import PACKED, SentencePairs, pair_notes
-from finetune.tasks.base import ENCODE_CHUNK, EncodeChunk, Gather, Task, encode_all
+from finetune.tasks.base import ENCODE_CHUNK, Gather, Task, encode_all
 from finetune.tasks.definition import load_tokenizer, sequence_limit, starting_config
 from finetune.types import (
     Batch,
@@ -80,22 +80,11 @@ class PretrainingTask(MaskedTask):
     def _masking_of_scores(self) -> Masking:
         return replace(self._masking, frequency=None)
 
-    def encode(
-        self, examples: Sequence[Any], gather: Gather = encode_all, *, for_training: bool = False
-    ) -> EncodedExamples:
-        """Encode packed sequences; without ``for_training`` mask them, as for scores."""
-        if for_training:
-            return super().encode(examples, gather)
-        masking = self._masking_of_scores
-
-        def masked_chunks(encode_chunk: EncodeChunk, starts: Sequence[int]) -> EncodedExamples:
-            def masked(start: int) -> EncodedExamples:  # drawn where a chunk is encoded
-                encoded = encode_chunk(start)
-                return replace(encoded, sequences=masking.apply(encoded.sequences))
-
-            return gather(masked, starts)
-
-        return super().encode(examples, masked_chunks)
+    def _encode_chunk(self, examples: Sequence[Any], for_training: bool) -> EncodedExamples:
+        encoded = super()._encode_chunk(examples, for_training)
+        if for_training:  # which masks the sequences of each epoch
+            return encoded
+        return replace(encoded, sequences=self._masking_of_scores.apply(encoded.sequences))
 
     def sequences_of_epoch(
         self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None

@@ -7,7 +7,7 @@ prediction class of the task, or the output of its model: subclasses narrow it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from finetune.config.description import TaskDescription
 from finetune.data import Dataset
 from finetune.data.preparation import read_examples
+from finetune.evaluation.calibration import calibration_scores, without_temperature
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.warm_start import ReusableHead, WarmStart
@@ -146,8 +147,6 @@ class Task(ABC):
 
     # Optional members.
 
-    skipped_checks: ClassVar[Collection[str]] = ()
-    """The data checks that do not apply."""
     reusable_head: ClassVar[ReusableHead | None] = None
     """The class of heads that ``--init-from`` can reuse."""
     explained: ClassVar[type[Explained] | None] = None
@@ -183,22 +182,25 @@ class Task(ABC):
             for_training: Leave out what ``sequences_of_epoch`` adds. Examples without gold have
                 targets, too, which add nothing to the loss.
         """
-        widths = self.tokenizer.id_dtype, whole(2 * self.state.max_length)  # two texts of a pair
 
-        def encoded_chunk(start: int) -> EncodedExamples:
+        def encode_chunk(start: int) -> EncodedExamples:
             with without_garbage_collection():
-                chunk = list(examples[start : start + ENCODE_CHUNK])
-                encoded, num_cut = self._sequences(chunk)
-                for example, windows in zip(chunk, encoded, strict=True):
-                    if not for_training and self.gold(example) is None:
-                        continue
-                    if (targets := self._window_targets(example, windows)) is not None:
-                        pairs = zip(windows, targets, strict=True)
-                        windows[:] = [replace(window, target=target) for window, target in pairs]
-                return EncodedExamples.of(encoded, num_cut, *widths)
+                return self._encode_chunk(examples[start : start + ENCODE_CHUNK], for_training)
 
-        encoded = gather(encoded_chunk, range(0, len(examples), ENCODE_CHUNK))
+        encoded = gather(encode_chunk, range(0, len(examples), ENCODE_CHUNK))
         return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
+
+    def _encode_chunk(self, examples: Sequence[Any], for_training: bool) -> EncodedExamples:
+        examples = list(examples)
+        encoded, num_cut = self._sequences(examples)
+        for example, windows in zip(examples, encoded, strict=True):
+            if not for_training and self.gold(example) is None:
+                continue
+            if (targets := self._window_targets(example, windows)) is not None:
+                pairs = zip(windows, targets, strict=True)
+                windows[:] = [replace(window, target=target) for window, target in pairs]
+        word_dtype = whole(2 * self.state.max_length)  # of two texts of a pair
+        return EncodedExamples.of(encoded, num_cut, self.tokenizer.id_dtype, word_dtype)
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         """Whole numbers become int64, as torch's losses need them."""
@@ -215,7 +217,12 @@ class Task(ABC):
         return self.tokenizer.unreadable(number, len(ids))
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
-        return score(TYPES[self.state.prediction_type].tables_of(gold, predicted, **fields))
+        type = TYPES[self.state.prediction_type]
+        tables = type.tables_of(gold, predicted, **fields)
+        if self.state.temperature is None:
+            return score(tables)
+        before = type.tables_of(gold, list(map(without_temperature, predicted)), **fields)
+        return score(tables) | calibration_scores(tables, before)
 
     @property
     def graph_refusal(self) -> str | None:
@@ -268,7 +275,7 @@ class Task(ABC):
 
     fit_classifier: ClassVar[Callable[..., None] | None] = None
     """Fit weights of the model in place before each evaluation, from the model, the training
-    examples, and a function that returns what a task predicts for them."""
+    examples, and the vectors that it computes for them [N, H]."""
 
     soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = None
     """The loss against a teacher (``soft_losses``); None if the task cannot be distilled."""

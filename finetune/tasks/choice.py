@@ -24,7 +24,7 @@ from finetune.data import Dataset
 from finetune.data.choices import CHOICES
 from finetune.data.tables import Table
 from finetune.data.text_labels import labeled
-from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
+from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences, Ragged
@@ -32,7 +32,6 @@ from finetune.preprocessing.texts import TextSequences, check_prepared_character
 from finetune.tasks.base import (
     BatchTargets,
     Fitted,
-    Scores,
     SequencesOfExamples,
     Task,
     Windows,
@@ -68,8 +67,6 @@ class ChoiceState(TaskState):
     """The state of a task of multiple choice."""
 
     config: ChoiceConfig
-    temperature: float | None = None
-    """Divides the scores before the softmax (Guo et al., 2017)."""
 
     prediction_type = "choice"
     reads_rows = True
@@ -99,7 +96,6 @@ class ChoiceTask(Task):
     state: ChoiceState
     state_class = ChoiceState
     reusable_head = ChoiceScorer
-    skipped_checks = ("labels",)
     gold = attrgetter("label")
     graph_refusal = NO_GRAPH
     soft_loss = soft_choice_loss
@@ -201,14 +197,6 @@ class ChoiceTask(Task):
         self, example: ChoiceQuestion, prediction: ChoicePrediction
     ) -> ChoicePrediction:
         return self._decided(example, np.array(prediction.scores))
-
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
-        scores = super()._score(gold, predicted)
-        if self.state.temperature is not None:
-            correct = [p.choice == e.label for p, e in zip(predicted, gold, strict=True)]
-            before = [max(p.uncalibrated or ()) for p in predicted]
-            scores |= calibration_scores(correct, [p.score for p in predicted], before)
-        return scores
 
 
 def texts_of_choices(example: ChoiceQuestion) -> Iterator[tuple[str, str | None]]:

@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 
 from finetune.models.heads.crf import CrfScores
-from finetune.preprocessing.encodings import Array, FlatSequences
+from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
-from finetune.types import LabelSpan, SpanPrediction, TokenPrediction, TokenSequence
+from finetune.types import Batch, LabelSpan, SpanPrediction, TokenPrediction
 
 
 class Explained:
@@ -44,18 +45,14 @@ class Explained:
         names = label if isinstance(label, tuple) else (str(label),)
         return [LabelSpan(name, labels.id(name)) for name in names]
 
-    def scores(self, logits: Any) -> torch.Tensor:
-        """Compute the uncalibrated score of each class in each row of the logits: [R, C]."""
-        scores: torch.Tensor = logits
-        return scores.log_softmax(-1) if self.state.problem == "single" else scores
+    def scores(self, logits: Any, batch: Batch, labels: Sequence[LabelSpan]) -> Array:
+        """Compute the uncalibrated scores of D labels in each of N sequences: [N, D].
 
-    def num_rows(self, sequences: FlatSequences) -> Array:
-        """Count the rows of the logits of each sequence: [N]."""
-        return np.ones(len(sequences), dtype=np.int64)
-
-    def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
-        """Find the row of a label among the rows of a sequence; None if it has no row."""
-        return 0
+        NaN if the words of a label are in another window.
+        """
+        scores = logits.log_softmax(-1) if self.state.problem == "single" else logits
+        chosen: Array = scores[:, [label.number for label in labels]].cpu().double().numpy()
+        return chosen
 
 
 class ExplainedTags(Explained):
@@ -71,26 +68,15 @@ class ExplainedTags(Explained):
         tags = enumerate(zip(prediction.tags, ids, strict=True))
         return [LabelSpan(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
 
-    def scores(self, logits: torch.Tensor | CrfScores) -> torch.Tensor:
-        """Compute log-probabilities of tags; a CRF gives them from its emissions alone: [R, C]."""
-        return (logits.emissions if isinstance(logits, CrfScores) else logits).log_softmax(-1)
-
-    def num_rows(self, sequences: FlatSequences) -> Array:
-        """Count the core words of each sequence, or their subwords: [N]."""
-        if not self.state.all_subwords:
-            return sequences.num_words
-        starts, offsets, _ = sequences.words
-        counts: Array = starts[offsets[1:] - 1].astype(np.int64) - starts[offsets[:-1]]
-        return counts
-
-    def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
-        """Find the row of a word, or of its first subword; None in the other windows."""
-        assert label.words is not None
-        word = label.words[0] - sequence.first_word
-        if not 0 <= word < sequence.num_words:
-            return None
-        starts = sequence.word_starts
-        return starts[word] - starts[0] if self.state.all_subwords else word
+    def scores(self, logits: Any, batch: Batch, labels: Sequence[LabelSpan]) -> Array:
+        """Compute log-probabilities of tags; a CRF gives them from its emissions alone."""
+        emissions = logits.emissions if isinstance(logits, CrfScores) else logits
+        lengths = batch.word_lengths.tolist() if self.state.all_subwords else [1] * len(batch.words)
+        rows = [0, *accumulate(lengths)]  # the row of each word, or of its first subword
+        firsts = [0, *accumulate(batch.num_words)]
+        return _scores_of_words(
+            emissions.log_softmax(-1), batch, labels, lambda n, start, end: rows[firsts[n] + start]
+        )
 
 
 class ExplainedSpans(Explained):
@@ -105,19 +91,30 @@ class ExplainedSpans(Explained):
         ids = self.state.labels.id
         return [LabelSpan(span.label, ids(span.label), span[:2]) for span in prediction.spans]
 
-    def scores(self, logits: torch.Tensor) -> torch.Tensor:
-        """Compute the logits of types against no type: [S, C]."""
-        return logits if self.state.multi_label else logits[:, 1:] - logits[:, :1]
-
-    def num_rows(self, sequences: FlatSequences) -> Array:
-        """Count the candidates of each sequence: [N]."""
+    def scores(self, logits: Any, batch: Batch, labels: Sequence[LabelSpan]) -> Array:
+        """Compute the logits of types against no type."""
+        scores = logits if self.state.multi_label else logits[:, 1:] - logits[:, :1]
         width = self.state.max_width
-        return np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
+        firsts = [0, *accumulate(num_candidates(number, width) for number in batch.num_words)]
 
-    def row(self, label: LabelSpan, sequence: TokenSequence) -> int | None:
-        """Find the row of a span; None in windows without it."""
-        assert label.words is not None
-        start, end = (word - sequence.first_word for word in label.words)
-        if start < 0 or end > sequence.num_words:
-            return None
-        return int(candidate_index(start, end, sequence.num_words, self.state.max_width))
+        def row_of(number: int, start: int, end: int) -> int:
+            return firsts[number] + int(candidate_index(start, end, batch.num_words[number], width))
+
+        return _scores_of_words(scores, batch, labels, row_of)
+
+
+def _scores_of_words(
+    scores: torch.Tensor,
+    batch: Batch,
+    labels: Sequence[LabelSpan],
+    row_of: Callable[[int, int, int], int],
+) -> Array:
+    values = scores.cpu().double().numpy()
+    chosen = np.full((len(batch.window), len(labels)), np.nan)
+    for number, (first, size) in enumerate(zip(batch.window, batch.num_words, strict=True)):
+        for column, label in enumerate(labels):
+            assert label.words is not None
+            start, end = label.words[0] - first, label.words[1] - first
+            if start >= 0 and end <= size:
+                chosen[number, column] = values[row_of(number, start, end), label.number]
+    return chosen

@@ -7,7 +7,7 @@ SetFit (Tunstall et al., 2022): vectors of texts get a cosine of 1 if their labe
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,16 @@ from finetune.data.text_labels import names_of
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
-from finetune.tasks.base import BatchLoss, BatchTargets, Task, starting_model
+from finetune.tasks.base import BatchLoss, BatchTargets, starting_model
 from finetune.tasks.explained import Explained
 from finetune.tasks.text_classification import TextClassificationTask
-from finetune.types import Batch, SentencePrediction, TextExample, UserError, WindowOutput
+from finetune.types import (
+    Batch,
+    LabelSpan,
+    TextExample,
+    UserError,
+    WindowOutput,
+)
 
 
 def cosine_loss(
@@ -41,9 +47,9 @@ def cosine_loss(
 class ExplainedFewShot(Explained):
     """Labels of texts, by the classifier on their vectors."""
 
-    def scores(self, logits: Any) -> torch.Tensor:
-        """Compute log-probabilities of classes [N, C]."""
-        return super().scores(_class_logits(logits))
+    def scores(self, logits: Any, batch: Batch, labels: Sequence[LabelSpan]) -> Array:
+        """Compute log-probabilities of classes."""
+        return super().scores(_class_logits(logits), batch, labels)
 
 
 class FewShotTask(TextClassificationTask):
@@ -127,16 +133,12 @@ class FewShotTask(TextClassificationTask):
         return loss + 0.0 * model.classifier_weights().sum(), count
 
     def fit_classifier(
-        self,
-        model: SentenceEncoder,
-        gold: Sequence[TextExample],
-        predict: Callable[[Task], Sequence[Any]],
+        self, model: SentenceEncoder, gold: Sequence[TextExample], vectors: Array
     ) -> None:
         """Fit a logistic regression on the vectors, with an L2 penalty as in SetFit (C = 1)."""
         from sklearn.linear_model import LogisticRegression  # which takes long to import
 
-        labels, predicted = self.state.labels, predict(_VectorTask(self.state, self.tokenizer))
-        vectors = np.stack([prediction.vectors[0] for prediction in predicted])
+        labels = self.state.labels
         classes = np.array([labels.id(str(example.label), example.where) for example in gold])
         weights = self.state.class_weights
         regression = LogisticRegression(max_iter=10_000).fit(
@@ -160,13 +162,3 @@ class FewShotTask(TextClassificationTask):
 def _class_logits(output: SentenceOutput) -> torch.Tensor:
     weights = output.classifier
     return functional.linear(output.vectors, weights[:, :-1], weights[:, -1])
-
-
-class _VectorTask(FewShotTask):
-    """Predicts the vectors of texts, in place of labels."""
-
-    def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
-        return batch.window_outputs(logits.vectors.cpu().numpy())
-
-    def postprocess(self, example: TextExample, outputs: Sequence[WindowOutput]) -> Any:
-        return SentencePrediction(example.id, outputs[0].values[None])

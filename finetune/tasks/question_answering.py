@@ -98,7 +98,6 @@ class QuestionAnsweringTask(Task):
     state: AnswerState
     state_class = AnswerState
     reusable_head = QuestionAnswerer
-    skipped_checks = ("labels", "pairs")
     gold = attrgetter("answers")
     graph_refusal = ""
     soft_loss = soft_answer_loss

@@ -32,6 +32,8 @@ class TaskState(Decoder):
     max_length: int  # in tokens, special tokens included
     pairs: bool | None = None
     """Whether examples are pairs of texts; None for words and for data of both types."""
+    temperature: float | None = None
+    """Divides logits before the softmax (Guo et al., 2017), if it is fitted."""
     decisions: Mapping[str, Any] = field(default_factory=dict)
     """What `finetune thresholds` saved, as ``Decisions.to_dict`` returns it."""
 
@@ -78,7 +80,8 @@ class TaskState(Decoder):
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Convert an input to an example; raise UserError if that is impossible."""
-        return self.checked(as_example(index, item, words=False, pairs=self.pairs, where=where))
+        words = self.config.description.words
+        return self.checked(as_example(index, item, words=words, pairs=self.pairs, where=where))
 
     def checked(self, example: Example) -> Example:
         """Add the location to an example; raise UserError if the model cannot read it."""
@@ -116,7 +119,7 @@ class TaskState(Decoder):
     def extra_fields(self) -> dict[str, Any]:
         """The fields under ``extra`` in ``finetune.json``."""
         values = {field.name: getattr(self, field.name) for field in extra_fields(type(self))}
-        if values.get("temperature", 1.0) is None:  # not fitted
+        if self.temperature is None:  # not fitted
             del values["temperature"]
         if not values["decisions"]:
             del values["decisions"]

@@ -79,26 +79,20 @@ class TagDecoder(Decoder):
         return [Chain(scores, transitions, *best) for scores, *best in zip(*split, strict=True)]
 
     def postprocess(
-        self,
-        example: TokenExample,
-        outputs: Sequence[WindowOutput],
-        *,
-        log_probabilities: bool = False,
+        self, example: TokenExample, outputs: Sequence[WindowOutput]
     ) -> TokenPrediction:
-        """Predict one tag for each word; keep the log-probabilities [W, C] of all on request."""
+        """Predict one tag for each word."""
         values = [output.values for output in outputs]
-        logs = None
         if isinstance(values[0], Chain):
             _, transitions, classes, probabilities = values[0]
             if len(values) > 1:
                 emissions = np.concatenate([chain.emissions for chain in values])
                 classes, probabilities = _best_tags(emissions, transitions, [len(emissions)])
-        else:
-            logs = np.concatenate(values)
-            classes = self._best_classes(logs)
-            probabilities = probabilities_of(classes.tolist(), logs, self.temperature or 1.0)
-        check_complete(example, len(classes))
-        return self.decide(example, classes, probabilities, logs if log_probabilities else None)
+            check_complete(example, len(classes))
+            return self._prediction(example, classes, probabilities)
+        logs = np.concatenate(values)
+        check_complete(example, len(logs))
+        return self.decide(example, self._best_classes(logs), logs)
 
     def _best_classes(self, logs: np.ndarray) -> np.ndarray:
         classes: np.ndarray = logs.argmax(-1)
@@ -111,13 +105,19 @@ class TagDecoder(Decoder):
         return classes
 
     def decide(
-        self,
-        example: TokenExample | TokenPrediction,
-        classes: Iterable[int],
-        probabilities: Iterable[float],
-        logs: np.ndarray | None,
+        self, example: TokenExample, classes: Sequence[int] | np.ndarray, logs: np.ndarray
     ) -> TokenPrediction:
-        """Make a prediction from the class of each word and its probability."""
+        """Make a prediction from the class of each word and log-probabilities [W, C]."""
+        before = None
+        probabilities = probabilities_of(classes, logs, self.temperature or 1.0)
+        if self.temperature is not None:
+            before = tuple(probabilities_of(classes, logs).tolist())
+        known = {"log_probabilities": logs, "uncalibrated": before}
+        return self._prediction(example, classes, probabilities, **known)
+
+    def _prediction(
+        self, example: Any, classes: Iterable[int], probabilities: Iterable[float], **known: Any
+    ) -> TokenPrediction:
         names = self.labels.names
         tags = tuple(names[int(index)] for index in classes)
         scores = tuple(float(p) for p in probabilities)
@@ -133,7 +133,7 @@ class TagDecoder(Decoder):
             scores,
             spans,
             span_scores,
-            logs,
+            **known,
             offsets=example.offsets,
             text=example.text,
         )

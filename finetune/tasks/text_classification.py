@@ -31,7 +31,7 @@ from finetune.data.text_labels import (
     prepare_texts,
     problem_of,
 )
-from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
+from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.hierarchy import check_paths
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -85,7 +85,6 @@ class TextState(TaskState, TextDecoder):
     votes: bool = False
     """True if the loss compares with the votes of annotators, who disagree on training texts."""
     positive: str | None = None
-    temperature: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -245,46 +244,29 @@ class TextClassificationTask(Task):
         return batch.window_outputs(self.state.windows(logits.cpu().numpy()))
 
     def fit(self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]) -> Fitted:
-        known = [index for index, example in enumerate(gold) if example.label is not None]
+        labels, multi = self.state.labels, self.state.problem == "multi"
+        known = [pair for pair in zip(gold, predicted, strict=True) if pair[0].label is not None]
+        probabilities = np.array([self._probabilities(p) for _, p in known])
+        classes: list[Any]
+        if multi:
+            classes = [[name in (e.label or ()) for name in labels] for e, _ in known]  # type: ignore[operator]
+        else:
+            classes = [labels.id(str(e.label), e.where) for e, _ in known]
+        shape = len(known), len(labels)
         temperature, note = fit_on_probabilities(
-            self._probabilities([predicted[index] for index in known]),
-            self._gold_classes([gold[index] for index in known]),
-            self.state.problem == "multi",
+            probabilities.reshape(shape), np.array(classes).reshape(shape[: 1 + multi]), multi
         )
         return {"temperature": temperature}, note
 
     def apply_fitted(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
-        return self.state.decide(example.id, self._probabilities([prediction])[0])
+        return self.state.decide(example.id, self._probabilities(prediction))
 
-    def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
-        labels = self.state.labels
-        rows = [[(p.scores or {})[name] for name in labels] for p in predicted]
-        return np.array(rows).reshape(len(rows), len(labels))
-
-    def _gold_classes(self, gold: Sequence[TextExample]) -> np.ndarray:
-        labels = self.state.labels
-        if self.state.problem == "multi":
-            applies = [[name in (e.label or ()) for name in labels] for e in gold]  # type: ignore[operator]
-            return np.array(applies, dtype=bool).reshape(len(gold), len(labels))
-        return np.array([labels.id(str(e.label), e.where) for e in gold], dtype=int)
+    def _probabilities(self, prediction: TextPrediction) -> np.ndarray:
+        return np.array([(prediction.scores or {})[name] for name in self.state.labels])
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
         fields = {"labels": self.state.labels, "positive": self.state.positive}
-        scores = super()._score(gold, predicted, **fields)
-        if self.state.temperature is not None:
-            scores |= self._calibration_errors(gold, predicted)
-        return scores
-
-    def _calibration_errors(
-        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
-    ) -> dict[str, float]:
-        multi = self.state.problem == "multi"
-        after, correct = self._probabilities(predicted), self._gold_classes(gold)
-        before = self._probabilities([replace(p, scores=p.uncalibrated) for p in predicted])
-        if not multi:
-            best, rows = after.argmax(1), np.arange(len(after))
-            correct, after, before = best == correct, after[rows, best], before[rows, best]
-        return calibration_scores(*(side.ravel().tolist() for side in (correct, after, before)))
+        return super()._score(gold, predicted, **fields)
 
 
 class NliTask(TextClassificationTask):

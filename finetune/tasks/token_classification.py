@@ -25,8 +25,7 @@ from finetune.data.dataset import numbered_order
 from finetune.data.preparation import with_gold
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
-from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
-from finetune.evaluation.temperature import probabilities_of
+from finetune.evaluation.calibration import fit_on_words
 from finetune.models.heads.crf import CrfScores, CrfTagger, chain_loss
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
@@ -61,7 +60,6 @@ class TagState(WordState, TagDecoder):
     class_weights: tuple[float, ...] | None = None
     class_frequencies: tuple[float, ...] | None = None
     """Fraction of the training words with each tag, for a loss that needs it."""
-    temperature: float | None = None
 
     @property
     def prediction_type(self) -> str:
@@ -218,11 +216,6 @@ class TokenClassificationTask(WordTask):
         rows = self.state.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
         return batch.window_outputs(rows)
 
-    def postprocess(
-        self, example: TokenExample, outputs: Sequence[WindowOutput]
-    ) -> TokenPrediction:
-        return self.state.postprocess(example, outputs, log_probabilities=True)
-
     def fit(self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]) -> Fitted:
         temperature, note = fit_on_words(
             [self._gold_classes(example) for example in gold],
@@ -231,18 +224,12 @@ class TokenClassificationTask(WordTask):
         return {"temperature": temperature}, note
 
     def apply_fitted(self, example: TokenExample, prediction: TokenPrediction) -> TokenPrediction:
-        logs = prediction.log_probabilities
         classes = [self.state.labels.id(tag) for tag in prediction.tags]
-        probabilities = probabilities_of(classes, logs, self.state.temperature or 1.0)
-        return self.state.decide(example, classes, probabilities, logs)
+        return self.state.decide(example, classes, prediction.log_probabilities)
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
         schemes = self.state.source, self.state.scheme
-        scores = super()._score(gold, predicted, schemes=schemes)
-        if self.state.temperature is not None:
-            tags = [self._in_scheme(example.tags or ()) for example in gold]
-            scores |= word_calibration_scores(tags, predicted, self.state.labels)
-        return scores
+        return super()._score(gold, predicted, schemes=schemes)
 
 
 def allowed_tags(tags: torch.Tensor, num_tags: int) -> dict[str, torch.Tensor]:

@@ -11,7 +11,6 @@ from finetune.config.tasks import WordConfig, max_context_subwords
 from finetune.data import read_token_file
 from finetune.data.tables import Table
 from finetune.preprocessing.context import fill
-from finetune.preprocessing.texts import Input, as_example
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import SequencesOfExamples, Task
 from finetune.tasks.state import TaskState
@@ -37,9 +36,6 @@ class WordState(TaskState):
         return read_token_file(
             source, usual_columns=self.usual_columns, relations=relations, **options
         )
-
-    def example(self, index: int, item: Input, where: str = "") -> Example:
-        return as_example(index, item, words=True, pairs=None, where=where)
 
 
 class WordTask(Task):

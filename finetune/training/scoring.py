@@ -18,6 +18,7 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.custom_metrics import custom_metrics, custom_scores
 from finetune.inference.loop import predict
+from finetune.inference.vectors import decision_vectors
 from finetune.models.adapters import plain_layers
 from finetune.models.graphs import use_of_graphs
 from finetune.models.master_weights import MasterWeights, cast_weights
@@ -231,15 +232,11 @@ class Scorer:
         notify(self.callbacks, event)
 
     def _fit_classifier(self) -> None:
-        train, encoded = self.data.splits["train"], self.data.train
-        options: dict[str, Any] = {"encoded": encoded, "precision": self.precision}
-
-        def predict_train(reader: Task) -> list[Prediction]:
-            return predict(reader, self.model, train, self.folder.accelerator, **options)
-
         assert self.task.fit_classifier is not None
+        train = self.data.splits["train"]
         with self.masters.float32():
-            self.task.fit_classifier(self.model, train, predict_train)
+            vectors = decision_vectors(self.task, self.model, train, self.folder.accelerator)
+            self.task.fit_classifier(self.model, train, vectors)
 
     def _save_best(self) -> None:
         with self.masters.float32():

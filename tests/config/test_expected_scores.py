@@ -36,10 +36,11 @@ def read(task: str = "nli", problem: Any = None, **changes: Any) -> Expected:
 
 def test_the_names_are_those_of_the_metrics():
     """Of everything that tasks score with; what none gives is no legal name."""
-    calibration = calibration_scores([True], [0.9], [0.8])
     voted = [TextExample(0, "x", None, "a", votes=(("a", 2), ("b", 1)))]
     answer = [TextPrediction(0, "a", 0.9, {"a": 0.9, "b": 0.1})]
-    single = {**score(TYPES["label"].tables_of(voted, answer, labels=["a", "b"])), **calibration}
+    tables = TYPES["label"].tables_of(voted, answer, labels=["a", "b"])
+    calibration = calibration_scores(tables, tables)
+    single = {**score(tables), **calibration}
     assert {*PROBLEMS["single"]} == {*metrics_of("nli")} == {*single}
     multi = {**scores_of("labels", [["a"]], [["a"]], labels=["a"]), **calibration}
     assert {*PROBLEMS["multi"]} == {*multi}

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 from sklearn.metrics import log_loss
 
+from finetune.evaluation import metrics
 from finetune.evaluation.calibration import (
     HIGHEST,
     LOWEST,
-    calibration_scores,
     error_of_bins,
     fit_temperature,
     log_probabilities,
@@ -22,7 +22,7 @@ from finetune.evaluation.calibration import (
 
 
 def calibration_error(confidences, correct):
-    return calibration_scores(correct, confidences, None)["ece"]
+    return float(metrics.calibration_error(metrics.bin_counts(confidences, correct)))
 
 
 def test_error_by_hand():

@@ -79,7 +79,7 @@ def test_heads_that_transformers_lacks(encoder: str, tmp_path: Path):
     assert all(span.end - span.start <= 2 for span in found.spans)
     tagger = CrfTagger.from_pretrained(encoder, labels=TAGS, scheme="BIO")
     tagger.save_pretrained(tmp_path / "tags")
-    again = finetune.Predictor.from_pretrained(tmp_path / "tags")
+    again = finetune.Predictor(tmp_path / "tags")
     (found,) = again.predict([TEXT])
     assert len(found.tags) == 6 and again.model.labels == tagger.labels
     assert pipeline("crf-tagger", model=str(tmp_path / "tags"))(TEXT) is not None

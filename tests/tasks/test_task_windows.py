@@ -51,7 +51,7 @@ def test_long_texts_are_cut_and_counted_or_refused(runs: Runs) -> None:
     assert len(encoded[0][0].input_ids) == 40
     assert encoded.num_cut == 1
     strict, _ = runs.task("single", long_text="error")
-    with pytest.raises(ValueError, match=r"f\.jsonl:3: the text has \d+ tokens, --max-length 40"):
+    with pytest.raises(ValueError, match=r"f\.jsonl:3: a text has \d+ tokens, --max-length 40"):
         strict.encode(long)
 
 

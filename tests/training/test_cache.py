@@ -85,6 +85,6 @@ def test_a_damaged_description_of_an_entry(about: str, cache: Path) -> None:
     (entry,) = cache.iterdir()
     before = (entry / "about.json").read_bytes()
     (entry / "about.json").write_text(about)
-    (entry / "ids.values.bin").write_bytes(b"no array")
+    (entry / "ids").write_bytes(b"no array")
     assert listed(encoding_cache.encode(task, examples)) == made
     assert (entry / "about.json").read_bytes() == before, "made again"
