@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -92,6 +93,11 @@ class SenseTarget:
     document: str | None = None
     where: str = ""
 
+    @property
+    def inputs(self) -> str:
+        """What tells the target from others: its id."""
+        return self.key
+
 
 @dataclass(frozen=True, slots=True)
 class TextExample:
@@ -125,6 +131,11 @@ class TextExample:
     def texts(self) -> list[str]:
         """The text, or both texts of a pair."""
         return [self.text] if self.pair is None else [self.text, self.pair]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The content without gold: all texts."""
+        return tuple(self.texts())
 
     def shared(self) -> str | None:
         """The text that other examples may share, if there is one."""
@@ -284,6 +295,11 @@ class TokenExample:
     def texts(self) -> list[str]:
         """The words joined by blanks."""
         return [" ".join(self.words)]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The content without gold: the words."""
+        return self.words
 
     def shared(self) -> str | None:
         """The document, which other sentences share; None without."""
@@ -519,6 +535,25 @@ class Prediction:
         """Convert the prediction to JSON values, with probabilities of six digits."""
         return {"id": self.id, **self._values(), **self.decided}
 
+    @property
+    def value(self) -> Any:
+        """The answer, as metrics compare it with gold: "" or -1 for none."""
+        raise NotImplementedError
+
+    @property
+    def label_probabilities(self) -> Mapping[str, float] | None:
+        """The probability of every label of a text; None where it is not known."""
+        return None
+
+    @property
+    def uncertainty(self) -> float | None:
+        """How unsure the model is; None without a measure."""
+        return None
+
+    def ranked(self, example: Any) -> list[tuple[str, float, str]]:
+        """The most probable answers with their probability and mark: `right`, `wrong` or none."""
+        return []
+
     def _values(self) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -543,6 +578,30 @@ class TextPrediction(Prediction):
     positive: str | None = None
     uncalibrated: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
     separator: str | None = None
+
+    @property
+    def value(self) -> Any:
+        """The label; "" for a blank text, with which no gold label agrees."""
+        return "" if self.label is None else self.label
+
+    @property
+    def label_probabilities(self) -> Mapping[str, float] | None:
+        return self.scores
+
+    @property
+    def uncertainty(self) -> float | None:
+        """1 less the margin between the two best labels (Scheffer et al., 2001); of several labels
+        the mean of 1 - |2p - 1|."""
+        if not self.scores or self.label is None:
+            return None
+        if isinstance(self.label, tuple):
+            values = [1 - abs(2 * p - 1) for p in self.scores.values()]
+            return math.fsum(values) / len(values)
+        return _one_less_margin(self.scores)
+
+    def ranked(self, example: Any) -> list[tuple[str, float, str]]:
+        best = sorted((self.scores or {}).items(), key=lambda item: -item[1])
+        return [(*item, "") for item in best[:4]]
 
     @property
     def class_probabilities(self) -> Mapping[Any, float]:
@@ -581,6 +640,17 @@ class ChoicePrediction(Prediction):
     scores: tuple[float, ...]
     uncalibrated: tuple[float, ...] | None = field(default=None, compare=False, repr=False)
     only_score: float = math.nan
+
+    @property
+    def value(self) -> int:
+        return -1 if self.choice is None else self.choice
+
+    def ranked(self, example: Any) -> list[tuple[str, float, str]]:
+        if len(self.scores) != len(example.choices):
+            return []
+        marks = {self.value: "wrong", example.label: "right"}
+        pairs = enumerate(zip(example.choices, self.scores, strict=True))
+        return [(text, score, marks.get(number, "")) for number, (text, score) in pairs]
 
     @property
     def score(self) -> float:
@@ -640,6 +710,17 @@ class TokenPrediction(WordPrediction):
     log_probabilities: Any = field(default=None, compare=False, repr=False)
     uncalibrated: tuple[float, ...] | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def value(self) -> tuple[str, ...]:
+        return self.tags
+
+    @property
+    def uncertainty(self) -> float | None:
+        """1 less the mean probability of the tags, which does not prefer long sentences (MNLP; Shen
+        et al. 2018)."""
+        logs = [math.log(max(score, sys.float_info.min)) for score in self.scores]
+        return 1 - math.exp(math.fsum(logs) / len(logs)) if logs else 0.0
+
     def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the spans, or plain tags, whose probability is below ``least``."""
         nothing: Any = None
@@ -675,6 +756,17 @@ class SpanPrediction(WordPrediction):
     candidates: tuple[tuple[Span, float], ...] = ()
     misaligned: tuple[Span, ...] = ()
 
+    @property
+    def value(self) -> tuple[Span, ...]:
+        return self.spans
+
+    @property
+    def uncertainty(self) -> float | None:
+        """The entropy in bits of each candidate, span or not, summed, for each word."""
+        p = [min(max(score, 1e-12), 1 - 1e-12) for _, score in self.candidates]
+        entropy = -math.fsum(x * math.log2(x) + (1 - x) * math.log2(1 - x) for x in p)
+        return entropy / max(len(self.words), 1)
+
     def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the spans whose probability is below ``least``."""
         (spans, scores), unsure = _divided(self.spans, self.scores, least)
@@ -695,6 +787,10 @@ class RelationPrediction(WordPrediction):
     spans: tuple[Span, ...]
     relations: tuple[Relation, ...]
     scores: tuple[float, ...]
+
+    @property
+    def value(self) -> tuple[Relation, ...]:
+        return self.relations
 
     def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the relations whose probability is below ``least``."""
@@ -732,6 +828,17 @@ class AnswerPrediction(Prediction):
     no_answer_score: float | None = None
     best: tuple[FoundAnswer, ...] = ()
 
+    @property
+    def value(self) -> str:
+        return "" if self.answer is None else self.answer.text
+
+    def ranked(self, example: Any) -> list[tuple[str, float, str]]:
+        best = [(answer.text, answer.score, "") for answer in self.best or ()]
+        if self.no_answer_score is not None:
+            best.append((UNANSWERABLE, self.no_answer_score, ""))
+        known = [row for row in best if isinstance(row[1], float)]
+        return sorted(known, key=lambda row: -row[1])[:4]
+
     def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the prediction, an answer or none, if its probability is below ``least``."""
         if self.score < least(""):
@@ -759,6 +866,19 @@ class SentencePrediction(Prediction):
     label: str | float | None = None
     score: float | None = None
     scores: Mapping[str, float] | None = None
+
+    @property
+    def value(self) -> Any:
+        return self.label
+
+    @property
+    def label_probabilities(self) -> Mapping[str, float] | None:
+        return self.scores
+
+    @property
+    def uncertainty(self) -> float | None:
+        """1 less the margin between the two best labels."""
+        return _one_less_margin(self.scores) if self.scores else None
 
     def _values(self) -> dict[str, Any]:
         if self.label is None:
@@ -789,6 +909,10 @@ class MaskedPrediction(Prediction):
     follows: bool | None = None
     follows_score: float | None = None
 
+    @property
+    def value(self) -> tuple[Any, ...]:
+        return self.subwords
+
     def to_dict(self) -> dict[str, Any]:
         """Convert the prediction to JSON values: all masks of a text, or what evaluation needs."""
         if self.scores is not None:
@@ -805,6 +929,11 @@ class MaskedPrediction(Prediction):
         if self.follows_score is not None:
             values |= {"follows": self.follows, "follows_score": round(self.follows_score, 6)}
         return {"id": self.id, **values}
+
+
+def _one_less_margin(scores: Mapping[str, float]) -> float:
+    best, *others = sorted(scores.values(), reverse=True)
+    return 1 - (best - others[0]) if others else 0.0
 
 
 def _divided(

@@ -256,10 +256,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                     columns.pop(example.id, None)
                 yield example
 
-        from finetune.evaluation.prediction_types import TYPES
-
         predictions = model.stream(examples(), skip=skip)
-        uncertainty = TYPES[model.task.state.prediction_type].uncertainty
         has_uncertainty = self.out is not None and not as_table
 
         def rows() -> Iterator[dict[str, Any]]:
@@ -267,7 +264,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 example = noted.pop(prediction.id)
                 id = example.id if example.key is None else example.key
                 row = prediction.to_dict() | {"id": id}
-                if has_uncertainty and (value := uncertainty(prediction)) is not None:
+                if has_uncertainty and (value := prediction.uncertainty) is not None:
                     row["uncertainty"] = round(value, 6)
                 for name, (reasons,) in self.reasons(model, [example]).items():
                     row[name] = [reason.to_dict() for reason in reasons]

@@ -141,7 +141,6 @@ def print_analysis(analysis: Analysis, num_examples: int) -> None:
 
 
 def _print_calibration(analysis: Analysis) -> None:
-    from finetune.evaluation.calibration import error_of_bins
     from finetune.reporting.analysis import reliability_table
 
     if not analysis.bins:
@@ -152,7 +151,7 @@ def _print_calibration(analysis: Analysis) -> None:
     rows = [(*row, "#" * round(20 * row[-1])) for row in table.rows]
     confidence = analysis.type.wording.confidence.removeprefix("predicted ")
     title = f"Calibration of {confidence}: expected calibration error"
-    print_table((*table.columns, ""), rows, f"{title} {error_of_bins(analysis.bins):.4f}")
+    print_table((*table.columns, ""), rows, f"{title} {analysis.calibration_error:.4f}")
     show()
 
 
@@ -170,15 +169,7 @@ def _print_errors(analysis: Analysis, number: int) -> None:
     if not number:
         return
     _print_cases("The most confident errors", most_confident(analysis.errors, number))
-    label_issues = analysis.contradictions
-    _print_cases(
-        "Predictions that contradict gold with more confidence than usual for their class "
-        f"({len(label_issues):,}): look at these first",
-        label_issues[:number],
-    )
-    if analysis.not_credible:
-        show(analysis.not_credible)
-    if analysis.type.pairs_of_labels:
+    if analysis.type.one_class or "tag" in analysis.tables:
         return  # a category is a pair of labels: the list of confident errors suffices
     for name, cases in first_by_category(analysis.errors, number).items():
         title = "The largest errors" if name == "error" else f"{name} ({counts[name]:,})"

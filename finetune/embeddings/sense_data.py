@@ -35,7 +35,7 @@ from finetune.evaluation.items import (
 from finetune.evaluation.metrics import RATES, Metric, f1, item_counts
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
-from finetune.types import SenseTarget, TokenExample, UserError
+from finetune.types import SenseTarget, TextPrediction, TokenExample, UserError
 
 _MARKED = re.compile(r"\*([^*\s](?:[^*]*[^*\s])?)\*")
 _TARGET = (
@@ -224,7 +224,8 @@ def _with_items(tables: Tables) -> Tables:
     ]
     answered = (tuple(senses) or None for senses in tables.predicted)
     items = Items.of(range(len(tables)), tables.gold, answered, credit=np.array(credit))
-    return replace(tables, items=items)
+    documents = [target.document for target in tables.examples]
+    return replace(tables, items=items, documents=documents)
 
 
 def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
@@ -241,8 +242,8 @@ def _read_gold(file: str | DataFile, source: GoldSource) -> list[SenseTarget]:
     return [target for example in examples for target in example.targets]
 
 
-def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> tuple[str, ...]:
-    return _keys(row.get("senses", ()))  # none of a target that a system leaves out
+def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> TextPrediction:
+    return TextPrediction(0, _keys(row.get("senses", ())))  # none of a target that is left out
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
@@ -265,20 +266,15 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
 
 SENSES = PredictionType(
     name="senses",
-    key="senses",
-    wording=Wording("senses", "target"),
+    wording=Wording("senses", "target", without_gold="no target has gold senses."),
     metrics={rate: Metric(item_counts, RATES[rate]) for rate in ("f1", "precision", "recall")},
     default="f1",
     gold=lambda target: target.senses or None,
-    value=lambda senses: senses,
-    complete=_with_items,
     parse=_parse,
+    tables=_with_items,
     read_gold=_read_gold,
     gold_of_row=_target_of_row,
-    inputs=lambda target: target.key,
-    document=lambda target: target.document,
     groupings=_groupings,
-    without_gold="no target has gold senses.",
     may_leave_out=True,
     sides=None,
 )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from finetune.config.metric_properties import properties_of
 from finetune.data.examples import Examples
-from finetune.evaluation.prediction_types import TYPES, is_built_in, type_of_row
+from finetune.evaluation.prediction_types import is_built_in, key_of_row, type_of_key
 from finetune.types import ChoiceQuestion, Example
 
 SELECTING_METRICS = (
@@ -135,20 +135,17 @@ def degenerate(
 def _only_prediction(path: Path) -> str | None:
     if not path.is_file():
         return None
-    values, size, nothing = set[str](), 0, ""
+    values, size, key = set[str](), 0, ""
     with path.open(encoding="utf-8", newline="\n") as lines:
         for row in map(json.loads, lines):
             size += 1
-            if not (name := type_of_row(row)):
+            if not (key := key_of_row(row)):
                 return None
-            type = TYPES[name]
-            repeated = type.repeats(row[type.key])
-            if repeated is None:
-                return None
-            values |= {json.dumps(value, ensure_ascii=False) for value in repeated}
+            answer = row[key]  # a list of labels is one answer, other lists are several
+            several = answer if isinstance(answer, list) and key != "label" else [answer]
+            values |= {json.dumps(value, ensure_ascii=False) for value in several}
             if len(values) > 1:
                 return None
-            nothing = f"no {type.wording.predicted} at all"
     if not values:
-        return nothing or None
+        return f"no {type_of_key(key).wording.predicted} at all" if key else None
     return f"every prediction is {values.pop()}" if size > 1 else None

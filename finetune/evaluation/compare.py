@@ -104,10 +104,10 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         metric = metric or type.default
         counts = count_metric(metric, aligned.runs, aligned.vocabulary)
         lower = properties_of(metric).lower_is_better
-    units = type.wording.example
+    units = type.wording.unit
     if options.unit == "document":
         first, units = aligned.runs[0], "document"
-        if all(type.document(example) is None for example in first.examples):
+        if all(name is None for name in first.documents):
             raise DataError(
                 f"{aligned.gold}: --unit document: its examples name no documents: -DOCSTART- or "
                 "# newdoc lines in columns, a column `document` in tables; or leave --unit out."

@@ -9,21 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-CREDIBLE_ACCURACY, CREDIBLE_ERROR = 0.9, 0.05
-"""A model may question gold labels if its accuracy is at least the first, or its expected
-calibration error at most the second: otherwise many of its most confident predictions are wrong."""
-
-
-def credibility_warning(accuracy: float, error: float) -> str:
-    """Say why a model is not good enough to question gold labels; empty if it is good enough."""
-    if accuracy >= CREDIBLE_ACCURACY or error <= CREDIBLE_ERROR:
-        return ""
-    return (
-        f"Doubtful gold labels are not listed: that takes an accuracy of {CREDIBLE_ACCURACY:g} or "
-        f"an expected calibration error of at most {CREDIBLE_ERROR:g}, and these predictions have "
-        f"{accuracy:.4f} and {error:.4f}."
-    )
-
 
 def probable_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
     """Find the examples whose label is probably wrong, each with the class that the model predicts.

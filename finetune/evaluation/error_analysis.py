@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
-from finetune.evaluation.confident_learning import credibility_warning, probable_label_errors
 from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.decisions.abstaining import abstained_note, tables_of_decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import analysis_scores, class_scores, is_rated, name_of
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import find_system, saved_decisions
-from finetune.evaluation.span_matching import scores_by_criterion
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError
 
 TITLES = {
-    "counted": "By criterion (strict: boundaries and type; exact: boundaries; partial: overlap, "
-    "counts half; type: overlap and type)",
     "type": "By type",
     "relation": "By relation",
     "label": "By label",
@@ -138,11 +134,7 @@ def _negative_confidence(error: ErrorCase) -> float:
 
 @dataclass(frozen=True)
 class Analysis:
-    """The analysis of one system's predictions.
-
-    ``tables`` has the names of ``TITLES``. ``contradictions`` are confident predictions whose
-    gold label may be wrong; ``not_credible`` is the reason why they were not searched for.
-    """
+    """The analysis of one system's predictions; ``tables`` has the names of ``TITLES``."""
 
     run: Tables
     scores: dict[str, float]
@@ -150,8 +142,6 @@ class Analysis:
     bins: list[Bin]
     """The reliability diagram; empty where probabilities are not known."""
     errors: list[ErrorCase]
-    contradictions: list[ErrorCase] = field(default_factory=list)
-    not_credible: str = ""
     split: str = ""
     predictions: str = ""
     gold: str = ""
@@ -162,6 +152,11 @@ class Analysis:
     def type(self) -> PredictionType:
         """The type of the predictions."""
         return self.run.type
+
+    @property
+    def calibration_error(self) -> float | None:
+        """The expected calibration error; None where probabilities are not known."""
+        return error_of_bins(self.bins) if self.bins else None
 
 
 def analyze(predictions: str, source: GoldSource | None = None, *, split: str = "test") -> Analysis:
@@ -194,41 +189,20 @@ def analyze_predictions(
     run: Tables, vocabulary: TrainingVocabulary | None = None, decisions: Decisions | None = None
 ) -> Analysis:
     """Analyze aligned predictions, with the words of their training data and their decisions."""
-    scores, items = analysis_scores(run), run.calibrated
+    items = run.calibrated
     bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
     tables = tables_of_groups(run, vocabulary)
-    scores |= _scores_of_unseen(tables.get("in training", ()))
     tables |= tables_of_decisions(run, decisions or Decisions())
-    label_issues, not_credible = list[ErrorCase](), ""
-    if run.type.one_class and run.type.classes and run.all_probabilities:
-        error = error_of_bins(bins) if bins else 1.0
-        not_credible = credibility_warning(scores["accuracy"], error)
-        label_issues = [] if not_credible else contradictions(run)
-    return Analysis(run, scores, tables, bins, mistakes(run), label_issues, not_credible)
-
-
-def _scores_of_unseen(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    # the plain tags of words that are not in the training data
-    with_words = [row for row in rows if "words" in row]
-    unseen = [row for row in with_words if row["in training"] == "unseen"]
-    if not with_words:
-        return {}
-    return {
-        "unseen_words": float(sum(row["words"] for row in unseen)),
-        "unseen_word_accuracy": sum(row["accuracy"] for row in unseen),
-    }
+    return Analysis(run, analysis_scores(run), tables, bins, mistakes(run))
 
 
 def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, TableRows]:
     """Make the tables of an analysis, by name."""
     type, items, by_name = tables.type, tables.items, dict[str, TableRows]()
-    if "match" in items.columns:
-        by_name["counted"] = scores_by_criterion(items.columns["match"])
     if type.classes:
-        by_name[type.classes] = [
-            {type.classes: name} | dict(row) for name, row in class_scores(tables).items()
-        ]
-    if type.has_confusions:
+        column = type.classes.column
+        by_name[column] = [{column: name} | row for name, row in class_scores(tables).items()]
+    if type.classes and type.classes.confusions:
         gold, predicted = (
             [NOTHING if value is None else name_of(value) for value in side]
             for side in (items.gold, items.answer)
@@ -261,7 +235,7 @@ def mistakes(run: Tables) -> list[ErrorCase]:
     wrong = np.flatnonzero(items.correct < 1)
     if items.has_sizes:
         wrong = wrong[np.argsort(-items.columns["deviation"][wrong], kind="stable")]
-    categories, has_score = items.category, ~np.isnan(items.score)
+    has_score = ~np.isnan(items.score)
     if not type.in_words and not has_score.all():
         has_score[:] = False  # a confidence is told where all are comparable
 
@@ -272,25 +246,8 @@ def mistakes(run: Tables) -> list[ErrorCase]:
         words = (span["start"], span["end"]) if type.in_words else None
         confidence = float(items.score[item]) if has_score[item] else None
         example = run.examples[items.example[item]]
-        cases.append(ErrorCase(example, categories[item], gold, predicted, confidence, words))
+        cases.append(ErrorCase(example, items.category(item), gold, predicted, confidence, words))
     return cases
-
-
-def contradictions(run: Tables) -> list[ErrorCase]:
-    """Find the texts whose gold label may be wrong, the most confident prediction first.
-
-    There are none if texts have probabilities of different labels, or lack that of a gold label.
-    """
-    known = run.all_probabilities
-    names = sorted(known[0]) if known else []
-    if any({*row} != {*names} for row in known) or not {*run.gold} <= {*names}:
-        return []
-    table = np.array([[row[name] for name in names] for row in known])
-    classes = np.array([names.index(name) for name in run.gold], dtype=int)
-    return [
-        ErrorCase(run.examples[i], "contradicts gold", run.gold[i], names[j], float(table[i, j]))
-        for i, j in probable_label_errors(table, classes)
-    ]
 
 
 def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
@@ -309,13 +266,10 @@ def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
         "scores": analysis.scores,
         "tables": analysis.tables,
         "calibration": {
-            "expected_calibration_error": error_of_bins(analysis.bins) if analysis.bins else None,
+            "expected_calibration_error": analysis.calibration_error,
             "bins": [bin._asdict() for bin in analysis.bins],
         },
         "errors": count_categories(analysis.errors),
-        "num_contradictions": len(analysis.contradictions),
-        "contradictions": to_dicts(analysis.contradictions[:num_examples]),
-        "contradictions_left_out": analysis.not_credible or None,
         "most_confident": to_dicts(most_confident(analysis.errors, num_examples)),
         "examples": {
             name: to_dicts(cases)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from finetune.evaluation.items import Grouping, Tables
-from finetune.evaluation.metrics import RATES, Metric, item_counts, total
+from finetune.evaluation.metrics import RATES, Metric, item_counts, score
 from finetune.types import UserError, abbreviated
 
 
@@ -106,12 +106,10 @@ def level_scores(tables: Tables) -> dict[str, float]:
 
     A label with fewer levels stays as it is. ``accuracy_level:1`` is the accuracy of first levels.
     """
-    names = tables.type.default, "macro_f1"
-    metrics = [(name, tables.type.metrics[name]) for name in names]
     return {
-        f"{name}_level:{level}": float(metric.value(total(metric.counts, cut)))
-        for level, cut in _levels(tables).items()
-        for name, metric in metrics
+        f"{name}_level:{level}": scores[name]
+        for level, scores in ((level, score(cut)) for level, cut in _levels(tables).items())
+        for name in (tables.type.default, "macro_f1")
     }
 
 
@@ -127,12 +125,10 @@ def by_level(tables: Tables) -> dict[str, Grouping]:
         return counts | {name: float(value(sums))}
 
     value = tables.type.metrics[name].value
-    counts = np.concatenate([item_counts(cut) for cut in levels.values()])
-    example = np.tile(np.arange(len(tables)), len(levels))
     grouping = Grouping(
-        example=example,
+        example=np.tile(np.arange(len(tables)), len(levels)),
         names=np.repeat(order, len(tables)).tolist(),
-        counts=counts,
+        counts=np.concatenate([item_counts(cut) for cut in levels.values()]),
         order=order,
         row=row,
         score=name,

@@ -37,10 +37,23 @@ class Wording(NamedTuple):
 
     predicted: str
     """The values that a file predicts, in the plural."""
-    example: str
+    unit: str
     """The unit that has a prediction, in the singular."""
     confidence: str = ""
     """The units that have a probability, in the plural; empty if none has."""
+    without_gold: str = ""
+    """What a file of gold lacks if no row of it has gold; empty if each row needs gold."""
+
+
+class Classes(NamedTuple):
+    """The classes of a type, each of which has scores."""
+
+    column: str
+    """The table of scores by class, and its first column."""
+    forms: Mapping[str, str]
+    """The forms of the metrics of one class, such as ``span_{}_strict``, by the table of items."""
+    confusions: bool = False
+    """Whether gold and predicted classes make a confusion matrix."""
 
 
 # --- Tables ---------------------------------------------------------------------------------------
@@ -123,17 +136,12 @@ class Items:
         """True if errors have a size, their ``deviation``, and not a category."""
         return "deviation" in self.columns
 
-    @property
-    def category(self) -> Sequence[str]:
-        """The category of each item, if it is wrong [I]."""
+    def category(self, item: int) -> str:
+        """The category of an item that is wrong."""
         for column in ("category", "match"):
             if column in self.columns:
-                return list(self.columns[column])
-        sides = zip(self.gold, self.answer, strict=True)
-        return [self._pair_category(*pair) for pair in sides]
-
-    @staticmethod
-    def _pair_category(gold: Any, answer: Any) -> str:
+                return str(self.columns[column][item])
+        gold, answer = self.gold[item], self.answer[item]
         if gold is None or answer is None:
             return "false positive" if gold is None else "miss"
         return f"{gold} taken for {answer}"
@@ -180,8 +188,11 @@ class Tables:
         gold: The gold value of each example, as custom metrics compare it.
         predicted: The predicted value of each example; empty or -1 if the model abstained.
         items: The decisions.
-        examples: The examples, with their texts, documents and votes; empty for bare values.
+        examples: The examples, with their texts and votes; empty for bare values.
         predictions: The predictions, with all probabilities; empty for bare values.
+        documents: The document of each example; empty without documents.
+        files: The names of the files of predictions and gold, if what these files say decides
+            labels, schemes and numbers; None in memory.
         names: Sorted labels, tags or span types of all compared runs.
         labels: The labels of the model, if they are known.
         schemes: The tag schemes of gold and predictions.
@@ -196,6 +207,8 @@ class Tables:
     items: Items = field(default_factory=lambda: Items.of((), (), ()))
     examples: Sequence[Any] = ()
     predictions: Sequence[Any] = ()
+    documents: Sequence[str | None] = ()
+    files: tuple[str, str] | None = None
     names: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     schemes: tuple[str | None, str | None] = (None, None)
@@ -209,15 +222,15 @@ class Tables:
     @property
     def calibrated(self) -> Items:
         """The decisions whose probabilities are compared with how often they are right."""
-        tables = self.type.tables
-        return tables["calibration"](self) if "calibration" in tables else self.items.answered
+        readings = self.type.readings
+        return readings["calibration"](self) if "calibration" in readings else self.items.answered
 
     @property
     def all_probabilities(self) -> list[Mapping[str, float]]:
         """The probability of every label for each text; empty where one is not known."""
-        rows = self.type.probabilities(self.predictions)
-        present_rows = [row for row in rows if row is not None]
-        return present_rows if len(present_rows) == len(rows) else []
+        rows = [prediction.label_probabilities for prediction in self.predictions]
+        known = [row for row in rows if row is not None]
+        return known if len(known) == len(rows) else []
 
     @property
     def answers(self) -> Sequence[Any]:
@@ -232,7 +245,7 @@ class Tables:
     @property
     def clusters(self) -> np.ndarray:
         """The index of the document of each example, or of its own without documents [N]."""
-        documents = list(map(self.type.document, self.examples)) or [None] * len(self)
+        documents = self.documents or [None] * len(self)
         keys = [(name,) if name is not None else i for i, name in enumerate(documents)]
         indices = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         return np.array([indices[key] for key in keys], dtype=np.int64)
@@ -246,7 +259,7 @@ class Tables:
         if start == 0 and stop >= len(self):
             return self
         items = self.items.take(slice(*np.searchsorted(self.items.example, [start, stop])))
-        names = ("gold", "predicted", "examples", "predictions")
+        names = ("gold", "predicted", "examples", "predictions", "documents")
         columns = {name: getattr(self, name)[start:stop] for name in names}
         return replace(self, **columns, items=replace(items, example=items.example - start))
 
@@ -315,12 +328,6 @@ def right_by_group(items: Items, names: Iterable[str], order: Sequence[str], uni
 _Row = Mapping[str, Any]
 
 
-def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
-    if positive is not None:
-        raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
-    return runs, ""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PredictionType:
     """A prediction type: how rows become predictions, and whole lists of them ``Tables``."""
@@ -332,33 +339,16 @@ class PredictionType:
     """The metric that selects models."""
     gold: Callable[[Any], Any]
     """From an example to its gold; None without."""
-    value: Callable[[Any], Any]
-    """From a prediction to what metrics compare with gold."""
-    complete: Callable[[Tables], Tables]
-    """Adds to gold and predicted values the decisions, and what the whole lists decide, such as the
-    positive class."""
     parse: Callable[[_Row, str, Any], Any]
     """From a row, its location and its example to the prediction, as ``to_dict()`` wrote it."""
+    tables: Callable[[Tables], Tables]
+    """Adds to gold and predicted values the decisions, and what whole lists decide, such as the
+    positive class; of files also labels, tag schemes or numbers."""
     read_gold: Callable[[str | DataFile, GoldSource], Sequence[Any]]
     """From a file to its examples with gold."""
     gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the location and the content of a row to the example that it holds."""
-    inputs: Callable[[Any], object] = lambda example: tuple(example.texts())
-    """From an example to its content without gold."""
-    key: str = ""
-    """The key of a row of this type; empty if the values decide it."""
-    tables_of_file: Callable[[Sequence[Any], Sequence[Any], tuple[str, str]], Tables] | None = None
-    """From all examples and predictions of a file, and the names of the files of both, to tables,
-    where whole lists tell labels, schemes or numbers; None is ``tables_of``."""
-    together: Callable[[list[Tables], str | None], tuple[list[Tables], str]] = _together
-    """Adds what is decided over all runs, and a note on it for the reader."""
-    document: Callable[[Any], str | None] = lambda _: None
-    """From an example to the name of its document."""
-    uncertainty: Callable[[Any], float | None] = lambda _: None
-    """From a prediction to its uncertainty; None without a measure."""
-    repeats: Callable[[Any], Collection[Any] | None] = lambda _: None
-    """From the value of the key to what is degenerate if all are equal; None if nothing is."""
-    tables: Mapping[str, Callable[[Tables], Items]] = field(default_factory=dict)
+    readings: Mapping[str, Callable[[Tables], Items]] = field(default_factory=dict)
     """Further tables of items by name, such as those of another reading of the same tags."""
     groupings: Callable[[Tables, TrainingVocabulary | None], Mapping[str, Grouping]] = lambda *_: {}
     """The divisions into subgroups by the name of their table."""
@@ -368,41 +358,25 @@ class PredictionType:
         tables.items.gold[item],
         tables.items.answer[item],
     )
-    """From the index of an item to its gold and its prediction as JSON values, None for nothing."""
-    ranked: Callable[[Tables, int], Sequence[tuple[str, float, str]]] = lambda *_: ()
-    """From the index of an example to its most probable values, their probabilities and marks."""
-    in_words: bool = False
-    """Whether these sides have the words where they stand."""
-    named: Sequence[tuple[str, str]] = ()
-    """The forms of the metrics of one name, such as ``span_{}_strict``, and their table."""
-    classes: str = ""
-    """The table of scores by class, and its first column; empty without classes."""
-    has_confusions: bool = False
-    """Whether gold and predicted classes make a confusion matrix."""
+    """From the index of an item to its gold and its prediction as JSON values, None for nothing;
+    None if errors are not listed."""
+    classes: Classes | None = None
     one_class: bool = False
     """Whether exactly one of the classes that have a probability is right for an example."""
-    without_gold: str = ""
-    """What a file of gold lacks if no row of it has gold."""
     may_leave_out: bool = False
     """Whether files, which then have ids, may lack predictions for some examples."""
-    pairs_of_labels: bool = False
-    """Whether the category of an error is a pair of labels, which says all of it."""
 
-    def probabilities(self, predictions: Sequence[Any]) -> list[Mapping[str, float] | None]:
-        """The probability of every label of each text; None where it is not known."""
-        if self.classes != "label":
-            return [None] * len(predictions)
-        return [prediction.scores for prediction in predictions]
-
-    def is_asked(self, example: Any) -> bool:
-        """Whether an example has words and gold, and so needs a prediction."""
-        return bool(self.inputs(example)) and self.gold(example) is not None
+    @property
+    def in_words(self) -> bool:
+        """True if examples are sentences; sides then have the words where they stand."""
+        return self.wording.unit == "sentence"
 
     def tables_of(
         self, examples: Sequence[Any], predictions: Sequence[Any], **fields: Any
     ) -> Tables:
         """Make the tables of predictions for examples that all have gold."""
-        gold, predicted = list(map(self.gold, examples)), list(map(self.value, predictions))
+        gold = list(map(self.gold, examples))
+        predicted = [prediction.value for prediction in predictions]
         return self.of_values(gold, predicted, examples=examples, predictions=predictions, **fields)
 
     def of_values(
@@ -415,14 +389,14 @@ class PredictionType:
     ) -> Tables:
         """Make the tables of gold and predicted values, one of each for each example."""
         if len(gold) != len(predicted):
-            unit = f"predicted {self.wording.example}"
+            unit = f"predicted {self.wording.unit}"
             raise UserError(
                 f"{len(gold)} gold and {quantity(len(predicted), unit)}: every one needs exactly "
                 "one prediction"
             )
-        tables = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **fields)
-        tables = self.complete(tables)
-        if not tables.type.named or tables.names:
+        values = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **fields)
+        tables = self.tables(values)
+        if not tables.type.classes or tables.names:
             return tables
         return replace(tables, names=sorted_names(tables))
 
@@ -442,15 +416,9 @@ def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
     raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
 
 
-def probability(value: Any) -> float | None:
-    """Read a value of a row as a probability; None for anything else."""
-    return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else None
-
-
-def known_or_nan(value: Any) -> float:
-    """Read a value of a row as a probability; NaN for anything else."""
-    known = probability(value)
-    return math.nan if known is None else known
+def probability(value: Any, unknown: Any = math.nan) -> Any:
+    """Read a value of a row as a probability; ``unknown`` for anything else."""
+    return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else unknown
 
 
 def abstained_in(row: _Row) -> dict[str, Any]:

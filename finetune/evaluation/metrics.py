@@ -54,7 +54,7 @@ def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.
 
     With ``name``, count one label, tag or span type only; ``table`` names another table of items.
     """
-    items = tables.type.tables[table](tables) if table else tables.items
+    items = tables.type.readings[table](tables) if table else tables.items
 
     def counts(value: Any) -> bool:
         return value is not None and (value != "" if name is None else name_of(value) == name)
@@ -283,9 +283,10 @@ CLASS_METRICS = {
 
 def metrics_of_names(tables: Tables) -> dict[str, Metric]:
     """Make the metrics precision, recall and F1 of each label, tag or type: ``f1:NAME`` …"""
+    classes = tables.type.classes
     return {
         f"{form.format(rate)}:{name}": Metric(partial(item_counts, name=name, table=table), value)
-        for form, table in tables.type.named
+        for form, table in (classes.forms if classes else {}).items()
         for rate, value in RATES.items()
         for name in tables.names
     }
@@ -301,5 +302,6 @@ def class_scores(tables: Tables) -> dict[str, dict[str, float]]:
 
 def f1_of_names(tables: Tables) -> dict[str, float]:
     """Compute the F1 of each name, as ``span_f1_strict:TYPE``."""
-    metric = tables.type.named[0][0].format("f1")
+    form = next(iter(tables.type.classes.forms)) if tables.type.classes else ""
+    metric = form.format("f1")
     return {f"{metric}:{name}": row["f1"] for name, row in class_scores(tables).items()}

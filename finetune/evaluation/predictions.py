@@ -21,19 +21,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
 from finetune.data.examples import normalized_texts
-from finetune.data.files import UTF_8, DataFile, uncompressed_name
+from finetune.data.files import UTF_8, DataFile
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, check_names
-from finetune.evaluation.prediction_types import TYPES, type_of_row
-from finetune.evaluation.prediction_types.labels import NO_LABEL
+from finetune.evaluation.prediction_types import key_of_row, type_of_key
+from finetune.evaluation.prediction_types.labels import LABEL, NO_LABEL, unify
 from finetune.evaluation.prediction_types.spans import SPANS, with_spelled_spans
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder, saved_decisions
@@ -94,9 +94,9 @@ class PredictionFile:
     @property
     def type(self) -> PredictionType:
         """The type of the lines; tags, where a line has spans too."""
-        types = {type_of_row(row) for _, row in self.rows}
-        if len(types) == 1 and (type := types.pop()):
-            return TYPES[type]
+        keys = {key_of_row(row) for _, row in self.rows}
+        if len(keys) == 1 and (key := keys.pop()):
+            return type_of_key(key)
         raise DataError(
             f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`, "
             "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
@@ -107,39 +107,40 @@ class PredictionFile:
         """The ids of the rows; None without ids."""
         return _ids([(row.get("id"), where) for where, row in self.rows])
 
-    def gold(self, type: PredictionType) -> GoldLabels:
+    def gold(self, type: PredictionType) -> Gold:
         """Read the examples and the gold that the file holds, to align predictions of a type."""
-        examples = [type.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
-        return GoldLabels.of(str(self), examples)
+        return Gold(str(self), [type.gold_of_row(i, *row) for i, row in enumerate(self.rows)])
 
-    def tables(self, gold: GoldLabels, type: PredictionType) -> Tables:
+    def tables(self, gold: Gold, type: PredictionType) -> Tables:
         """Make the tables of the predictions with gold, aligned by id if both have ids."""
-        if type.without_gold and all(type.gold(example) is None for example in gold.examples):
-            raise DataError(f"{gold.name}: {type.without_gold}")
-        if gold.ids is not None and self.ids is not None:
-            rows = self._rows_of_ids(gold, type)
+        has_gold = [type.gold(example) is not None for example in gold.examples]
+        may_lack_gold = bool(type.wording.without_gold)
+        if may_lack_gold and not any(has_gold):
+            raise DataError(f"{gold.name}: {type.wording.without_gold}")
+        rows: Sequence[_Row | None] = self.rows
+        if gold.ids is not None and (ids := self.ids) is not None:
+            rows = self._rows_of_ids(ids, gold, type) if ids != gold.ids else rows
         elif type.may_leave_out:
             raise DataError(
-                f"{self}: its lines have no ids: write the `id` of each {type.wording.example}."
+                f"{self}: its lines have no ids: write the `id` of each {type.wording.unit}."
             )
-        else:
-            gold, rows = gold.of_rows(self, type), self.rows
-        pairs = [
+        elif len(rows) != len(has_gold):
+            gold = gold.of_rows(self, type)
+            has_gold = [type.gold(example) is not None for example in gold.examples]
+        kept = [
             (row, example)
-            for row, example in zip(rows, gold.examples, strict=True)
-            if row is not None and not (type.without_gold and type.gold(example) is None)
+            for row, example, known in zip(rows, gold.examples, has_gold, strict=True)
+            if row is not None and (known or not may_lack_gold)
         ]
-        predictions = [type.parse(row, where, example) for (where, row), example in pairs]
-        examples = [example for _, example in pairs]
-        if type.tables_of_file is None:
-            return type.tables_of(examples, predictions)
-        return type.tables_of_file(examples, predictions, (str(self), gold.name))
+        predictions = [type.parse(row, where, example) for (where, row), example in kept]
+        examples = [example for _, example in kept]
+        return type.tables_of(examples, predictions, files=(str(self), gold.name))
 
-    def _rows_of_ids(self, gold: GoldLabels, type: PredictionType) -> Sequence[_Row | None]:
+    def _rows_of_ids(
+        self, row_ids: Sequence[str], gold: Gold, type: PredictionType
+    ) -> Sequence[_Row | None]:
         # None for examples without a prediction, which lack words or gold
-        row_ids, ids = self.ids or [], gold.ids or []
-        if row_ids == ids:
-            return self.rows
+        ids = gold.ids or []
         rows = _by_id(row_ids, self.rows, [where for where, _ in self.rows])
         examples = _by_id(ids, gold.examples, [example.where for example in gold.examples])
         for id, (where, _) in rows.items():
@@ -148,10 +149,10 @@ class PredictionFile:
                     f"{where}: id {id!r:.40} is not in {gold.ids_from}: the files do not belong "
                     "together; or remove the ids of one of them, to align by position."
                 )
-        missing = [id for id in ids if id not in rows]
         if type.may_leave_out:
             return [rows.get(id, ("", {})) for id in ids]
-        if needed := [id for id in missing if type.is_asked(examples[id])]:
+        missing = [id for id in ids if id not in rows]
+        if needed := [id for id in missing if _needs_prediction(examples[id], type)]:
             raise DataError(
                 f"{examples[needed[0]].where}: id {needed[0]!r:.40} has no prediction in {self} "
                 f"(it lacks {len(missing):,} of {quantity(len(ids), 'id')}): it was cut, or is of "
@@ -160,32 +161,27 @@ class PredictionFile:
         return [rows.get(id) for id in ids]
 
 
-class GoldLabels(NamedTuple):
-    """Examples with gold and the name of their file, and their ids, with that of the file of ids.
+class Gold:
+    """Examples with gold, the name of their file, and their ids with the name of the file of ids.
 
-    Ids are None if no file has them.
+    Ids are None if the examples have none in the data.
     """
 
-    name: str
-    examples: Sequence[Any]
-    ids: list[str] | None
-    ids_from: str
+    def __init__(
+        self, name: str, examples: Sequence[Any], ids: list[str] | None = None, ids_from: str = ""
+    ) -> None:
+        self.name, self.examples, self.ids_from = name, examples, ids_from or name
+        self.ids = ids or _ids([(example.key, example.where) for example in examples])
 
-    @classmethod
-    def of(cls, name: str, examples: Sequence[Any]) -> GoldLabels:
-        """Take the ids that the examples have in the data."""
-        ids = _ids([(example.key, example.where) for example in examples])
-        return cls(name, examples, ids, name)
-
-    def of_rows(self, file: PredictionFile, type: PredictionType) -> GoldLabels:
+    def of_rows(self, file: PredictionFile, type: PredictionType) -> Gold:
         """Find the examples of the rows of a file by position, and give them the ids of these rows.
 
         Systems may leave out examples without words or without gold.
         """
-        has_words = [bool(type.inputs(example)) for example in self.examples]
+        has_words = [bool(example.inputs) for example in self.examples]
         has_gold = [type.gold(example) is not None for example in self.examples]
-        is_asked = list(map(type.is_asked, self.examples))
-        filters = ([True] * len(has_gold), has_words, is_asked, has_gold)
+        needed = [_needs_prediction(example, type) for example in self.examples]
+        filters = ([True] * len(has_gold), has_words, needed, has_gold)
         kept = next((some for some in filters if sum(some) == len(file.rows)), None)
         if kept is None:
             raise DataError(
@@ -199,7 +195,11 @@ class GoldLabels(NamedTuple):
                 f"{file}: its ids are in another order than rows, and {self.name} has no ids: sort "
                 "the predictions, or write the id of each gold row."
             )
-        return GoldLabels(self.name, list(compress(self.examples, kept)), file.ids, str(file))
+        return Gold(self.name, list(compress(self.examples, kept)), file.ids, str(file))
+
+
+def _needs_prediction(example: Any, type: PredictionType) -> bool:
+    return bool(example.inputs) and type.gold(example) is not None
 
 
 def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
@@ -241,12 +241,14 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
             "--out FILE.jsonl`."
         )
     opened = open_data(path, encoding=UTF_8 if always_utf_8 else encoding)
-    format = opened.format if opened.format in ("conll", "conllu") else "jsonl"
     if opened.format in ("txt", "tsv", "unknown"):
-        format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
-    opened.format = format
-    lines = format == "jsonl"
-    rows = (_answers_by_id(opened) or list(_json_rows(opened))) if lines else _column_rows(opened)
+        is_json = opened.first_line().lstrip().startswith(("{", "["))
+        opened.format = "jsonl" if is_json else "conll"
+    rows = _answers_by_id(opened) if opened.format == "json" else []
+    if opened.format in ("conll", "conllu"):
+        rows = _column_rows(opened)
+    elif not rows:
+        rows = list(_json_rows(opened))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
     return PredictionFile(path, rows)
@@ -295,8 +297,6 @@ _TYPES: dict[str, Any] = {
 
 
 def _answers_by_id(file: DataFile) -> list[_Row]:
-    if not uncompressed_name(Path(file.name)).endswith(".json"):
-        return []
     lines = file.peek(sys.maxsize)
     try:
         texts = parse_json("\n".join(line.text for line in lines), file.name)
@@ -357,30 +357,22 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     if {*types} == {TAGS, SPANS}:
         files, types = list(map(with_spelled_spans, files)), [SPANS] * len(files)
     _check_types(files, types)
-    type, vocabulary = types[0], None
+    type = types[0]
     if source.usual_columns is None:
         known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
         source = replace(source, usual_columns=known)
-    if source.gold is not None:
-        gold = GoldLabels.of(source.gold, type.read_gold(source.gold, source))
-    elif source.columns and source.train is None:
-        role, name = next(iter(source.columns.items()))
-        raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
-    else:
-        file = _file_with_gold(files)
-        gold = file.gold(type)
-        vocabulary = TrainingVocabulary.load(file.path.parent)
-    if source.train is not None:
-        if not (type.in_words and type.has_confusions):
-            raise UserError(
-                f"--train {source.train}: it does not apply to {type.name}: leave it out."
-            )
-        vocabulary = TrainingVocabulary.of(type.read_gold(source.train, source))
+    gold, vocabulary = _gold_and_vocabulary(files, type, source)
     by_id = gold.ids is not None and all(file.ids is not None for file in files)
     if gold.ids is None and not type.may_leave_out:
         with_ids = (file for file in files if file.ids is not None)
         gold = gold.of_rows(next(with_ids, files[0]), type)
-    runs, note = type.together([file.tables(gold, type) for file in files], source.positive)
+    runs, note = [file.tables(gold, type) for file in files], ""
+    if type is LABEL:
+        runs, note = unify(runs, source.positive)
+    elif source.positive is not None:
+        raise UserError(
+            f"--positive {source.positive}: it applies to texts with one of two labels."
+        )
     _check_types(files, [run.type for run in runs])
     for file, run in zip(files, runs, strict=True):
         if len(run) != len(runs[0]):
@@ -393,6 +385,27 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     one_file = source.gold is None and len(files) == 1
     aligned_by = "" if one_file else "id" if by_id else "position"
     return AlignedRuns(runs, gold.name, vocabulary, aligned_by, note)
+
+
+def _gold_and_vocabulary(
+    files: Sequence[PredictionFile], type: PredictionType, source: GoldSource
+) -> tuple[Gold, TrainingVocabulary | None]:
+    vocabulary = None
+    if source.gold is not None:
+        gold = Gold(source.gold, type.read_gold(source.gold, source))
+    elif source.columns and source.train is None:
+        role, name = next(iter(source.columns.items()))
+        raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
+    else:
+        file = _file_with_gold(files)
+        gold, vocabulary = file.gold(type), TrainingVocabulary.load(file.path.parent)
+    if source.train is not None:
+        if not (type.in_words and type.classes and type.classes.confusions):
+            raise UserError(
+                f"--train {source.train}: it does not apply to {type.name}: leave it out."
+            )
+        vocabulary = TrainingVocabulary.of(type.read_gold(source.train, source))
+    return gold, vocabulary
 
 
 def _check_types(files: Sequence[PredictionFile], types: Sequence[PredictionType]) -> None:
@@ -428,5 +441,5 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
 
 def _contents(file: PredictionFile, with_gold: bool) -> dict[Any, tuple[object, ...]]:
     type, gold = file.type, file.gold(file.type)
-    contents = ((type.inputs(e), type.gold(e) if with_gold else None) for e in gold.examples)
+    contents = ((e.inputs, type.gold(e) if with_gold else None) for e in gold.examples)
     return dict(zip(gold.ids or range(len(gold.examples)), contents, strict=True))

@@ -112,7 +112,7 @@ def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
     for run in runs:
         predicted = run.answers
         if metric.probabilities:
-            predicted = probabilities_of_labels(run.type.probabilities(run.predictions))
+            predicted = probabilities_of_labels([p.label_probabilities for p in run.predictions])
         rows = np.empty((len(run.gold), 2), dtype=object)
         for index, sides in enumerate(zip(run.gold, predicted, strict=True)):
             rows[index, 0], rows[index, 1] = sides

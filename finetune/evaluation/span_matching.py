@@ -8,13 +8,9 @@ equal type; ``partial`` is ``exact`` with half credit for a shared word.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from finetune.evaluation.metrics import RATES
 from finetune.types import Span
 
 MATCHES = ("correct", "type", "boundary", "boundary and type", "false positive", "miss")
@@ -87,20 +83,3 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
     shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
     unshared = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
     return MATCHES.index(Match(gold, predicted).category), -shared, unshared, gold, predicted
-
-
-def scores_by_criterion(matches: Iterable[str]) -> list[dict[str, Any]]:
-    """Tabulate the scores and the counts of pairs of spans under each of the ``CRITERIA``."""
-    counts, rows = Counter(matches), []
-    paired = sum(counts[category] for category in MATCHES[:4])
-    missed, spurious = counts["miss"], counts["false positive"]
-    for criterion, credit in CRITERIA.items():
-        correct, partly = (
-            sum(counts[category] for category in MATCHES if credit.get(category) == share)
-            for share in (1, 0.5)
-        )
-        sums = np.array([correct + partly / 2, paired + spurious, paired + missed])
-        row = {"counted": criterion} | {rate: float(value(sums)) for rate, value in RATES.items()}
-        row |= {"correct": correct, "incorrect": paired - correct - partly, "partial": partly}
-        rows.append(row | {"missed": missed, "spurious": spurious})
-    return rows

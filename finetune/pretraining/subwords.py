@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,7 +101,6 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
 
 SUBWORDS = PredictionType(
     name="subwords",
-    key="subwords",
     wording=Wording("subwords", "text"),
     metrics={
         "mlm_accuracy": Metric(lambda tables: item_counts(tables)[:, ::2], mean),
@@ -118,13 +118,11 @@ SUBWORDS = PredictionType(
         ),
     },
     default="mlm_accuracy",
-    gold=lambda example: example.label,
-    value=lambda prediction: prediction.subwords,
-    complete=_with_items,
+    gold=attrgetter("label"),
     parse=_parse,
+    tables=_with_items,
     read_gold=_read_gold,
     gold_of_row=text_of_row,
-    repeats=lambda subwords: subwords,
     groupings=_groupings,
     sides=None,
 )

@@ -75,8 +75,6 @@ class ErrorExample:
     """Labels of gold and prediction that differ."""
     views: Sequence[str]
     errors: Sequence[ErrorCase]
-    label_error: ErrorCase | None
-    """The confident prediction that contradicts gold."""
     gold: Sequence[Any] = ()
     predicted: Sequence[Any] = ()
     probabilities: Sequence[tuple[str, float, str]] = ()
@@ -106,16 +104,9 @@ def error_examples(
     by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
     for error in analysis.errors:
         by_id[error.example.id].append(error)
-    label_errors = {error.example.id: error for error in analysis.contradictions}
-    for id, error in label_errors.items():
-        by_id.setdefault(id, [error])
     if not by_id:
         return [], 0  # also of senses and subwords, whose errors are not listed
-    confident = most_confident(analysis.errors, MOST_CONFIDENT)
-    views = {
-        "most confident errors": {error.example.id for error in confident},
-        "possible label errors": {*label_errors},
-    }
+    confident = {e.example.id for e in most_confident(analysis.errors, MOST_CONFIDENT)}
     order = sorted(by_id, key=lambda id: -max(error.confidence or 0.0 for error in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
     chosen = [run.examples[indices[id]] for id in order[:most]]
@@ -138,9 +129,8 @@ def error_examples(
                 where=example.where or f"example {id}",
                 categories=[*dict.fromkeys(e.category for e in errors if not run.items.has_sizes)],
                 labels=list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
-                views=[view for view, ids in views.items() if id in ids],
+                views=["most confident errors"] if id in confident else [],
                 errors=errors,
-                label_error=label_errors.get(id),
                 **({} if run.type.in_words else _values(run, indices[id], errors)),
                 texts=[clip(text, _MOST_CHARACTERS) for text in texts if text is not None],
                 sentences=sentences,
@@ -168,7 +158,8 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
         "gold": sides[0],
         "predicted": sides[1],
         "probabilities": [
-            (clip(text, _MOST_CHARACTERS), p, mark) for text, p, mark in run.type.ranked(run, index)
+            (clip(text, _MOST_CHARACTERS), p, mark)
+            for text, p, mark in run.predictions[index].ranked(run.examples[index])
         ],
         "confidence": errors[0].confidence if is_single and items.correct < 1 else None,
         "deviation": None if deviation is None else float(deviation[0]),

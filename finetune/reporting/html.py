@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
-from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.compare import seed_note, verdict
 from finetune.evaluation.decisions.abstaining import Answers, area_under_risk
 from finetune.evaluation.error_analysis import TITLES, Analysis, count_categories
 from finetune.evaluation.positive import metric_title
+from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
@@ -47,9 +46,7 @@ MOST_CONFUSED, MOST_LABELS = 15, 20
 """Most pairs of confused labels to list, and labels of the largest confusion matrix."""
 MOST_POINTS = 1500
 """Points of a scatter chart."""
-_SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman)")
-"""Scores from 0 to 1 of a whole split: no counts, precisions, scores of single types or errors."""
-_CLASS_TABLES = ("type", "relation", "label", "tag", "counted")
+_CLASS_TABLES = ("type", "relation", "label", "tag")
 _DECISION_TABLES = ("risk", "answered", "sets", "costs")
 
 ReasonsOf = Callable[[Path, Sequence[Any]], Mapping[str, Sequence[Any]]]
@@ -242,7 +239,6 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
         "examples": examples,
         "total": sum(number for _, number in of_runs),
         "per_run": per_run,
-        "notes": [(name, run.not_credible) for name, run in evaluated if run.not_credible],
         "filters": {
             key: (name, Counter(listed).most_common()) for key, (name, listed) in values.items()
         },
@@ -252,32 +248,25 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
 
 
 def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[PageTable]:
-    by_split = {
-        split: {name: run.metrics.get(split, {}) for name, run in runs}
-        for split in sorted(
-            {s for _, run in runs for s in run.metrics}, key=lambda s: (not s.startswith("test"), s)
-        )
-    }
+    names = {split for _, run in runs for split in run.metrics}
+    splits = sorted(names, key=lambda split: (not split.startswith("test"), split))
     if len(runs) == 1:
-        ((name, run),) = runs
+        ((_, run),) = runs
         scores = {
-            split: {metric_title(m, run.positive): value for m, value in by_run[name].items()}
-            for split, by_run in by_split.items()
+            split: {metric_title(m, run.positive): value for m, value in run.metrics[split].items()}
+            for split in splits
         }
         return [_scores_table("All scores", scores)] if scores else []
-    tables = [_scores_table(f"Scores on {split}", scores) for split, scores in by_split.items()]
-    if len(models) > 1:
-        return tables
     summary = summarize({name: run.metrics for name, run in runs if run.metrics})
-    with_means = []
-    for split, table in zip(by_split, tables, strict=True):
-        of_split = [summary.get(split, {}).get(row[0], {}) for row in table.rows]
-        rows = [
-            [*row, statistics.get("mean"), statistics.get("standard_deviation")]
-            for row, statistics in zip(table.rows, of_split, strict=True)
-        ]
-        with_means.append(replace(table, columns=[*table.columns, "mean", "deviation"], rows=rows))
-    return with_means
+    tables = []
+    for split in splits:
+        columns = {name: run.metrics.get(split, {}) for name, run in runs}
+        if len(models) == 1:
+            statistics = summary.get(split, {}).items()
+            columns["mean"] = {metric: of_metric["mean"] for metric, of_metric in statistics}
+            columns["deviation"] = {m: of["standard_deviation"] for m, of in statistics}
+        tables.append(_scores_table(f"Scores on {split}", columns))
+    return tables
 
 
 def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> PageTable:
@@ -312,20 +301,13 @@ def _series(runs: NamedRuns, keys: Mapping[str, str]) -> list[tuple[str, Points]
 def _validation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
     lines = [(name, run.evaluations) for name, run in runs if run.evaluations]
     first = lines[0][1][0] if lines else {}
-    scores = [name for name in first if _SCORE.fullmatch(name)]
     if metric not in first:
-        metric = next(iter(scores), None)
+        metric = next((name for name in DEFAULT_METRICS.values() if name in first), None)
     if metric is None:
         return None
-    caption = f"{metric} on {first['split']}"
-    if len(runs) > 1:
-        return _curve(caption, [(run, _points(rows, metric)) for run, rows in lines])
-    series = {metric: _points(lines[0][1], metric)}
-    for name in scores:
-        if (points := _points(lines[0][1], name)) not in series.values():
-            series[name] = points
-    named = list(series.items())[: charts.NUM_COLORS]
-    return _curve(caption if len(named) == 1 else f"Scores on {first['split']}", named)
+    several = len(runs) > 1
+    series = [(name if several else metric, _points(rows, metric)) for name, rows in lines]
+    return _curve(f"{metric} on {first['split']}", series)
 
 
 def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
@@ -349,7 +331,7 @@ def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:
         known = analysis_tables(evaluated[0][1])
         return [known[name] for name in _CLASS_TABLES if name in known]
     tables = []
-    for key in _CLASS_TABLES[:-1]:
+    for key in _CLASS_TABLES:
         by_class = [{row[key]: row for row in run.tables.get(key, ())} for _, run in evaluated]
         rows = []
         for name in dict.fromkeys(name for of_run in by_class for name in of_run):
@@ -387,7 +369,7 @@ def _calibration(analysis: Analysis) -> Section:
     notes, charts_of, tables = [], [], []
     if analysis.bins:
         notes = [
-            f"ECE {error_of_bins(analysis.bins):.4f}. The expected calibration error is the mean "
+            f"ECE {analysis.calibration_error:.4f}. The expected calibration error is the mean "
             "distance of confidence and accuracy over all predictions. Each bar is the accuracy "
             "of the predictions with a confidence in its range; the line across it is their mean "
             "confidence. Bars below the diagonal are overconfident, bars above it underconfident."
@@ -430,7 +412,7 @@ def _scatter(analysis: Analysis) -> Chart:
 
 def _reliability(analysis: Analysis) -> Chart:
     caption = f"Accuracy by confidence ({analysis.type.wording.confidence})"
-    label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
+    label = f"{caption}. Expected calibration error {analysis.calibration_error:.4f}."
     bars = []
     for low, high, number, confidence, accuracy in analysis.bins:
         tooltip = (

@@ -17,7 +17,6 @@ from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.data import hub_dataset
 from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import selection_note
-from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.runs import last_part
 from finetune.models.loading import MODEL_ALIASES
 from finetune.reporting.environment import RunOutcome, again_command
@@ -71,7 +70,7 @@ def card(model: ModelRuns) -> str:
         score=model.score if run.metrics else None,
         positive=run.positive,
         tables=analysis.tables if analysis else {},
-        calibration_error=error_of_bins(analysis.bins) if analysis and analysis.bins else None,
+        calibration_error=analysis and analysis.calibration_error,
     )
 
 

@@ -70,9 +70,9 @@ class Run(RunFolder):
     @property
     def class_rows(self) -> tuple[str, Sequence[Mapping[str, Any]]]:
         """The column of the classes, such as ``label``, and their scores; empty if unknown."""
-        tables = self.evaluated.tables if self.evaluated else {}
-        column = next((name for name in ("label", "type", "tag", "relation") if name in tables), "")
-        return column, tables.get(column, [])
+        classes = self.evaluated.type.classes if self.evaluated else None
+        column = classes.column if classes else ""
+        return column, self.evaluated.tables.get(column, []) if self.evaluated else []
 
     @property
     def positive(self) -> str | None:
@@ -218,10 +218,9 @@ def compare_all_pairs(models: Sequence[ModelRuns]) -> list[PairedComparison]:
             pairs.append(PairedComparison(*names, _compare(first.score, second.score)))
         except (UserError, OSError) as error:
             pairs.append(PairedComparison(*names, None, str(error)))
-    compared = [pair.comparison for pair in pairs if pair.comparison]
-    results = iter(adjust([comparison.result for comparison in compared]))
+    adjusted = iter(adjust([pair.comparison.result for pair in pairs if pair.comparison]))
     return [
-        pair._replace(comparison=replace(pair.comparison, result=next(results)))
+        pair._replace(comparison=replace(pair.comparison, result=next(adjusted)))
         if pair.comparison
         else pair
         for pair in pairs
@@ -309,7 +308,7 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
         standard_deviation(scores),
         tuple(run.path for run, _ in known),
         counts[0].num_units,
-        predictions[0].type.wording.example,
+        predictions[0].type.wording.unit,
     )
 
 

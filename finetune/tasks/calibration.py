@@ -89,8 +89,9 @@ def compared_values(
     pairs = zip(map(type.gold, gold), predicted, strict=True)
     known = [(value, prediction) for value, prediction in pairs if value is not None]
     predictions = [prediction for _, prediction in known]
-    values = list(map(type.value, predictions))
-    return [value for value, _ in known], values, type.probabilities(predictions)
+    values = [prediction.value for prediction in predictions]
+    probabilities = [prediction.label_probabilities for prediction in predictions]
+    return [value for value, _ in known], values, probabilities
 
 
 def read_thresholds(

@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from finetune.evaluation.confident_learning import (
-    confident_joint,
-    credibility_warning,
-    probable_label_errors,
-)
+from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 
 
 def test_by_hand():
@@ -33,14 +29,6 @@ def test_noise_is_found_in_order_of_doubt():
     assert wrong[suspects].mean() > 0.85 and wrong[suspects].sum() > 0.8 * wrong.sum()
     assert wrong[suspects[:50]].all()
     assert np.mean([label == true[index] for index, label in found if wrong[index]]) > 0.95
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "error", "credible"),
-    [(0.9, 0.5, True), (0.5, 0.05, True), (0.68, 0.24, False), (0.8999, 0.0501, False)],
-)
-def test_whose_doubts_are_worth_a_look(accuracy: float, error: float, credible: bool):
-    assert (credibility_warning(accuracy, error) == "") is credible
 
 
 def test_nothing_and_what_never_occurs():

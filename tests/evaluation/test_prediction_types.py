@@ -13,8 +13,8 @@ import pytest
 
 from finetune.evaluation.baselines import degenerate
 from finetune.evaluation.metrics import score
-from finetune.evaluation.prediction_types import DEFAULT_METRICS, TYPES, type_of_row
-from finetune.evaluation.predictions import GoldLabels, PredictionFile, to_row
+from finetune.evaluation.prediction_types import DEFAULT_METRICS, TYPES, key_of_row, type_of_key
+from finetune.evaluation.predictions import Gold, PredictionFile, to_row
 from finetune.registry import PREDICTION_TYPES
 from finetune.types import (
     Answer,
@@ -75,29 +75,35 @@ WRITTEN: dict[str, tuple[Example, Prediction]] = {
 def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     example, prediction = WRITTEN[name]
     row = json.loads(json.dumps(to_row(prediction, example)))
-    type = TYPES[type_of_row(row)]
+    type = type_of_key(key_of_row(row))
     read = type.gold_of_row(0, "p.jsonl:1", row)
     again = type.parse(row, "p.jsonl:1", read)
     if isinstance(prediction, RelationPrediction):
         prediction = replace(prediction, spans=())  # which are those of the example
     assert again == prediction
     if not isinstance(prediction, MaskedPrediction):
-        assert type.gold(read) == type.gold(example) and type.inputs(read) == type.inputs(example)
+        assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
     if prediction != TextPrediction(0, None):
         file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)])
-        tables = file.tables(GoldLabels.of("p.jsonl", [read]), type)
+        tables = file.tables(Gold("p.jsonl", [read]), type)
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)
 
 
+SPAN_ROW = '{"start": 2, "end": 3, "label": "LOC", "score": 0.5}'
+RELATION_ROW = '{"subject": 0, "object": 1, "label": "lives", "score": 0.5}'
+
+
 def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
-    """A type says what of its predictions may be the same for all examples."""
     said = {
         "label": 'every prediction is "a"',
         "a blank text": "every prediction is null",
         "labels": 'every prediction is ["a", "b"]',
         "number": "every prediction is 2.5",
+        "choice": "every prediction is 1",
+        "spans": f"every prediction is {SPAN_ROW}",
+        "relations": f"every prediction is {RELATION_ROW}",
         "answers": 'every prediction is "Oslo"',
         "no answer": 'every prediction is ""',
         "next sentences": 'every prediction is "a"',
@@ -119,12 +125,12 @@ def test_kinds_say_their_metrics_as_the_registry_does():
         assert type.name == name and DEFAULT_METRICS[name] == type.default in type.metrics
         if name in PREDICTION_TYPES:
             assert (*type.metrics,) == PREDICTION_TYPES[name].metrics
-            assert type.key == name
+            assert type_of_key(name) is type
 
 
 # --- Nobody else asks for a type ------------------------------------------------------------------
 
-NAMES = {*TYPES} | {type.key for type in TYPES.values()} - {""}
+NAMES = {*TYPES, "answer"}
 PREDICTIONS = {each.__name__ for each in map(type, (p for _, p in WRITTEN.values()))}
 REASONS = {
     "annotation/": "kinds of labels of people, of items of the page and of formats of tools",

@@ -148,10 +148,6 @@ def scores_of(run: Tables, names: Sequence[str]) -> dict[str, float]:
         for name in ("X", "Y"):
             scores[f"span_f1_strict:{name}"] = by_name.get(name, none)["f1"]
             scores[f"span_recall_strict:{name}"] = by_name.get(name, none)["recall"]
-    for row in found.tables.get("counted", ())[1:]:
-        scores |= {
-            f"span_{rate}_{row['counted']}": row[rate] for rate in ("precision", "recall", "f1")
-        }
     for table, score in product(GROUPED, ("accuracy", "f1")):
         for row in found.tables.get(table, ()):
             if score in row:
@@ -222,8 +218,6 @@ COUNTS = {
     "inner_gold",
     "inner_predicted",
     "inner_found",
-    "unseen_words",
-    "unseen_word_accuracy",
     "ece",
     "f1:a",
     "f1:b",

@@ -124,15 +124,31 @@ def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
     Raises:
         UserError: There are too few answers, or too many of the most confident ones are wrong.
     """
-    chosen = None
+    chosen, first = None, None
     for confident in _tested(answers, fewest_for_risk(risk, delta)):
-        if (bound := risk_bound(confident, delta)) > risk:
+        bound = risk_bound(confident, delta)
+        if bound > risk:
+            first = confident
             break
         confidence = float(confident.confidence.min())
         chosen = Chosen(confidence, len(confident) / len(answers), confident.risk, bound)
-    if chosen is None:
-        raise UserError(_why_no_threshold(answers, risk, delta))
-    return chosen
+    if chosen is not None:
+        return chosen
+    if first is None:
+        number = quantity(len(answers), "answer")
+        if answers.effective < len(answers):
+            number += f" (as good as {int(answers.effective):,} of different texts or documents)"
+        raise UserError(
+            f"{number}: a risk of {risk:g} with δ {delta:g} needs "
+            f"{fewest_for_risk(risk, delta):,} answers or more: add validation data, or give a "
+            "higher --risk."
+        )
+    raise UserError(
+        f"no confidence is safe: of the {len(first):,} most confident answers "
+        f"{int((~first.right).sum()):,} are wrong, so their risk may be "
+        f"{risk_bound(first, delta):.3f}, above {risk:g}: add validation data, train a better "
+        "model, or give a higher --risk."
+    )
 
 
 def _tested(answers: Answers, fewest: int) -> Iterator[Answers]:
@@ -147,44 +163,6 @@ def _tested(answers: Answers, fewest: int) -> Iterator[Answers]:
         confident = answers.above(threshold)
         if confident.effective >= first:
             yield confident
-
-
-def _why_no_threshold(answers: Answers, risk: float, delta: float) -> str:
-    number, fewest = quantity(len(answers), "answer"), fewest_for_risk(risk, delta)
-    if answers.effective < len(answers):
-        number += f" (as good as {int(answers.effective):,} of different texts or documents)"
-    possible = _least_risk(answers, risk, delta)
-    feasible = "no --risk is" if possible is None else f"--risk {possible:g} is"
-    confident = next(_tested(answers, fewest), None)
-    if confident is None:
-        return (
-            f"{number}: a risk of {risk:g} with δ {delta:g} needs {fewest:,} answers or more: add "
-            f"validation data; with these, {feasible} possible."
-        )
-    enough = math.ceil(confident.effective)
-    while confident.risk < risk and upper_bound(confident.risk * enough, enough, delta) > risk:
-        enough = math.ceil(enough * 1.02)
-    more = f"add validation data, about {enough:,} answers as good as these show {risk:g}"
-    if confident.risk >= risk:
-        more = "train a better model"
-    return (
-        f"no confidence is safe: of the {len(confident):,} most confident answers "
-        f"{int((~confident.right).sum()):,} are wrong, so their risk may be "
-        f"{risk_bound(confident, delta):.3f}, above {risk:g}: {more}; with these, {feasible} "
-        "possible."
-    )
-
-
-def _least_risk(answers: Answers, risk: float, delta: float) -> float | None:
-    while risk < 1:
-        digit = 10.0 ** (math.floor(math.log10(risk) + 1e-9) - 1)
-        risk = round(math.floor(risk / digit + 1 + 1e-9) * digit, 12)
-        if risk >= 1:
-            return None
-        confident = next(_tested(answers, fewest_for_risk(risk, delta)), None)
-        if confident is not None and risk_bound(confident, delta) <= risk:
-            return risk
-    return None
 
 
 def at_coverage(answers: Answers, coverage: float, delta: float = DELTA) -> Chosen:

@@ -107,7 +107,8 @@ class DecisionGoal:
 
 def chooses_labels(type: PredictionType, state: Any) -> bool:
     """Whether labels of texts, or of sets of labels, have thresholds."""
-    return type.classes == "label" and (type.one_class or bool(state.threshold_labels))
+    is_text = type.classes is not None and type.classes.column == "label"
+    return is_text and (type.one_class or bool(state.threshold_labels))
 
 
 def fields_with(

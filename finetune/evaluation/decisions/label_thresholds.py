@@ -9,10 +9,9 @@ Shapes: N examples, C labels with a threshold (of two labels only the positive o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import permutations
+from itertools import compress, permutations
 from typing import Any
 
 import numpy as np
@@ -22,28 +21,12 @@ from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
 from finetune.evaluation.decisions import Choice
 from finetune.evaluation.items import PredictionType, TableRows, Tables
-from finetune.evaluation.metrics import (
-    Metric,
-    class_counts,
-    f1,
-    item_counts,
-    metrics_of_names,
-    precision,
-    recall,
-    total,
-)
-from finetune.evaluation.prediction_types.labels import (
-    LABEL,
-    LABELS,
-    positive_counts,
-    set_class_counts,
-)
+from finetune.evaluation.metrics import Metric, f1, metrics_of_names, precision, recall, total
+from finetune.evaluation.prediction_types.labels import LABEL, LABELS
 from finetune.types import UserError, abbreviated, did_you_mean
 
 _FEWEST = 5
 """A label with fewer gold examples keeps its threshold."""
-MOST_CUTS = 50
-"""Thresholds to try for a metric that is not a function of label counts."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +65,7 @@ class LabelProbabilities:
     def of(cls, run: Tables, names: Sequence[str], positive: str | None) -> LabelProbabilities:
         """Collect the gold and the probabilities of a model's labels from aligned predictions."""
         columns = tuple(names) if positive is None else (positive,)
-        rows = run.type.probabilities(run.predictions)
+        rows = [prediction.label_probabilities for prediction in run.predictions]
         if not all(row is not None and {*columns} <= row.keys() for row in rows):
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
@@ -120,7 +103,7 @@ class LabelProbabilities:
         """Make the tables of gold and of decisions [N, C]."""
         predicted: list[Any]
         if self.type is LABELS:
-            predicted = [tuple(np.array(self.columns)[row].tolist()) for row in decided]
+            predicted = [tuple(compress(self.columns, row)) for row in decided.tolist()]
             return LABELS.of_values(self.gold, predicted, labels=self.names)
         other = next(name for name in self.names if name != self.columns[0])
         predicted = [self.columns[0] if yes else other for yes in decided[:, 0]]
@@ -129,16 +112,12 @@ class LabelProbabilities:
     def metric(self, name: str) -> Metric:
         """Find a metric of these predictions; a UserError lists their metrics."""
         tables = self.tables(self.applies)
-        probabilities = {
-            name: metric for name, metric in self.type.metrics.items() if metric.applies(tables)
-        }
-        probabilities |= metrics_of_names(tables)
-        if name not in probabilities:
-            raise UserError(
-                f"--metric {name}: choose {abbreviated(list(probabilities), 16)}."
-                f"{did_you_mean(name, probabilities)}"
-            )
-        return probabilities[name]
+        known = {name: m for name, m in self.type.metrics.items() if m.applies(tables)}
+        known |= metrics_of_names(tables)
+        if name not in known:
+            legal = abbreviated(list(known), 16)
+            raise UserError(f"--metric {name}: choose {legal}.{did_you_mean(name, known)}")
+        return known[name]
 
     def value(self, metric: Metric, thresholds: np.ndarray) -> float:
         """Compute the score under thresholds [C], or under those of each example [N, C]."""
@@ -157,37 +136,39 @@ def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[s
     applies, best = data.applies, np.full(len(data.columns), default)
     columns = list(zip(data.scores.T, applies.T, strict=True))
     cuts = [_cuts(scores, gold, default) for scores, gold in columns]
-    counts = [_counts(*column, of_label) for column, of_label in zip(columns, cuts, strict=True)]
     enough = np.flatnonzero(applies.sum(axis=0) >= _FEWEST).tolist()
     if goal.metric is None:
         for index in enough:
-            best[index] = cuts[index][_best_rate(counts[index], goal)]
+            counts = _counts(*columns[index], cuts[index])
+            best[index] = cuts[index][_best_rate(counts, goal)]
         return dict(zip(data.columns, best.tolist(), strict=True))
-    metric, sign = data.metric(goal.metric), 1
-    if properties_of(goal.metric).lower_is_better:
-        sign = -1
-    value = _value_of_counts(data, applies, metric)
-    current = np.array([_counts(*column, best[:1])[0] for column in columns])  # [C, 3]
+    metric = data.metric(goal.metric)
+    sign = -1 if properties_of(goal.metric).lower_is_better else 1
+    decided = data.scores >= best
     for _ in range(5 if len(enough) > 1 else 1):
         before = best.copy()
         for index in enough:
-            tried = np.arange(len(cuts[index]))
-            if value is not None:
-                all_counts = np.repeat(current[None], len(tried), axis=0)
-                all_counts[:, index] = counts[index]
-                values = value(all_counts)
-            else:
-                few = np.linspace(0, len(tried) - 1, MOST_CUTS).round().astype(int)
-                tried = np.unique(few)
-                trials = np.repeat(best[None], len(tried), axis=0)
-                trials[:, index] = cuts[index][tried]
-                values = np.array([data.value(metric, trial) for trial in trials])
-            values = sign * values
-            chosen = tried[np.argmax(values > values.max() - 1e-12)]
-            best[index], current[index] = cuts[index][chosen], counts[index][chosen]
+            values = sign * _values_under(data, metric, decided, index, cuts[index])
+            best[index] = cuts[index][np.argmax(values > values.max() - 1e-12)]
+            decided[:, index] = data.scores[:, index] >= best[index]
         if np.array_equal(before, best):
             break
     return dict(zip(data.columns, best.tolist(), strict=True))
+
+
+def _values_under(
+    data: LabelProbabilities, metric: Metric, decided: np.ndarray, index: int, cuts: np.ndarray
+) -> np.ndarray:
+    # The metric under each cut of one label, where the decisions on others stay [K]. Examples are
+    # in the order of their scores: those before the cut do not have the label.
+    order = np.argsort(data.scores[:, index], kind="stable")
+    sums = []
+    for answer, side in ((False, slice(None)), (True, slice(None, None, -1))):
+        decided[:, index] = answer
+        counts = metric.counts(data.tables(decided))[order][side]
+        sums.append(np.concatenate([np.zeros_like(counts[:1]), counts.cumsum(axis=0)]))
+    below = data.scores[order, index].searchsorted(cuts)
+    return metric.value(sums[0][below] + sums[1][len(order) - below])
 
 
 def cross_fitted(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> np.ndarray:
@@ -226,39 +207,6 @@ def _best_rate(counts: np.ndarray, goal: Goal) -> int:
     if not reached.any():
         reached = fixed >= fixed.max()
     return int(np.argmax(np.where(reached, free, -1.0)))
-
-
-def _value_of_counts(
-    data: LabelProbabilities, applies: np.ndarray, metric: Metric
-) -> Callable[[np.ndarray], np.ndarray] | None:
-    # the metric from the counts of labels [K, C, 3]; None if it is no function of them, or if gold
-    # has labels that the model lacks
-    counted, name = metric.counts, ""
-    if isinstance(metric.counts, partial) and metric.counts.func is item_counts:
-        counted, name = item_counts, metric.counts.keywords["name"]
-    elif counted is positive_counts:
-        counted, name = item_counts, data.columns[0]
-    names = data.tables(applies).names
-    if counted not in (class_counts, set_class_counts, item_counts) or {*names} != {*data.names}:
-        return None
-    columns = list(dict.fromkeys([*data.columns, *data.names]))
-    order = [columns.index(label) for label in names]
-
-    def value(counts: np.ndarray) -> np.ndarray:
-        if data.type is LABEL:  # with the other one of two labels
-            correct, predicted, gold = np.moveaxis(counts[:, 0], -1, 0)
-            number = len(data.gold)
-            right = number - predicted - gold + correct
-            other = np.stack([right, number - predicted, number - gold], axis=-1)
-            counts = np.stack([counts[:, 0], other], axis=1)
-        counts = counts[:, order]
-        if counted is set_class_counts:
-            counts = np.concatenate([counts, np.ones_like(counts[..., :1])], axis=-1)
-        elif counted is item_counts:
-            counts = counts[:, names.index(name)] if name else counts.sum(axis=1)
-        return metric.value(counts)
-
-    return value
 
 
 def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> TableRows:

@@ -1,7 +1,7 @@
 """The prediction types, one file for each; extensions add theirs in ``finetune.registry``.
 
-Only these files know what a type is: all others read ``Tables`` and the rows of a
-``PredictionFile``, which lead to their ``PredictionType`` (``items``).
+Only these files know what a type is: all others read ``Tables``, which lead to their
+``PredictionType`` (``items``).
 """
 
 from __future__ import annotations
@@ -21,59 +21,60 @@ from finetune.evaluation.prediction_types.spans import SPANS
 from finetune.evaluation.prediction_types.tags import PLAIN_TAGS, TAGS
 from finetune.registry import PREDICTION_TYPES, Registry
 
-_OF_CORE: Sequence[PredictionType] = (
-    RELATIONS,
-    TAGS,
-    SPANS,
-    CHOICE,
-    LABEL,
-    ANSWERS,
-    LABELS,
-    NUMBER,
-    PLAIN_TAGS,
-)
-"""The types of the core; the first whose key a row has is the type of the row."""
+_OF_CORE = {
+    type.name: type
+    for type in (RELATIONS, TAGS, SPANS, CHOICE, LABEL, ANSWERS, LABELS, NUMBER, PLAIN_TAGS)
+}
+_KEYS = {
+    **{name: name for name in ("relations", "tags", "spans", "choice", "label")},
+    "answer": "answers",
+    **{name: name for name in PREDICTION_TYPES},
+}
+"""The type of a row by its keys; the first key of this table that a row has decides. The values of
+labels and tags may then decide another."""
 
 
 class _Types(Mapping[str, PredictionType]):
     def __init__(self) -> None:
-        self._of_core = {type.name: type for type in _OF_CORE}
         self._of_extensions: Registry[PredictionType] = Registry(
             {name: paths.type for name, paths in PREDICTION_TYPES.items()}
         )
 
     def __getitem__(self, name: str) -> PredictionType:
-        return self._of_core[name] if name in self._of_core else self._of_extensions[name]
+        return _OF_CORE[name] if name in _OF_CORE else self._of_extensions[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from (*self._of_core, *self._of_extensions)
+        yield from (*_OF_CORE, *self._of_extensions)
 
     def __len__(self) -> int:
-        return len(self._of_core) + len(self._of_extensions)
+        return len(_OF_CORE) + len(self._of_extensions)
 
 
 TYPES: Mapping[str, PredictionType] = _Types()
 """The prediction types by name, as in `finetune.json`."""
 
 DEFAULT_METRICS: Mapping[str, str] = {
-    **{type.name: type.default for type in _OF_CORE},
+    **{name: type.default for name, type in _OF_CORE.items()},
     **{name: paths.metrics[0] for name, paths in PREDICTION_TYPES.items()},
 }
 """The metric that selects models, by type."""
 
 _METRICS = {
-    *(name for type in _OF_CORE for name in type.metrics),
+    *(name for type in _OF_CORE.values() for name in type.metrics),
     *(name for paths in PREDICTION_TYPES.values() for name in paths.metrics),
 }
-_KEYS = {type.key: type.name for type in _OF_CORE if type.key} | {n: n for n in PREDICTION_TYPES}
-"""The type of a row by its keys; the first key of this table that a row has decides."""
 _OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
 """Metrics of vectors, which are no predictions of a type."""
 
 
-def type_of_row(row: Mapping[str, Any]) -> str:
-    """Find the name of the type of a row by its keys; empty for none."""
-    return next((name for key, name in _KEYS.items() if key in row), "")
+def key_of_row(row: Mapping[str, Any]) -> str:
+    """Find the key of a row that holds its prediction; empty for none."""
+    return next((key for key in _KEYS if key in row), "")
+
+
+def type_of_key(key: str) -> PredictionType:
+    """The type of the rows with a ``key_of_row``."""
+    return TYPES[_KEYS[key]]
 
 
 def scores_of(

@@ -23,7 +23,7 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    known_or_nan,
+    probability,
 )
 from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
 from finetune.evaluation.prediction_types.squad import best_scores, exact_match, word_f1
@@ -46,10 +46,6 @@ def gold_answers(example: Question) -> tuple[str, ...] | None:
     """List the texts of the gold answers; one is enough. None without gold."""
     answers = example.answers
     return None if answers is None else tuple(answer.text for answer in answers)
-
-
-def _value(prediction: AnswerPrediction) -> str:
-    return "" if prediction.answer is None else prediction.answer.text
 
 
 def _with_items(tables: Tables) -> Tables:
@@ -106,7 +102,7 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
     def read(answer: Any, text: str, score: Any) -> FoundAnswer:
         return FoundAnswer(answer.get("start"), answer.get("end"), text, score)
 
-    score, best = known_or_nan(row.get("score")), row.get("best")
+    score, best = probability(row.get("score")), row.get("best")
     answer = read(row, row["answer"], score) if row["answer"] else None
     if best is not None:
         best = tuple(read(x, str(x.get("text", "")), x.get("score")) for x in best)
@@ -174,19 +170,9 @@ def _side(start: int | None, end: int | None, text: str) -> dict[str, Any]:
     return {"start": start, "end": end, "label": ANSWERABLE, "text": text}
 
 
-def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
-    prediction = tables.predictions[index]
-    best = [(answer.text, answer.score) for answer in prediction.best or ()]
-    if prediction.no_answer_score is not None:
-        best.append((UNANSWERABLE, prediction.no_answer_score))
-    known = [(text, score, "") for text, score in best if isinstance(score, float)]
-    return sorted(known, key=lambda row: -row[1])[:4]
-
-
 ANSWERS = PredictionType(
     name="answers",
-    key="answer",
-    wording=Wording("answers", "text", "answers"),
+    wording=Wording("answers", "text", "answers", "no question has gold answers."),
     metrics={
         "exact_match": Metric(partial(_question_counts, exact=True), mean),
         "f1": Metric(partial(_question_counts, exact=False), mean),
@@ -203,15 +189,11 @@ ANSWERS = PredictionType(
     },
     default="f1",
     gold=gold_answers,
-    value=_value,
-    complete=_with_items,
     parse=_parse,
+    tables=_with_items,
     read_gold=lambda file, source: list(QUESTIONS.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,
-    repeats=lambda answer: [answer],
     groupings=_groupings,
-    ranked=_ranked,
     further_scores=_best_scores,
     sides=_sides,
-    without_gold="no question has gold answers.",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,13 @@ from finetune.evaluation.items import (
     Tables,
     Wording,
     abstained_in,
-    known_or_nan,
+    probability,
     right_by_group,
 )
 from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
 from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import ChoicePrediction, ChoiceQuestion
-
-NO_CHOICE = -1
-"""The value of a question without a prediction."""
 
 
 def _choice_counts(tables: Tables) -> np.ndarray:
@@ -35,8 +33,8 @@ def _choice_counts(tables: Tables) -> np.ndarray:
 
 
 def choice_text(example: ChoiceQuestion, index: int) -> str:
-    """The text of a choice; its number if the texts are not known."""
-    if index == NO_CHOICE:
+    """The text of a choice; its number if the texts are not known, and nothing for -1."""
+    if index == -1:
         return ""
     return example.choices[index] if example.choices else f"choice {index}"
 
@@ -46,23 +44,10 @@ def _sides(tables: Tables, item: int) -> tuple[str, str]:
     return choice_text(example, tables.gold[item]), choice_text(example, tables.predicted[item])
 
 
-def _ranked(tables: Tables, index: int) -> list[tuple[str, float, str]]:
-    example, scores = tables.examples[index], tables.predictions[index].scores
-    marks = {tables.predicted[index]: "wrong", tables.gold[index]: "right"}
-    if len(scores) != len(example.choices):
-        return []
-    pairs = enumerate(zip(example.choices, scores, strict=True))
-    return [(text, score, marks.get(number, "")) for number, (text, score) in pairs]
-
-
 def _with_items(tables: Tables) -> Tables:
     items = decided_items(tables.gold, tables.predicted, tables.predictions)
     category = np.full(len(items), "wrong choice", object)
     return replace(tables, items=replace(items, columns={"category": category}))
-
-
-def _value(prediction: ChoicePrediction) -> int:
-    return NO_CHOICE if prediction.choice is None else prediction.choice
 
 
 def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> ChoiceQuestion:
@@ -90,18 +75,12 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
             f"{where}: choice {choice} is outside of the {len(example.choices)} choices "
             f"of {example.where}, which are counted from 0."
         )
-    scores, only = row.get("scores"), known_or_nan(row.get("score"))
+    scores, only = row.get("scores"), probability(row.get("score"))
     text = "" if shown is None else row.get("choice_text") or choice_text(example, choice)
-    probabilities = [known_or_nan(value) for value in scores] if isinstance(scores, list) else []
-    is_complete = choice < len(probabilities) and not math.isnan(probabilities[choice])
-    return ChoicePrediction(
-        example.id,
-        shown,
-        text,
-        tuple(probabilities) if is_complete else (),
-        only_score=math.nan if is_complete else only,
-        decided=decided,
-    )
+    known = tuple(map(probability, scores)) if isinstance(scores, list) else ()
+    if choice < len(known) and not math.isnan(known[choice]):
+        return ChoicePrediction(example.id, shown, text, known, decided=decided)
+    return ChoicePrediction(example.id, shown, text, (), only_score=only, decided=decided)
 
 
 def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
@@ -117,20 +96,15 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
 
 CHOICE = PredictionType(
     name="choice",
-    key="choice",
-    wording=Wording("a choice", "text", "choices"),
+    wording=Wording("a choice", "text", "choices", "no row has a label."),
     metrics={"accuracy": Metric(_choice_counts, mean), "ece": expected_calibration_error()},
     default="accuracy",
-    gold=lambda example: example.label,
-    value=_value,
-    complete=_with_items,
+    gold=attrgetter("label"),
     parse=_parse,
+    tables=_with_items,
     read_gold=lambda file, source: list(CHOICES.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,
     groupings=_groupings,
     sides=_sides,
-    ranked=_ranked,
     one_class=True,
-    without_gold="no row has a label.",
-    pairs_of_labels=True,
 )

@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from finetune.data.labels import canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
 from finetune.evaluation import hierarchy
 from finetune.evaluation.items import (
+    Classes,
     Items,
     PredictionType,
     Tables,
@@ -54,7 +56,6 @@ from finetune.evaluation.positive import named_positive, positive_label
 from finetune.evaluation.prediction_types import votes
 from finetune.evaluation.prediction_types.texts import (
     abstained_answers,
-    best_labels,
     by_length,
     decided_items,
     text_of_row,
@@ -72,10 +73,6 @@ NO_LABEL = ""
 # --- Rows of files --------------------------------------------------------------------------------
 
 
-def _value(prediction: TextPrediction) -> Any:
-    return NO_LABEL if prediction.label is None else prediction.label
-
-
 def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[TextExample]:
     examples = list(read_text_file(file, **source.reading))
     return convert_labels({"gold": examples}, typed=False)[0]["gold"]
@@ -88,32 +85,27 @@ def _text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
     label = tuple(row["label"]) if isinstance(row["label"], list) else row["label"]
-    label = None if label == NO_LABEL else label
-    scores, score, known = row.get("scores"), row.get("score"), None
+    scores, score = row.get("scores"), row.get("score")
     if isinstance(scores, dict):
-        values = {name: p for name, v in scores.items() if (p := probability(v)) is not None}
-        known = values if len(values) == len(scores) else None
         score = scores.get(str(row["label"])) if score is None else score
+        scores = {name: probability(value, None) for name, value in scores.items()}
+    known = isinstance(scores, dict) and None not in scores.values()
     return TextPrediction(
         example.id,
-        label,
-        probability(score),
-        known,
+        None if label == NO_LABEL else label,
+        probability(score, None),
+        scores if known else None,
         row.get("positive_label"),
         separator=row.get("label_separator"),
         decided=abstained_in(row),
     )
 
 
-def _tables_of_file(
-    examples: Sequence[TextExample],
-    predictions: Sequence[TextPrediction],
-    files: tuple[str, str],
-) -> Tables:
-    gold: list[Any] = [example.label for example in examples]
-    predicted = list(map(_value, predictions))
+def _tables_of_files(tables: Tables, files: tuple[str, str]) -> Tables:
+    # labels, several labels or numbers, as the values of both files say
+    gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
     known = [label for label in predicted if label != NO_LABEL]
-    fields: dict[str, Any] = {"examples": examples, "predictions": predictions}
+    fields: dict[str, Any] = {"examples": tables.examples, "predictions": predictions}
     if any(isinstance(label, list | tuple) for label in (*predicted, *gold)):
         of_model = {tuple(p.scores) for p in predictions if p.scores is not None}
         labels = of_model.pop() if len(of_model) == 1 else ()
@@ -175,7 +167,8 @@ def _names(label: Any) -> tuple[str, ...]:
     return tuple(_name(name) for name in several if name != "")
 
 
-def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
+def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
+    """Decide what all runs share: numbers or names, and the positive class, with a note on it."""
     # whole numbers, which are names, are numbers next to runs of other numbers
     types = {run.type for run in runs}
     if types == {LABEL, NUMBER} and all(is_number(p.label) for r in runs for p in r.predictions):
@@ -188,15 +181,14 @@ def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], s
             )
             for run in runs
         ]
-    if types != {LABEL}:
-        if positive is not None:
-            raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
-        return runs, ""
     labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
     labels.discard(NO_LABEL)
     saved = {p.positive for run in runs for p in run.predictions if p.positive is not None}
-    if positive is not None and len({*canonical_names([*labels, *saved])}) > 2:
+    several = types != {LABEL} or len({*canonical_names([*labels, *saved])}) > 2
+    if positive is not None and several:
         raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
+    if types != {LABEL}:
+        return runs, ""
     note = ""
     if len(labels) != 2:
         chosen = positive or next(iter(saved), None) if len(labels) == 1 else None
@@ -211,17 +203,12 @@ def _together(runs: list[Tables], positive: str | None) -> tuple[list[Tables], s
 
 
 _SHARED: dict[str, Any] = {
-    "gold": lambda example: example.label,
-    "value": _value,
+    "gold": attrgetter("label"),
     "parse": _parse,
-    "tables_of_file": _tables_of_file,
-    "together": _together,
     "read_gold": _read_gold,
     "gold_of_row": _text_of_row,
-    "repeats": lambda label: [label],
-    "ranked": best_labels,
-    "without_gold": "no row has a label.",
 }
+_WITHOUT_GOLD = "no row has a label."
 
 
 # --- One label ------------------------------------------------------------------------------------
@@ -239,7 +226,9 @@ def _cost_counts(tables: Tables) -> np.ndarray:
     return np.column_stack([costs, np.ones(len(costs))])
 
 
-def _with_positive(tables: Tables) -> Tables:
+def _label_tables(tables: Tables) -> Tables:
+    if tables.files is not None:
+        return _tables_of_files(tables, tables.files)
     if not len(tables.items):
         tables = with_decided_items(tables)
     names = sorted_names(tables)
@@ -249,18 +238,9 @@ def _with_positive(tables: Tables) -> Tables:
     return replace(tables, names=names, positive=positive)
 
 
-def _margin_uncertainty(prediction: TextPrediction) -> float | None:
-    # 1 less the margin between the two best labels (Scheffer et al., 2001)
-    if prediction.scores is None or prediction.label is None:
-        return None
-    values = sorted(prediction.scores.values(), reverse=True)
-    return 1 - (values[0] - values[1]) if len(values) > 1 else 0.0
-
-
 LABEL = PredictionType(
     name="label",
-    key="label",
-    wording=Wording("a label", "text", "labels"),
+    wording=Wording("a label", "text", "labels", _WITHOUT_GOLD),
     metrics={
         "accuracy": Metric(item_counts, recall),
         **CLASS_METRICS,
@@ -272,19 +252,15 @@ LABEL = PredictionType(
         **hierarchy.METRICS,
     },
     default="accuracy",
-    complete=_with_positive,
-    uncertainty=_margin_uncertainty,
+    tables=_label_tables,
     groupings=lambda tables, _: (
         {"text length": by_length(tables, "texts")}
         | votes.groupings(tables)
         | hierarchy.by_level(tables)
     ),
     further_scores=hierarchy.level_scores,
-    named=(("{}", ""),),
-    classes="label",
-    has_confusions=True,
+    classes=Classes("label", {"{}": ""}, confusions=True),
     one_class=True,
-    pairs_of_labels=True,
     **_SHARED,
 )
 
@@ -340,16 +316,9 @@ def _every_label(tables: Tables) -> Items:
     return Items.of(example, names, names, scores, credit=np.array(right, bool))
 
 
-def _mean_uncertainty(prediction: TextPrediction) -> float | None:
-    # the mean of 1 - |2p - 1| over labels
-    if prediction.scores is None:
-        return None
-    return float(np.mean([1 - abs(2 * p - 1) for p in prediction.scores.values()]))
-
-
 LABELS = PredictionType(
     name="labels",
-    wording=Wording("sets of labels", "text", "labels that may apply"),
+    wording=Wording("sets of labels", "text", "labels that may apply", _WITHOUT_GOLD),
     metrics={
         "micro_f1": Metric(item_counts, f1),
         "macro_f1": Metric(set_class_counts, macro_f1),
@@ -360,13 +329,11 @@ LABELS = PredictionType(
         **hierarchy.METRICS,
     },
     default="micro_f1",
-    complete=_with_label_items,
-    uncertainty=_mean_uncertainty,
-    tables={"calibration": _every_label},
+    tables=_with_label_items,
+    readings={"calibration": _every_label},
     groupings=lambda tables, _: hierarchy.by_level(tables),
     further_scores=hierarchy.level_scores,
-    named=(("{}", ""),),
-    classes="label",
+    classes=Classes("label", {"{}": ""}),
     **_SHARED,
 )
 
@@ -431,7 +398,7 @@ def _as_numbers(tables: Tables) -> Tables:
 
 NUMBER = PredictionType(
     name="number",
-    wording=Wording("numbers", "text"),
+    wording=Wording("numbers", "text", without_gold=_WITHOUT_GOLD),
     metrics={
         "pearson": Metric(moments, correlation),
         "spearman": Metric(rank_moments, correlation),
@@ -440,6 +407,6 @@ NUMBER = PredictionType(
         "spearman_all": Metric(rank_moments, correlation, reported=False),
     },
     default="pearson",
-    complete=_as_numbers,
+    tables=_as_numbers,
     **_SHARED,
 )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,13 @@ from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.token_rows import TokenRow, read_relations
 from finetune.data.tokens import read_gold
 from finetune.evaluation.items import (
+    Classes,
     Items,
     PredictionType,
     Tables,
     Wording,
     abstained_in,
-    known_or_nan,
+    probability,
     set_items,
 )
 from finetune.evaluation.metrics import (
@@ -39,7 +41,12 @@ from finetune.evaluation.metrics import (
     macro_f1,
     rates,
 )
-from finetune.evaluation.prediction_types.spans import OF_WORDS, check_words
+from finetune.evaluation.prediction_types.spans import (
+    check_words,
+    sentence_of_row,
+    sides_in_words,
+    with_documents,
+)
 from finetune.types import Relation, RelationPrediction, TokenExample
 
 
@@ -47,7 +54,7 @@ def _with_items(tables: Tables) -> Tables:
     scores_by_relation = [dict(zip(p.relations, p.scores, strict=True)) for p in tables.predictions]
     items = set_items(tables.gold, tables.predicted, scores_by_relation)
     columns = {"category": _categories(items, tables.gold, tables.predicted)}
-    return replace(tables, items=replace(items, columns=columns))
+    return with_documents(replace(tables, items=replace(items, columns=columns)))
 
 
 def _untyped(tables: Tables) -> Items:
@@ -71,7 +78,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> Relatio
         (relation,) = read_relations([values], where, spans, sentence)
         if words != [*example.words]:
             relation = _in_words_of_gold(relation, words, where, example)
-        known[relation] = known_or_nan(values.get("score"))
+        known[relation] = probability(values.get("score"))
     relations = sorted(known)
     scores = tuple(known[relation] for relation in relations)
     decided = abstained_in(row)
@@ -119,8 +126,9 @@ def _categories(
 
 RELATIONS = PredictionType(
     name="relations",
-    key="relations",
-    wording=Wording("relations", "sentence", "predicted relations"),
+    wording=Wording(
+        "relations", "sentence", "predicted relations", "no `relations` to score against."
+    ),
     metrics={
         **rates("relation_{}_strict"),
         "relation_f1": Metric(partial(item_counts, table="untyped"), f1),
@@ -128,16 +136,13 @@ RELATIONS = PredictionType(
         "ece": expected_calibration_error(),
     },
     default="relation_f1_strict",
-    gold=lambda example: example.relations,
-    value=lambda prediction: prediction.relations,
-    complete=_with_items,
+    gold=attrgetter("relations"),
     parse=_parse,
+    tables=_with_items,
     read_gold=lambda file, source: read_gold(file, relations=True, **source.reading),
-    repeats=lambda relations: None if relations else (),
-    tables={"untyped": _untyped},
+    gold_of_row=sentence_of_row,
+    readings={"untyped": _untyped},
     further_scores=f1_of_names,
-    named=(("relation_{}_strict", ""),),
-    classes="relation",
-    without_gold="no `relations` to score against.",
-    **OF_WORDS,
+    sides=sides_in_words,
+    classes=Classes("relation", {"relation_{}_strict": ""}),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from finetune.data.tag_schemes import detect_scheme, tags_to_spans
 from finetune.data.token_rows import TokenRow, read_relations, read_spans
 from finetune.data.tokens import read_gold
 from finetune.evaluation.items import (
+    Classes,
     Grouping,
     Items,
     PredictionType,
@@ -30,8 +31,8 @@ from finetune.evaluation.items import (
     Wording,
     abstained_in,
     check_names,
-    known_or_nan,
     pair_items,
+    probability,
     set_items,
 )
 from finetune.evaluation.metrics import (
@@ -194,7 +195,7 @@ def _characters(tables: Tables) -> Items:
 
 SPAN_METRICS = {
     **{
-        f"span_{rate}_{criterion}": Metric(counts, value, reported=False)
+        f"span_{rate}_{criterion}": Metric(counts, value, reported=False, analyzed=rate == "f1")
         for criterion in CRITERIA
         if criterion != "strict"
         for counts in (partial(_matching_counts, criterion=criterion),)
@@ -234,14 +235,9 @@ def _in_words(words: Sequence[str], value: Span | Relation | str, word: int) -> 
     return span._asdict() | {"text": surface(words, span)}
 
 
-OF_WORDS: dict[str, Any] = {
-    "gold_of_row": sentence_of_row,
-    "inputs": lambda example: example.words,
-    "document": lambda example: example.document,
-    "sides": sides_in_words,
-    "in_words": True,
-}
-"""What the types of predictions of words share."""
+def with_documents(tables: Tables) -> Tables:
+    """Add the documents of sentences."""
+    return replace(tables, documents=[example.document for example in tables.examples])
 
 
 # --- Subgroups ------------------------------------------------------------------------------------
@@ -349,7 +345,7 @@ def _with_items(tables: Tables) -> Tables:
         by_example = list(map(depths, sets))
         pairs = zip(items.example.tolist(), side, strict=True)
         columns[name] = np.array([-1 if s is None else by_example[i][s] for i, s in pairs], int)
-    return replace(tables, items=replace(items, columns=columns))
+    return with_documents(replace(tables, items=replace(items, columns=columns)))
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
@@ -380,7 +376,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
         example.id,
         example.words,
         read.spans,
-        tuple(known_or_nan(known.get(span)) for span in read.spans),
+        tuple(probability(known.get(span)) for span in read.spans),
         misaligned=read.misaligned,
         decided=abstained_in(row),
     )
@@ -411,19 +407,15 @@ def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> 
     return detected
 
 
-def _uncertainty(prediction: SpanPrediction) -> float | None:
-    # the entropy in bits of each candidate, span or not, summed, for each word
-    p = np.array([score for _, score in prediction.candidates], dtype=float)
-    p = np.clip(p, 1e-12, 1 - 1e-12)
-    entropy = float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)).sum())
-    return entropy / max(len(prediction.words), 1)
-
-
 _inner_counts = partial(_depth_counts, inner=True)
 SPANS = PredictionType(
     name="spans",
-    key="spans",
-    wording=Wording("spans", "sentence", "predicted spans"),
+    wording=Wording(
+        "spans",
+        "sentence",
+        "predicted spans",
+        "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O).",
+    ),
     metrics={
         **rates("span_{}_strict"),
         "span_f1_outermost": Metric(partial(_depth_counts, inner=False), subgroup_f1, _is_nested),
@@ -435,21 +427,14 @@ SPANS = PredictionType(
         },
     },
     default="span_f1_strict",
-    gold=lambda example: example.spans,
-    value=lambda prediction: prediction.spans,
-    complete=_with_items,
+    gold=attrgetter("spans"),
     parse=_parse,
+    tables=_with_items,
     read_gold=lambda file, source: read_gold(file, **source.reading),
-    uncertainty=_uncertainty,
-    repeats=lambda spans: None if spans else (),
-    tables={"characters": _characters},
+    gold_of_row=sentence_of_row,
+    readings={"characters": _characters},
     groupings=span_groupings,
     further_scores=f1_of_names,
-    named=(("span_{}_strict", ""),),
-    classes="type",
-    has_confusions=True,
-    without_gold=(
-        "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O)."
-    ),
-    **OF_WORDS,
+    sides=sides_in_words,
+    classes=Classes("type", {"span_{}_strict": ""}, confusions=True),
 )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from finetune.data.tag_schemes import (
 )
 from finetune.data.tokens import read_token_file
 from finetune.evaluation.items import (
+    Classes,
     Grouping,
     Items,
     PredictionType,
@@ -48,7 +50,6 @@ from finetune.evaluation.metrics import (
     recall,
 )
 from finetune.evaluation.prediction_types.spans import (
-    OF_WORDS,
     POSITIONS,
     SENTENCE_LENGTHS,
     SPAN_METRICS,
@@ -56,7 +57,10 @@ from finetune.evaluation.prediction_types.spans import (
     items_in_characters,
     matched_items,
     predicted_scheme,
+    sentence_of_row,
+    sides_in_words,
     span_groupings,
+    with_documents,
 )
 from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
@@ -72,6 +76,7 @@ SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 
 def _as_scheme_says(tables: Tables) -> Tables:
     # without a scheme tags are plain; the second is that of predictions, if it is another
+    tables = with_documents(_detected(tables) if tables.files else tables)
     gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
     for index, tags in enumerate(zip(gold, predicted, strict=True)):
         if len(tags[0]) != len(tags[1]):
@@ -91,6 +96,15 @@ def _as_scheme_says(tables: Tables) -> Tables:
             words = known[index][span.start : span.end]
             items.score[item] = sum(words) / (span.end - span.start)
     return replace(tables, items=items)
+
+
+def _detected(tables: Tables) -> Tables:
+    gold, predicted = respelled(tables.gold), respelled(tables.predicted)
+    scheme = detect_scheme(gold)
+    of_predictions = scheme and (predicted_scheme(predicted, scheme) or scheme)
+    if scheme not in (None, "BIO", of_predictions):  # as training reads gold: scores agree
+        gold, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold], "BIO"
+    return replace(tables, gold=gold, predicted=predicted, schemes=(scheme, of_predictions))
 
 
 def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[Span]]]:
@@ -168,23 +182,10 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
         check_words(where, words, example)
     listed, scores = row.get("scores"), tuple[float, ...]()
     if isinstance(listed, list) and len(listed) == len(row["tags"]):
-        probabilities = [score for value in listed if (score := probability(value)) is not None]
-        scores = tuple(probabilities) if len(probabilities) == len(listed) else ()
+        known = tuple(map(probability, listed))
+        scores = () if any(map(math.isnan, known)) else known
     tags = tuple(tag or NO_TAG for tag in row["tags"])
     return TokenPrediction(example.id, example.words, tags, scores, decided=abstained_in(row))
-
-
-def _tables_of_file(
-    examples: Sequence[TokenExample], predictions: Sequence[TokenPrediction], files: Any
-) -> Tables:
-    gold = respelled([example.tags or () for example in examples])
-    predicted = respelled([prediction.tags for prediction in predictions])
-    scheme = detect_scheme(gold)
-    of_predictions = scheme and (predicted_scheme(predicted, scheme) or scheme)
-    if scheme not in (None, "BIO", of_predictions):  # as training reads gold: scores agree
-        gold, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold], "BIO"
-    fields: dict[str, Any] = {"examples": examples, "predictions": predictions}
-    return TAGS.of_values(gold, predicted, schemes=(scheme, of_predictions), **fields)
 
 
 # --- Plain tags -----------------------------------------------------------------------------------
@@ -205,28 +206,17 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
     return {name: right_by_group(tables.items, *group, "words") for name, group in groups.items()}
 
 
-def _uncertainty(prediction: TokenPrediction) -> float | None:
-    # MNLP, which does not prefer long sentences (Shen et al. 2018; Settles & Craven 2008)
-    logs = np.log(np.maximum(prediction.scores, np.finfo(float).tiny))
-    return 1 - math.exp(float(logs.mean())) if len(logs) else 0.0
-
-
 _SHARED: dict[str, Any] = {
-    "gold": lambda example: example.tags,
-    "value": lambda prediction: prediction.tags,
-    "complete": _as_scheme_says,
+    "wording": Wording("tags", "sentence", "words"),
+    "gold": attrgetter("tags"),
     "parse": _parse,
+    "tables": _as_scheme_says,
     "read_gold": lambda file, source: list(read_token_file(file, **source.reading)),
-    "tables_of_file": _tables_of_file,
-    "uncertainty": _uncertainty,
-    "repeats": lambda tags: tags,
-    "has_confusions": True,
-    **OF_WORDS,
+    "gold_of_row": sentence_of_row,
+    "sides": sides_in_words,
 }
 TAGS = PredictionType(
     name="tags",
-    key="tags",
-    wording=Wording("tags", "sentence", "words"),
     metrics={
         **rates("span_{}_conll"),
         "span_f1_strict": Metric(partial(item_counts, table="strict"), f1),
@@ -239,15 +229,13 @@ TAGS = PredictionType(
         **SPAN_METRICS,
     },
     default="span_f1_conll",
-    tables={"strict": _strict_spans, "calibration": _words, "characters": _characters},
+    readings={"strict": _strict_spans, "calibration": _words, "characters": _characters},
     groupings=span_groupings,
-    named=(("span_{}_conll", ""), ("span_{}_strict", "strict")),
-    classes="type",
+    classes=Classes("type", {"span_{}_conll": "", "span_{}_strict": "strict"}, confusions=True),
     **_SHARED,
 )
 PLAIN_TAGS = PredictionType(
     name="plain tags",
-    wording=Wording("tags", "sentence", "words"),
     metrics={
         "accuracy": Metric(item_counts, recall),
         **CLASS_METRICS,
@@ -255,8 +243,6 @@ PLAIN_TAGS = PredictionType(
     },
     default="accuracy",
     groupings=_groupings,
-    named=(("{}", ""),),
-    classes="tag",
-    pairs_of_labels=True,
+    classes=Classes("tag", {"{}": ""}, confusions=True),
     **_SHARED,
 )

@@ -79,9 +79,3 @@ def buckets(starts: Sequence[int]) -> list[str]:
     ranges = [(start, after - 1) for start, after in pairwise(starts)]
     closed = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
     return [*closed, f"{starts[-1]}+"]
-
-
-def best_labels(tables: Tables, index: int) -> list[tuple[str, float, str]]:
-    """List the most probable labels of a text."""
-    scores = tables.predictions[index].scores or {}
-    return [(*item, "") for item in sorted(scores.items(), key=lambda item: -item[1])[:4]]
