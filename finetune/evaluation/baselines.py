@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from finetune.config.metric_properties import properties_of
 from finetune.data.examples import Examples
-from finetune.evaluation.prediction_types import is_built_in, key_of_row, type_of_key
+from finetune.evaluation.prediction_types import KEYS, TYPES, is_built_in, key_of_row
 from finetune.types import ChoiceQuestion, Example
 
 SELECTING_METRICS = (
@@ -147,5 +147,5 @@ def _only_prediction(path: Path) -> str | None:
             if len(values) > 1:
                 return None
     if not values:
-        return f"no {type_of_key(key).wording.predicted} at all" if key else None
+        return f"no {TYPES[KEYS[key]].wording.predicted} at all" if key else None
     return f"every prediction is {values.pop()}" if size > 1 else None

@@ -14,7 +14,7 @@ from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.decisions.abstaining import abstained_note, tables_of_decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
-from finetune.evaluation.metrics import analysis_scores, class_scores, is_rated, name_of
+from finetune.evaluation.metrics import class_scores, is_rated, name_of, score
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import find_system, saved_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
@@ -193,7 +193,7 @@ def analyze_predictions(
     bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
     tables = tables_of_groups(run, vocabulary)
     tables |= tables_of_decisions(run, decisions or Decisions())
-    return Analysis(run, analysis_scores(run), tables, bins, mistakes(run))
+    return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))
 
 
 def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, TableRows]:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -239,25 +239,16 @@ def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
     return sums.sum(axis=0) if sums.dtype.kind == "i" else _exact_sum(np.moveaxis(sums, 0, -1))
 
 
-def score(tables: Tables) -> dict[str, float]:
-    """Compute the reported metrics of gold and predictions, by name."""
-    return _scores_of(tables, "reported") | dict(tables.type.further_scores(tables))
-
-
-def analysis_scores(tables: Tables) -> dict[str, float]:
-    """Compute the reported metrics, and those that only an analysis has."""
-    return score(tables) | _scores_of(tables, "analyzed")
-
-
-def _scores_of(tables: Tables, use: Literal["reported", "analyzed"]) -> dict[str, float]:
+def score(tables: Tables, *, analysis: bool = False) -> dict[str, float]:
+    """Compute the reported metrics of gold and predictions by name; an ``analysis`` has more."""
     sums: dict[Callable[[Tables], np.ndarray], np.ndarray] = {}
     scores = {}
     for name, metric in tables.type.metrics.items():
-        if getattr(metric, use) and metric.applies(tables):
+        if (metric.reported or (analysis and metric.analyzed)) and metric.applies(tables):
             if metric.counts not in sums:
                 sums[metric.counts] = total(metric.counts, tables)
             scores[name] = float(metric.value(sums[metric.counts]))
-    return scores
+    return scores | dict(tables.type.further_scores(tables))
 
 
 def rates(form: str, table: str = "", reported: bool = True) -> dict[str, Metric]:

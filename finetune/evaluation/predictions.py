@@ -32,7 +32,7 @@ from finetune.data.json_files import parse_json
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, check_names
-from finetune.evaluation.prediction_types import key_of_row, type_of_key
+from finetune.evaluation.prediction_types import KEYS, TYPES, key_of_row
 from finetune.evaluation.prediction_types.labels import LABEL, NO_LABEL, unify
 from finetune.evaluation.prediction_types.spans import SPANS, with_spelled_spans
 from finetune.evaluation.prediction_types.tags import TAGS
@@ -83,33 +83,31 @@ class GoldSource:
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """The lines of a prediction file: one JSON object for each example with its ``file:line``."""
+    """The lines of a prediction file: one JSON object for each example with its ``file:line``.
 
-    path: Path
+    ``type`` is the type of the lines; tags, where a line has spans too. ``ids`` are None without.
+    """
+
+    name: str
     rows: Sequence[_Row]
+    type: PredictionType
+    ids: list[str] | None
 
-    def __str__(self) -> str:
-        return str(self.path)
-
-    @property
-    def type(self) -> PredictionType:
-        """The type of the lines; tags, where a line has spans too."""
-        keys = {key_of_row(row) for _, row in self.rows}
-        if len(keys) == 1 and (key := keys.pop()):
-            return type_of_key(key)
-        raise DataError(
-            f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`, "
-            "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
-        )
-
-    @property
-    def ids(self) -> list[str] | None:
-        """The ids of the rows; None without ids."""
-        return _ids([(row.get("id"), where) for where, row in self.rows])
+    @classmethod
+    def of(cls, name: str, rows: Sequence[_Row]) -> PredictionFile:
+        """Find the type and the ids of the lines."""
+        keys = {key_of_row(row) for _, row in rows}
+        if len(keys) > 1 or "" in keys:
+            raise DataError(
+                f"{name}: each line must have `label`, or each must have `tags`, or each `spans`, "
+                "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
+            )
+        ids = _ids([(row.get("id"), where) for where, row in rows])
+        return cls(name, rows, TYPES[KEYS[keys.pop()]], ids)
 
     def gold(self, type: PredictionType) -> Gold:
         """Read the examples and the gold that the file holds, to align predictions of a type."""
-        return Gold(str(self), [type.gold_of_row(i, *row) for i, row in enumerate(self.rows)])
+        return Gold(self.name, [type.gold_of_row(i, *row) for i, row in enumerate(self.rows)])
 
     def tables(self, gold: Gold, type: PredictionType) -> Tables:
         """Make the tables of the predictions with gold, aligned by id if both have ids."""
@@ -118,11 +116,11 @@ class PredictionFile:
         if may_lack_gold and not any(has_gold):
             raise DataError(f"{gold.name}: {type.wording.without_gold}")
         rows: Sequence[_Row | None] = self.rows
-        if gold.ids is not None and (ids := self.ids) is not None:
-            rows = self._rows_of_ids(ids, gold, type) if ids != gold.ids else rows
+        if gold.ids is not None and self.ids is not None:
+            rows = rows if self.ids == gold.ids else self._rows_of_ids(gold, type)
         elif type.may_leave_out:
             raise DataError(
-                f"{self}: its lines have no ids: write the `id` of each {type.wording.unit}."
+                f"{self.name}: its lines have no ids: write the `id` of each {type.wording.unit}."
             )
         elif len(rows) != len(has_gold):
             gold = gold.of_rows(self, type)
@@ -134,14 +132,12 @@ class PredictionFile:
         ]
         predictions = [type.parse(row, where, example) for (where, row), example in kept]
         examples = [example for _, example in kept]
-        return type.tables_of(examples, predictions, files=(str(self), gold.name))
+        return type.tables_of(examples, predictions, files=(self.name, gold.name))
 
-    def _rows_of_ids(
-        self, row_ids: Sequence[str], gold: Gold, type: PredictionType
-    ) -> Sequence[_Row | None]:
+    def _rows_of_ids(self, gold: Gold, type: PredictionType) -> Sequence[_Row | None]:
         # None for examples without a prediction, which lack words or gold
         ids = gold.ids or []
-        rows = _by_id(row_ids, self.rows, [where for where, _ in self.rows])
+        rows = _by_id(self.ids or [], self.rows, [where for where, _ in self.rows])
         examples = _by_id(ids, gold.examples, [example.where for example in gold.examples])
         for id, (where, _) in rows.items():
             if id not in examples:
@@ -154,9 +150,9 @@ class PredictionFile:
         missing = [id for id in ids if id not in rows]
         if needed := [id for id in missing if _needs_prediction(examples[id], type)]:
             raise DataError(
-                f"{examples[needed[0]].where}: id {needed[0]!r:.40} has no prediction in {self} "
-                f"(it lacks {len(missing):,} of {quantity(len(ids), 'id')}): it was cut, or is of "
-                "other data."
+                f"{examples[needed[0]].where}: id {needed[0]!r:.40} has no prediction in "
+                f"{self.name} (it lacks {len(missing):,} of {quantity(len(ids), 'id')}): it was "
+                "cut, or is of other data."
             )
         return [rows.get(id) for id in ids]
 
@@ -186,16 +182,16 @@ class Gold:
         if kept is None:
             raise DataError(
                 f"{self.name}: {quantity(len(self.examples), 'example')}, but "
-                f"{quantity(len(file.rows), 'prediction')} in {file}: "
+                f"{quantity(len(file.rows), 'prediction')} in {file.name}: "
                 f"{_mismatch(self.examples, len(file.rows))}."
             )
         numbers = [int(id) for id in file.ids or () if id.isdecimal()]
         if numbers != sorted(numbers):
             raise DataError(
-                f"{file}: its ids are in another order than rows, and {self.name} has no ids: sort "
-                "the predictions, or write the id of each gold row."
+                f"{file.name}: its ids are in another order than rows, and {self.name} has no ids: "
+                "sort the predictions, or write the id of each gold row."
             )
-        return Gold(self.name, list(compress(self.examples, kept)), file.ids, str(file))
+        return Gold(self.name, list(compress(self.examples, kept)), file.ids, file.name)
 
 
 def _needs_prediction(example: Any, type: PredictionType) -> bool:
@@ -251,7 +247,7 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
         rows = list(_json_rows(opened))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
-    return PredictionFile(path, rows)
+    return PredictionFile.of(str(path), rows)
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -377,8 +373,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     for file, run in zip(files, runs, strict=True):
         if len(run) != len(runs[0]):
             raise DataError(
-                f"{file}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in {files[0]}: "
-                "the files do not belong together, or one was cut."
+                f"{file.name}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in "
+                f"{files[0].name}: the files do not belong together, or one was cut."
             )
     if costs := source.costs or saved_decisions(paths[0].parent).costs:
         runs = [with_costs(run, costs) for run in runs]
@@ -398,7 +394,7 @@ def _gold_and_vocabulary(
         raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
     else:
         file = _file_with_gold(files)
-        gold, vocabulary = file.gold(type), TrainingVocabulary.load(file.path.parent)
+        gold, vocabulary = file.gold(type), TrainingVocabulary.load(Path(file.name).parent)
     if source.train is not None:
         if not (type.in_words and type.classes and type.classes.confusions):
             raise UserError(
@@ -412,7 +408,7 @@ def _check_types(files: Sequence[PredictionFile], types: Sequence[PredictionType
     for file, type in zip(files, types, strict=True):
         if type is not types[0]:
             raise DataError(
-                f"{file} predicts {type.wording.predicted}, but {files[0]} "
+                f"{file.name} predicts {type.wording.predicted}, but {files[0].name} "
                 f"{types[0].wording.predicted}: only predictions of one type can be compared."
             )
 
@@ -421,8 +417,8 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
     with_gold = [file for file in files if all("gold" in row for _, row in file.rows)]
     if not with_gold:
         raise UserError(
-            f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
-            "of gold labels (--gold FILE; of `finetune score` the second file)."
+            f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
+            "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
     first, *further = with_gold
     for other in further:
@@ -433,8 +429,8 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
             for id, content in _contents(other, same_type).items()
         ):
             raise UserError(
-                f"{other} has other examples, or other gold, than {first}: only predictions for "
-                "the same examples can be compared."
+                f"{other.name} has other examples, or other gold, than {first.name}: only "
+                "predictions for the same examples can be compared."
             )
     return first
 

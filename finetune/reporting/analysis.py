@@ -10,7 +10,7 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -60,45 +60,18 @@ def reliability_table(analysis: Analysis) -> PageTable:
     return PageTable("Predictions by confidence", columns, rows, [3])
 
 
-@dataclass(frozen=True)
-class ErrorExample:
-    """One example with its errors; ``views`` are the special lists that include it.
-
-    A text has ``texts`` (both of a pair). A sentence has ``sentences``, "gold" and "predicted",
-    each with its spans highlighted. A question has both: its text, and its context as sentences.
-    """
-
-    run: str
-    where: str
-    categories: Sequence[str]
-    labels: Sequence[str]
-    """Labels of gold and prediction that differ."""
-    views: Sequence[str]
-    errors: Sequence[ErrorCase]
-    gold: Sequence[Any] = ()
-    predicted: Sequence[Any] = ()
-    probabilities: Sequence[tuple[str, float, str]] = ()
-    """Names, their probabilities, and their marks: `right`, `wrong` or none."""
-    confidence: float | None = None
-    deviation: float | None = None
-    texts: Sequence[str] = ()
-    sentences: Sequence[tuple[str, Sequence[Part]]] = ()
-    explanations: Sequence[tuple[str, Sequence[tuple[str, float, float]]]] = ()
-    """A predicted label, and each word with its score, also in units of the largest one."""
-    neighbors: Sequence[tuple[float, Sequence[tuple[str, str]], str, str]] = ()
-    """Nearest training examples: similarity, labels with their marks, text, and location."""
-
-
 def error_examples(
     name: str,
     analysis: Analysis,
     most: int,
     reasons: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] | None = None,
-) -> tuple[list[ErrorExample], int]:
-    """Collect at most ``most`` examples with errors, and count all of them.
+) -> tuple[list[dict[str, Any]], int]:
+    """Collect at most ``most`` examples with errors for the page, and count all of them.
 
     The most confident errors come first. ``name`` is the name of the run in the report, ``reasons``
-    returns the reasons of its predictions for examples.
+    returns the reasons of its predictions for examples. A text has ``texts`` (both of a pair). A
+    sentence has ``sentences``, "gold" and "predicted", each with its spans highlighted. A question
+    has both: its text, and its context as sentences.
     """
     run = analysis.run
     by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
@@ -112,33 +85,30 @@ def error_examples(
     chosen = [run.examples[indices[id]] for id in order[:most]]
     why = reasons(chosen) if reasons and chosen else {}
     examples = []
-    for position, (id, example) in enumerate(zip(order, chosen, strict=False)):
-        errors = by_id[id]
+    for position, example in enumerate(chosen):
+        errors, index = by_id[example.id], indices[example.id]
         sides = [side for error in errors for side in (error.gold, error.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
-        texts, sentences = [], list[tuple[str, list[Part]]]()
+        content = {
+            "run": name,
+            "where": example.where or f"example {example.id}",
+            "categories": [*dict.fromkeys(e.category for e in errors if not run.items.has_sizes)],
+            "labels": list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
+            "views": ["most confident errors"] if example.id in confident else [],
+            "errors": errors,
+            **dict.fromkeys(("texts", "sentences", "gold", "predicted", "probabilities"), ()),
+            "deviation": None,
+        }
         if run.type.in_words:
-            sentences = _highlighted(example, _span_sets(run, indices[id]), errors)
-        elif isinstance(example, Question):
-            texts, sentences = [example.text], _in_context(example, errors[0])
+            content["sentences"] = _highlighted(example, _span_sets(run, index), errors)
         else:
-            texts = [example.text, example.pair]
-        examples.append(
-            ErrorExample(
-                run=name,
-                where=example.where or f"example {id}",
-                categories=[*dict.fromkeys(e.category for e in errors if not run.items.has_sizes)],
-                labels=list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
-                views=["most confident errors"] if id in confident else [],
-                errors=errors,
-                **({} if run.type.in_words else _values(run, indices[id], errors)),
-                texts=[clip(text, _MOST_CHARACTERS) for text in texts if text is not None],
-                sentences=sentences,
-                **_reasons(
-                    example, errors, **{name: listed[position] for name, listed in why.items()}
-                ),
-            )
-        )
+            is_question = isinstance(example, Question)
+            texts = [example.text] if is_question or example.pair is None else example.texts()
+            content["texts"] = [clip(text, _MOST_CHARACTERS) for text in texts[:2]]
+            content["sentences"] = _in_context(example, errors[0]) if is_question else []
+            content |= _values(run, index, errors)
+        listed = {name: of_examples[position] for name, of_examples in why.items()}
+        examples.append(content | _reasons(example, errors, **listed))
     return examples, len(by_id)
 
 
@@ -146,21 +116,17 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
     rows = np.flatnonzero(run.items.example == index)
     items, sides = run.items.take(rows), list[list[Any]]()
     is_single = len(rows) == 1 and not isinstance(run.predicted[index], tuple)
-    for number, value in enumerate((run.gold[index], run.predicted[index])):
-        shown = (
-            run.type.sides(run, int(rows[0]))[number] if run.type.sides and len(rows) == 1 else None
-        )
+    of_item = run.type.sides(run, int(rows[0])) if run.type.sides and len(rows) == 1 else [None] * 2
+    for value, shown in zip((run.gold[index], run.predicted[index]), of_item, strict=True):
         shown = shown["text"] if isinstance(shown, Mapping) else shown
         values = dict.fromkeys(value if isinstance(value, tuple) else [shown])
         sides.append([value for value in values if value not in ("", None)])
     deviation = items.columns.get("deviation")
+    ranked = run.predictions[index].ranked(run.examples[index])
     return {
         "gold": sides[0],
         "predicted": sides[1],
-        "probabilities": [
-            (clip(text, _MOST_CHARACTERS), p, mark)
-            for text, p, mark in run.predictions[index].ranked(run.examples[index])
-        ],
+        "probabilities": [(clip(text, _MOST_CHARACTERS), p, mark) for text, p, mark in ranked],
         "confidence": errors[0].confidence if is_single and items.correct < 1 else None,
         "deviation": None if deviation is None else float(deviation[0]),
     }

@@ -230,10 +230,10 @@ def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) 
     of_runs = [error_examples(name, run, per_run, reasons[name]) for name, run in evaluated]
     examples = [example for some, _ in of_runs for example in some]
     values = {
-        "run": ("Run", [e.run for e in examples] if len(evaluated) > 1 else []),
-        "view": ("Show", [view for e in examples for view in e.views]),
-        "category": ("Category", [name for e in examples for name in e.categories]),
-        "label": ("Label", [label for e in examples for label in e.labels]),
+        "run": ("Run", [e["run"] for e in examples] if len(evaluated) > 1 else []),
+        "view": ("Show", [view for e in examples for view in e["views"]]),
+        "category": ("Category", [name for e in examples for name in e["categories"]]),
+        "label": ("Label", [label for e in examples for label in e["labels"]]),
     }
     errors = {
         "examples": examples,

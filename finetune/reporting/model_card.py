@@ -42,25 +42,33 @@ def write_card(model: ModelRuns) -> None:
 
 def card(model: ModelRuns) -> str:
     """Write the text of the card: metadata in YAML, then Markdown."""
-    run = model.runs[0]
+    run, config = model.runs[0], model.runs[0].config
     path = run.path / "best" / TASK_FILE
     if not path.is_file():
         raise UserError(f"{run.path}: no saved model: best/{TASK_FILE} does not exist.")
     saved = read_object(path, {"task": str, "config": dict})
-    native = is_native(saved["task"], saved["config"])
+    native, base = is_native(saved["task"], saved["config"]), _base_model(run)
+    spec = str(config.get("data_used") or config.get("data")).partition(",")[0]
+    dataset = hub_dataset(spec) if run.environment.get("data") == "hub" else None
+    data = dataset._asdict() if dataset else {}
+    data_name = last_part(data.get("id") or config.get("data") or "data")
+    data_name = f"{data_name} ({data['config']})" if data.get("config") else data_name
+    encoder = last_part(base or config.get("init_from") or config.get("model") or "?")
+    encoder = "new-encoder" if config.get("config") else encoder
+    title = f"{encoder} for {run.task} on {data_name}"
     analysis = run.evaluated
     return render(
         "model_card.md",
         run=run,
-        settings=published(run.config),
+        settings=published(config),
         saved=saved,
         native=native,
-        metadata=metadata(run, native),
-        title=_title(run),
+        metadata=_metadata(run, native, base, data, data_name, title),
+        title=title,
         placeholder=PLACEHOLDER,
-        base_model=base_model(run),
-        encoder=_encoder(run),
-        data_name=_data_name(run),
+        base_model=base,
+        encoder=encoder,
+        data_name=data_name,
         about=CONFIGS[run.task].description,
         mask=_mask_token(run),
         metrics={
@@ -105,17 +113,18 @@ def for_hub(text: str, id: str) -> str:
     return text.replace(PLACEHOLDER, id)
 
 
-def metadata(run: Run, native: bool) -> str:
-    """Write the YAML block: library, task, base model, data, metrics and results by split."""
+def _metadata(
+    run: Run, native: bool, base: str | None, data: Mapping[str, Any], data_name: str, title: str
+) -> str:
+    # the YAML block: library, task, base model, data, metrics and results by split
     from huggingface_hub import EvalResult, ModelCardData
 
-    data = _hub_data(run)
-    pipeline = CONFIGS[run.task].description.pipeline
+    description = CONFIGS[run.task].description
     results = [
         EvalResult(
-            task_type=pipeline,
+            task_type=description.pipeline,
             dataset_type=data.get("id") or "local-data",
-            dataset_name=_data_name(run),
+            dataset_name=data_name,
             dataset_config=data.get("config"),
             dataset_split=split,
             metric_type=hub_name,
@@ -128,25 +137,21 @@ def metadata(run: Run, native: bool) -> str:
     ]
     metrics = dict.fromkeys(result.metric_type for result in results)
     content = ModelCardData(
-        base_model=base_model(run),
+        base_model=base,
         datasets=[data["id"]] if data else None,
         eval_results=results or None,
         license=run.environment.get("license"),
-        library_name=CONFIGS[run.task].description.library if native else "finetune",
+        library_name=description.library if native else "finetune",
         metrics=list(metrics) or None,
-        model_name=_title(run) if results else None,
-        pipeline_tag=pipeline,
+        model_name=title if results else None,
+        pipeline_tag=description.pipeline,
         tags=["finetune", run.task],
     )
     return content.to_yaml().strip()
 
 
-def _title(run: Run) -> str:
-    return f"{_encoder(run)} for {run.task} on {_data_name(run)}"
-
-
-def base_model(run: Run) -> str | None:
-    """The hub id of the encoder; None for a local folder."""
+def _base_model(run: Run) -> str | None:
+    # the hub id of the encoder; None for a local folder
     name = run.config.get("init_from") or run.config.get("model") or ""
     if run.config.get("config") or Path(name).exists():
         return None
@@ -154,26 +159,6 @@ def base_model(run: Run) -> str | None:
     if id.lower() in MODEL_ALIASES:
         return MODEL_ALIASES[id.lower()]
     return id if run.config.get("revision_used") and ID.fullmatch(id) else None
-
-
-def _data_name(run: Run) -> str:
-    data = _hub_data(run)
-    name = last_part(data.get("id") or run.config.get("data") or "data")
-    return f"{name} ({data['config']})" if data.get("config") else name
-
-
-def _hub_data(run: Run) -> dict[str, Any]:
-    from_hub = run.environment.get("data") == "hub"
-    spec = str(run.config.get("data_used") or run.config.get("data")).partition(",")[0]
-    dataset = hub_dataset(spec) if from_hub else None
-    return dataset._asdict() if dataset else {}
-
-
-def _encoder(run: Run) -> str:
-    config = run.config
-    if config.get("config"):
-        return "new-encoder"
-    return last_part(base_model(run) or config.get("init_from") or config.get("model") or "?")
 
 
 def is_native(task: str, config: Mapping[str, Any]) -> bool:

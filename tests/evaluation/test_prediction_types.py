@@ -13,7 +13,7 @@ import pytest
 
 from finetune.evaluation.baselines import degenerate
 from finetune.evaluation.metrics import score
-from finetune.evaluation.prediction_types import DEFAULT_METRICS, TYPES, key_of_row, type_of_key
+from finetune.evaluation.prediction_types import DEFAULT_METRICS, KEYS, TYPES, key_of_row
 from finetune.evaluation.predictions import Gold, PredictionFile, to_row
 from finetune.registry import PREDICTION_TYPES
 from finetune.types import (
@@ -75,7 +75,7 @@ WRITTEN: dict[str, tuple[Example, Prediction]] = {
 def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     example, prediction = WRITTEN[name]
     row = json.loads(json.dumps(to_row(prediction, example)))
-    type = type_of_key(key_of_row(row))
+    type = TYPES[KEYS[key_of_row(row)]]
     read = type.gold_of_row(0, "p.jsonl:1", row)
     again = type.parse(row, "p.jsonl:1", read)
     if isinstance(prediction, RelationPrediction):
@@ -84,7 +84,7 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     if not isinstance(prediction, MaskedPrediction):
         assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
     if prediction != TextPrediction(0, None):
-        file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)])
+        file = PredictionFile.of("p.jsonl", [("p.jsonl:1", row)])
         tables = file.tables(Gold("p.jsonl", [read]), type)
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
@@ -125,7 +125,7 @@ def test_kinds_say_their_metrics_as_the_registry_does():
         assert type.name == name and DEFAULT_METRICS[name] == type.default in type.metrics
         if name in PREDICTION_TYPES:
             assert (*type.metrics,) == PREDICTION_TYPES[name].metrics
-            assert type_of_key(name) is type
+            assert KEYS[name] == name
 
 
 # --- Nobody else asks for a type ------------------------------------------------------------------

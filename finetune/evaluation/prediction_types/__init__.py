@@ -7,8 +7,9 @@ Only these files know what a type is: all others read ``Tables``, which lead to 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from finetune.config.metric_properties import properties_of
 from finetune.evaluation.items import PredictionType
@@ -25,34 +26,16 @@ _OF_CORE = {
     type.name: type
     for type in (RELATIONS, TAGS, SPANS, CHOICE, LABEL, ANSWERS, LABELS, NUMBER, PLAIN_TAGS)
 }
-_KEYS = {
+_OF_EXTENSIONS = {name: paths.type for name, paths in PREDICTION_TYPES.items()}
+TYPES: Mapping[str, PredictionType] = ChainMap(_OF_CORE, cast(Any, Registry(_OF_EXTENSIONS)))
+"""The prediction types by name, as in `finetune.json`."""
+KEYS = {
     **{name: name for name in ("relations", "tags", "spans", "choice", "label")},
     "answer": "answers",
     **{name: name for name in PREDICTION_TYPES},
 }
 """The type of a row by its keys; the first key of this table that a row has decides. The values of
 labels and tags may then decide another."""
-
-
-class _Types(Mapping[str, PredictionType]):
-    def __init__(self) -> None:
-        self._of_extensions: Registry[PredictionType] = Registry(
-            {name: paths.type for name, paths in PREDICTION_TYPES.items()}
-        )
-
-    def __getitem__(self, name: str) -> PredictionType:
-        return _OF_CORE[name] if name in _OF_CORE else self._of_extensions[name]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from (*_OF_CORE, *self._of_extensions)
-
-    def __len__(self) -> int:
-        return len(_OF_CORE) + len(self._of_extensions)
-
-
-TYPES: Mapping[str, PredictionType] = _Types()
-"""The prediction types by name, as in `finetune.json`."""
-
 DEFAULT_METRICS: Mapping[str, str] = {
     **{name: type.default for name, type in _OF_CORE.items()},
     **{name: paths.metrics[0] for name, paths in PREDICTION_TYPES.items()},
@@ -69,12 +52,7 @@ _OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
 
 def key_of_row(row: Mapping[str, Any]) -> str:
     """Find the key of a row that holds its prediction; empty for none."""
-    return next((key for key in _KEYS if key in row), "")
-
-
-def type_of_key(key: str) -> PredictionType:
-    """The type of the rows with a ``key_of_row``."""
-    return TYPES[_KEYS[key]]
+    return next((key for key in KEYS if key in row), "")
 
 
 def scores_of(

@@ -22,7 +22,7 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.files import DataFile
-from finetune.data.labels import canonical_names, convert_labels, read_votes
+from finetune.data.labels import canonical_names, convert_labels
 from finetune.data.texts import read_text_file
 from finetune.evaluation import hierarchy
 from finetune.evaluation.items import (
@@ -55,7 +55,6 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.evaluation.prediction_types import votes
 from finetune.evaluation.prediction_types.texts import (
-    abstained_answers,
     by_length,
     decided_items,
     text_of_row,
@@ -76,11 +75,6 @@ NO_LABEL = ""
 def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[TextExample]:
     examples = list(read_text_file(file, **source.reading))
     return convert_labels({"gold": examples}, typed=False)[0]["gold"]
-
-
-def _text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
-    example = text_of_row(index, where, row)
-    return replace(example, votes=read_votes(row["votes"], where)) if "votes" in row else example
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
@@ -130,7 +124,7 @@ def _tables_of_files(tables: Tables, files: tuple[str, str]) -> Tables:
             f"{files[1]}: its labels are numbers, but the predictions are names such as "
             f"{predicted[0]!r}: the files do not belong together."
         )
-    left_out = abstained_answers(predictions, len(predictions))
+    left_out = [prediction.decided.get("withheld") for prediction in predictions]
     labels = (*gold, *predicted, *(label for label in left_out if isinstance(label, str)))
     names = list(dict.fromkeys(map(_name, labels)))
     renamed = dict(zip(names, canonical_names(names), strict=True))  # all names or none
@@ -206,7 +200,7 @@ _SHARED: dict[str, Any] = {
     "gold": attrgetter("label"),
     "parse": _parse,
     "read_gold": _read_gold,
-    "gold_of_row": _text_of_row,
+    "gold_of_row": text_of_row,
 }
 _WITHOUT_GOLD = "no row has a label."
 

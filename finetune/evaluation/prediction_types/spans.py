@@ -388,7 +388,7 @@ def with_spelled_spans(file: PredictionFile) -> PredictionFile:
     scheme = predicted_scheme(only_tags, None)
     if only_tags and scheme is None:
         raise DataError(
-            f"{file}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be "
+            f"{file.name}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be "
             "compared with spans."
         )
     spelled = (tags_to_spans(tags, str(scheme)) for tags in only_tags)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.data.labels import read_votes
 from finetune.evaluation.items import Grouping, Items, Tables, check_names, right_by_group
 from finetune.types import TextExample
 
@@ -24,12 +25,9 @@ def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
         check_names(where, "gold", gold)
     label = tuple(gold) if isinstance(gold, list) else gold
     text, pair = row.get("text", ""), row.get("text_pair")
-    return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
-
-
-def abstained_answers(predictions: Sequence[Any], number: int) -> list[Any]:
-    """List the answers from which the model abstains; None where it answers."""
-    return [p.decided.get("withheld") for p in predictions] or [None] * number
+    votes = read_votes(row["votes"], where) if "votes" in row else None
+    where, key = row.get("where", where), row.get("id")
+    return TextExample(index, text, pair, label, where, key, votes=votes)
 
 
 def decided_items(
@@ -39,7 +37,8 @@ def decided_items(
     left_out: Sequence[Any] | None = None,
 ) -> Items:
     """Make an item for each example, also of answers ``left_out`` by a model that abstains."""
-    left_out = abstained_answers(predictions, len(gold)) if left_out is None else left_out
+    if left_out is None:
+        left_out = [prediction.decided.get("withheld") for prediction in predictions]
     scores, abstained = [prediction.score for prediction in predictions], None
     if left_out.count(None) < len(left_out):
         pairs = zip(predicted, left_out, strict=True)
