@@ -105,11 +105,13 @@ class PredictionFile:
         ids = _ids([(row.get("id"), where) for where, row in rows])
         return cls(name, rows, TYPES[KEYS[keys.pop()]], ids)
 
-    def gold(self, type: PredictionType) -> Gold:
+    def gold(self, type: PredictionType) -> GoldExamples:
         """Read the examples and the gold that the file holds, to align predictions of a type."""
-        return Gold(self.name, [type.gold_of_row(i, *row) for i, row in enumerate(self.rows)])
+        return GoldExamples(
+            self.name, [type.gold_of_row(i, *row) for i, row in enumerate(self.rows)]
+        )
 
-    def tables(self, gold: Gold, type: PredictionType) -> Tables:
+    def tables(self, gold: GoldExamples, type: PredictionType) -> Tables:
         """Make the tables of the predictions with gold, aligned by id if both have ids."""
         has_gold = [type.gold(example) is not None for example in gold.examples]
         may_lack_gold = bool(type.wording.without_gold)
@@ -134,7 +136,7 @@ class PredictionFile:
         examples = [example for _, example in kept]
         return type.tables_of(examples, predictions, files=(self.name, gold.name))
 
-    def _rows_of_ids(self, gold: Gold, type: PredictionType) -> Sequence[_Row | None]:
+    def _rows_of_ids(self, gold: GoldExamples, type: PredictionType) -> Sequence[_Row | None]:
         # None for examples without a prediction, which lack words or gold
         ids = gold.ids or []
         rows = _by_id(self.ids or [], self.rows, [where for where, _ in self.rows])
@@ -157,7 +159,7 @@ class PredictionFile:
         return [rows.get(id) for id in ids]
 
 
-class Gold:
+class GoldExamples:
     """Examples with gold, the name of their file, and their ids with the name of the file of ids.
 
     Ids are None if the examples have none in the data.
@@ -169,7 +171,7 @@ class Gold:
         self.name, self.examples, self.ids_from = name, examples, ids_from or name
         self.ids = ids or _ids([(example.key, example.where) for example in examples])
 
-    def of_rows(self, file: PredictionFile, type: PredictionType) -> Gold:
+    def of_rows(self, file: PredictionFile, type: PredictionType) -> GoldExamples:
         """Find the examples of the rows of a file by position, and give them the ids of these rows.
 
         Systems may leave out examples without words or without gold.
@@ -191,7 +193,7 @@ class Gold:
                 f"{file.name}: its ids are in another order than rows, and {self.name} has no ids: "
                 "sort the predictions, or write the id of each gold row."
             )
-        return Gold(self.name, list(compress(self.examples, kept)), file.ids, file.name)
+        return GoldExamples(self.name, list(compress(self.examples, kept)), file.ids, file.name)
 
 
 def _needs_prediction(example: Any, type: PredictionType) -> bool:
@@ -385,10 +387,10 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
 
 def _gold_and_vocabulary(
     files: Sequence[PredictionFile], type: PredictionType, source: GoldSource
-) -> tuple[Gold, TrainingVocabulary | None]:
+) -> tuple[GoldExamples, TrainingVocabulary | None]:
     vocabulary = None
     if source.gold is not None:
-        gold = Gold(source.gold, type.read_gold(source.gold, source))
+        gold = GoldExamples(source.gold, type.read_gold(source.gold, source))
     elif source.columns and source.train is None:
         role, name = next(iter(source.columns.items()))
         raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")

@@ -14,7 +14,7 @@ import pytest
 from finetune.evaluation.baselines import degenerate
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, KEYS, TYPES, key_of_row
-from finetune.evaluation.predictions import Gold, PredictionFile, to_row
+from finetune.evaluation.predictions import GoldExamples, PredictionFile, to_row
 from finetune.registry import PREDICTION_TYPES
 from finetune.types import (
     Answer,
@@ -85,7 +85,7 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
         assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
     if prediction != TextPrediction(0, None):
         file = PredictionFile.of("p.jsonl", [("p.jsonl:1", row)])
-        tables = file.tables(Gold("p.jsonl", [read]), type)
+        tables = file.tables(GoldExamples("p.jsonl", [read]), type)
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)
