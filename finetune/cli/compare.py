@@ -14,6 +14,7 @@ from finetune.cli.options import Command, EvaluationOptions, ResampleOptions
 from finetune.cli.output import in_percent, print_table, print_tables, score_cell, show
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, argument
+from finetune.config.values import shown_value
 from finetune.evaluation.runs import last_part
 from finetune.types import UserError, abbreviated, quantity
 
@@ -231,8 +232,8 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
         ],
     )
     show(
-        f"p      {result.p_bootstrap:.4f} (paired bootstrap), {result.p_randomization:.4f} "
-        "(approximate randomization)"
+        f"p      {shown_value(result.p_bootstrap)} (paired bootstrap), "
+        f"{shown_value(result.p_randomization)} (approximate randomization)"
     )
     show(f"{verdict(result, comparison.lower_is_better)} {seed_note(result)}")
     for note in _notes(comparison, names):

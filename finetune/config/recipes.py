@@ -397,7 +397,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
     try:
         loader = loader_class(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
-        lines = dict(_lines(path, node))
+        lines = dict(_lines(path, node, nodes=set()))
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8: convert the file.") from error
     except yaml.YAMLError as error:
@@ -415,7 +415,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
     return content, lines
 
 
-def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, int]]:
+def _lines(
+    path: Path, node: Any, above: tuple[Any, ...] = (), *, nodes: set[int]
+) -> Iterator[tuple[Any, int]]:
     node_type = getattr(node, "id", None)
     seen = set()
     for number, item in enumerate(node.value if node_type in ("mapping", "sequence") else ()):
@@ -424,16 +426,19 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
         line = key.start_mark.line + 1
         if node_type == "mapping" and not isinstance(name, str):
             raise UserError(f"{path}:{line}: a key must be a name, not a list or a mapping.")
-        if node_type == "mapping" and key.tag.rpartition(":")[2] not in ("str", "merge"):
+        if node_type == "mapping" and key.tag.rpartition(":")[2] != "str":
             raise UserError(
                 f"{path}:{line}: the key {name} is no text in YAML (as no, on and 1 are none): "
                 f'write it in quotes, "{name}".'
             )
         if node_type == "mapping" and name in seen:
             raise UserError(f"{path}:{line}: the key {name!r} occurs twice: keep one.")
+        if id(value) in nodes:  # a few nested aliases are billions of values
+            raise UserError(f"{path}:{line}: an alias (*) is not read: write the value again.")
+        nodes.add(id(value))
         seen.add(name)
         yield (*above, name), line
-        yield from _lines(path, value, (*above, name))
+        yield from _lines(path, value, (*above, name), nodes=nodes)
 
 
 def _typed_settings(

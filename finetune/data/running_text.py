@@ -68,7 +68,7 @@ def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
     """
     if not spec.strip():
         raise DataError("there is no text: name a file, a folder, or en=FILE,de=FILE.")
-    if not re.match(r"[^,=]+=", spec) or Path(spec).exists():
+    if Path(spec).exists() or not ({"=", ","} & {*spec}):
         return [_source(Path(spec).name.split(".")[0], spec, encoding)]
     named: dict[str, TextSource] = {}
     for part in spec.split(","):

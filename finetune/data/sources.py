@@ -136,16 +136,16 @@ def resolve(spec: Any) -> Source:
         or path.suffix.lower() in {*SUFFIXES, *COMPRESSIONS}
         or ("/" in spec and "@" not in spec and path.parent.is_dir())
     ):
-        raise DataError(f"--data {spec}: no such file or folder.{_nearest(path)}")
+        raise DataError(f"{spec}: no such file or folder.{_nearest(path)}")
     if chosen is not None:
         return Source(spec, hub=chosen)
     if (advice := MANUAL_DOWNLOADS.get(spec.lower())) is not None:
-        raise DataError(f"--data {spec}: {advice}; then name them with --data FOLDER.")
+        raise DataError(f"{spec}: {advice}; then name them with --data FOLDER.")
     hint = did_you_mean(
         spec.partition(":")[0], [*DATASET_ALIASES, *(e.name for e in Path().iterdir())]
     )
     raise DataError(
-        f"--data {spec}: neither a file or folder nor a known data set. Known short names: "
+        f"{spec}: neither a file or folder nor a known data set. Known short names: "
         f"{', '.join(sorted(DATASET_ALIASES))}; write other hub data sets "
         f"owner/name[:config][@revision].{hint}"
     )

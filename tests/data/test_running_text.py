@@ -63,12 +63,13 @@ def test_encoding_of_text(tmp_path: Path):
     assert lines(tmp_path / "a.txt", encoding="cp1252") == [("a", ["naïve"])]
 
 
-@pytest.mark.parametrize("spec", ["", "absent.txt", "en=absent.txt", "en=", "=a.txt"])
+@pytest.mark.parametrize("spec", ["", "absent.txt", "a.txt,b.txt", "en=none.txt", "en=", "=a.txt"])
 def test_wrong_sources(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("text", encoding="utf-8")
-    with pytest.raises(UserError):
+    with pytest.raises(UserError) as error:
         text_sources(spec)
+    assert "--data" not in str(error.value)
     with pytest.raises(UserError, match="twice"):
         text_sources("en=a.txt,en=a.txt")
 

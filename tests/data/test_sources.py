@@ -324,7 +324,7 @@ def test_hub_names():
 
 def test_manual_downloads_give_advice(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"--data genia: .*geniaproject.*--data FOLDER"):
+    with pytest.raises(DataError, match=r"genia: .*geniaproject.*--data FOLDER"):
         resolve("genia")
     (tmp_path / "genia").mkdir()
     (tmp_path / "genia" / "train.jsonl").write_text(ROW)

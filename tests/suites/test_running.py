@@ -123,7 +123,7 @@ def test_options_apply_to_all_tasks(suite: Path, tmp_path: Path):
         (("--resume",), "--resume does not apply to a suite"),
         (("--init-from", "x"), "--init-from does not apply to a suite"),
         (("--data", "mod=x"), "with a name of follow, mood, pairs, names. Perhaps you meant 'mo"),
-        (("--data", "mood=none.csv"), "mood: --data none.csv: no such file"),
+        (("--data", "mood=none.csv"), "mood: none.csv: no such file"),
         (("--lr", "-1"), "--lr must be"),
         (("--only", "x"), "--only x: tiny has"),
         (("--model", "none"), "error: pairs, follow, mood, names: model 'none'"),
