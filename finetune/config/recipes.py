@@ -434,7 +434,8 @@ def _lines(
         if node_type == "mapping" and name in seen:
             raise UserError(f"{path}:{line}: the key {name!r} occurs twice: keep one.")
         if id(value) in nodes:  # a few nested aliases are billions of values
-            raise UserError(f"{path}:{line}: an alias (*) is not read: write the value again.")
+            problem = "an anchor (&), whose aliases are not read: write the value again"
+            raise UserError(f"{path}:{value.start_mark.line + 1}: {problem}.")
         nodes.add(id(value))
         seen.add(name)
         yield (*above, name), line

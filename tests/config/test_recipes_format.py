@@ -124,8 +124,8 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
         ),
         ("task: nli\ntask: tag\n", "r.yaml:2: the key 'task' occurs twice"),
         ("task: nli\nno: 3\n", 'r.yaml:2: the key no is no text in YAML .* in quotes, "no"'),
-        ("task: nli\na: &a [1]\nb: [*a]\n", r"r.yaml:3: an alias \(\*\) is not read"),
-        ("task: nli\na: &a [*a]\n", r"r.yaml:2: an alias \(\*\) is not read"),
+        ("task: nli\na: &a [1]\nb: [*a]\n", r"r.yaml:2: an anchor .*aliases are not read"),
+        ("task: nli\na: &a [*a]\n", r"r.yaml:2: an anchor .*aliases are not read"),
     ],
 )
 def test_wrong_recipes(tmp_path: Path, text: str, message: str):
