@@ -126,8 +126,10 @@ def explain(
     labels = about.labels(prediction)
     if not labels:
         return []
-    limit = _most_words(task)
-    example = _shorter_texts(example, 2 * limit if limit else None)
+    limit = task.state.max_length if task.state.long_text not in (None, "window") else None
+    if limit is not None:  # what follows twice as many words is cut off whatever is left out
+        texts = [_first_words(text, 2 * limit) for text in example.texts()]
+        example = replace(example, text=texts[0], pair=texts[1] if texts[1:] else None)
     words, numbers = words_of(example), list[int]()
     for start, stop in ((0, words.num_first), (words.num_first, len(words.words))):
         numbers += range(start, stop)[:limit]
@@ -151,20 +153,9 @@ def explain(
     ]
 
 
-def _most_words(task: Task) -> int | None:
-    state = task.state
-    return state.max_length if state.long_text not in (None, "window") else None
-
-
-def _shorter_texts(example: Any, most_words: int | None) -> Any:
-    if most_words is None:
-        return example
-    ends = [split_words(text)[1][:most_words] for text in example.texts()]
-    first, *second = (
-        text[: offsets[-1][1]] if len(offsets) == most_words else text
-        for text, offsets in zip(example.texts(), ends, strict=True)
-    )
-    return replace(example, text=first, pair=second[0] if second else None)
+def _first_words(text: str, number: int) -> str:
+    offsets = split_words(text)[1][:number]
+    return text[: offsets[-1][1]] if len(offsets) == number else text
 
 
 def label_scores(

@@ -277,7 +277,7 @@ class PredictionStream(Iterator[Prediction]):
         self,
         task: Task,
         head: Any,
-        examples: Iterable[Example],
+        examples: Iterable[Any],
         accelerator: Accelerator | None = None,
         *,
         chunk: int | None = None,
@@ -292,8 +292,9 @@ class PredictionStream(Iterator[Prediction]):
         self.num_cut = self.num_without_document = self.num_blank = 0
         self.reporter: Reporter | None = None
         self._decide = decide
-        if reach := task.state.context_words:
-            examples = surrounded(self._count_documents(examples), reach)
+        self._reach = task.state.context_words
+        if self._reach:
+            examples = surrounded(examples, self._reach)
         examples = islice(examples, skip, None)
         self._predictions = self._predict(task, head, examples, accelerator, chunk or CHUNK)
 
@@ -304,11 +305,6 @@ class PredictionStream(Iterator[Prediction]):
     def close(self) -> None:
         """End the thread that reads and encodes the next examples."""
         self._predictions.close()
-
-    def _count_documents(self, examples: Iterable[Any]) -> Iterator[Any]:
-        for example in examples:
-            self.num_without_document += example.document is None
-            yield example
 
     def _predict(
         self,
@@ -332,10 +328,14 @@ class PredictionStream(Iterator[Prediction]):
                 )
                 by_id = {prediction.id: prediction for prediction in predictions} | blank
                 predicted = list(self._decide(shard, [by_id[example.id] for example in shard]))
-                parts_of_all = gather_object([(predicted, encoded.num_cut, len(blank))])
-                self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)
-                self.num_blank += sum(num_blank for *_, num_blank in parts_of_all)
-                for turn in zip_longest(*(predictions for predictions, *_ in parts_of_all)):
+                alone = sum(self._reach and example.document is None for example in shard)
+                parts_of_all = gather_object([(predicted, encoded.num_cut, len(blank), alone)])
+                predicted_by_all, *numbers = zip(*parts_of_all, strict=True)
+                num_cut, num_blank, num_without_document = map(sum, numbers)
+                self.num_cut += num_cut
+                self.num_blank += num_blank
+                self.num_without_document += num_without_document
+                for turn in zip_longest(*predicted_by_all):
                     yield from (prediction for prediction in turn if prediction is not None)
 
 

@@ -52,18 +52,16 @@ class SpanPipeline(Pipeline):
         return {}, {}, {}
 
     def preprocess(self, input_: Any, **parameters: Any) -> dict[str, Any]:
-        """Make examples and their sequences."""
+        """Make an example of each text."""
         for text in input_:
             if not isinstance(text, str):
                 raise UserError(f"the {self.task} pipeline takes texts, not {text!r:.60}.")
-        task = self.task_of_model
-        examples = [task.state.example(index, text) for index, text in enumerate(input_)]
-        return {"examples": examples, "encoded": task.encode(examples)}
+        state = self.task_of_model.state
+        return {"examples": [state.example(index, text) for index, text in enumerate(input_)]}
 
-    def _forward(self, input_tensors: Any, **parameters: Any) -> Any:
-        examples, task = input_tensors["examples"], self.task_of_model
-        settings: Any = {"encoded": input_tensors["encoded"], "device": self.device}
-        return {"predictions": predict(task, self.model, examples, precision="fp32", **settings)}
+    def _forward(self, input_tensors: Any, **parameters: Any) -> dict[str, Any]:
+        examples, options = input_tensors["examples"], {"precision": "fp32", "device": self.device}
+        return {"predictions": predict(self.task_of_model, self.model, examples, **options)}
 
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[list[dict[str, Any]]]:
         """The entities of each text."""
@@ -74,14 +72,11 @@ class SpanPipeline(Pipeline):
                 spans = [Span(n, n + 1, tag) for n, tag in enumerate(prediction.tags)]
             elif isinstance(prediction, TokenPrediction):
                 scores = prediction.span_scores
-            entities = []
+            entities_of_texts.append([])
             for span, score in zip(spans, scores, strict=True):
                 a, b = prediction.offsets[span.start][0], prediction.offsets[span.end - 1][1]
-                word = prediction.text[a:b]
-                entities.append(
-                    {"entity": span.label, "score": score, "word": word, "start": a, "end": b}
-                )
-            entities_of_texts.append(entities)
+                entity = {"entity": span.label, "score": score, "word": prediction.text[a:b]}
+                entities_of_texts[-1].append({**entity, "start": a, "end": b})
         return entities_of_texts
 
     def run_single(self, text: str, *parameters: Any) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ window; ``part`` is the number of the window's first token in the context.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ def encode_questions(
     Neighboring windows of a context share ``overlap`` tokens, at most half of a window. A question
     has at most half of the room. The target of a window is the first and the last token of the
     first answer with a place; without an answer in the window, the first token of the sequence
-    (Devlin et al., 2019, section 4.3). A pair of texts is a question without gold.
+    (Devlin et al., 2019, section 4.3). A pair of texts is a question without gold: -1.
     """
     questions = tokenizer.text_subwords([example.text for example in examples])
     contexts = list(dict.fromkeys(example.pair or "" for example in examples))
@@ -107,24 +107,15 @@ def encode_questions(
         for first in window_starts(len(context.ids), size, overlap):
             window_ids = context.ids[first : first + size]
             ids, token_type_ids = tokenizer.build(question, window_ids)
-            target = None
-            if answers is not None:
-                target = _target(gold, first, len(window_ids), begin)
-            windows.append(
-                TokenSequence(
-                    example.id, ids, token_type_ids, [begin, begin + len(window_ids)], first, target
-                )
-            )
+            end = first + len(window_ids)
+            start = last = -1 if answers is None else 0
+            if gold is not None and first <= gold[0] and gold[1] < end:
+                start, last = (begin + token - first for token in gold)
+            target = {"start": [start], "end": [last]}
+            starts = [begin, begin + len(window_ids)]
+            windows.append(TokenSequence(example.id, ids, token_type_ids, starts, first, target))
         result.append(windows)
     return result, num_cut
-
-
-def _target(
-    gold: tuple[int, int] | None, first: int, length: int, begin: int
-) -> Mapping[str, list[float]]:
-    if gold is None or gold[0] < first or gold[1] >= first + length:
-        return {"start": [0], "end": [0]}
-    return {"start": [begin + gold[0] - first], "end": [begin + gold[1] - first]}
 
 
 def _characters(text: str, offsets: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

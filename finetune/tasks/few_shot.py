@@ -21,7 +21,7 @@ from finetune.data.text_labels import names_of
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
-from finetune.tasks.base import BatchLoss, BatchTargets, starting_model
+from finetune.tasks.base import BatchTargets, starting_model
 from finetune.tasks.explained import Explained
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import (
@@ -113,11 +113,7 @@ class FewShotTask(TextClassificationTask):
             window=np.tile(np.arange(3), len(chosen)),
         )
 
-    @property
-    def batch_loss(self) -> BatchLoss:
-        return self._loss_of_triples
-
-    def _loss_of_triples(
+    def batch_loss(
         self,
         model: SentenceEncoder,
         vectors: torch.Tensor,

@@ -33,8 +33,6 @@ from finetune.tasks.base import (
     Fitted,
     SequencesOfExamples,
     Task,
-    Windows,
-    WindowTargets,
     labeled_model,
 )
 from finetune.tasks.calibration import check_thresholds
@@ -179,10 +177,6 @@ class QuestionAnsweringTask(Task):
                 "the context: the model cannot learn them"
             )
         return notes
-
-    def _window_targets(self, example: Question, windows: Windows) -> WindowTargets:
-        no_gold: dict[str, list[float]] = {name: [-1] for name in ANSWER_ENDS}
-        return [no_gold] * len(windows) if example.answers is None else None
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         positions = super()._targets(rows, sequences)

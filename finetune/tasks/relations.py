@@ -27,7 +27,6 @@ from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
-from finetune.preprocessing.windows import WordIds
 from finetune.tasks.base import (
     BatchTargets,
     SequencesOfExamples,
@@ -180,45 +179,40 @@ class RelationTask(WordTask):
         return list(_pairs(self.state.config, self.state.related, example.spans))
 
     def _sequences(self, examples: Sequence[TokenExample]) -> SequencesOfExamples:
-        neighbors = self._neighbors(examples)
-        subwords = self.tokenizer.word_subwords([example.words for example in examples])
-        result, num_cut = [], 0
+        neighbors, tokenizer = self._neighbors(examples), self.tokenizer
+        subwords = tokenizer.word_subwords([example.words for example in examples])
+        room = self.state.max_length - tokenizer.single.num_special
+        begin = len(tokenizer.single.prefix)
+        result: list[list[TokenSequence]] = []
+        num_cut = 0
         for example, words in zip(examples, subwords, strict=True):
-            sequences = []
+            result.append([])
             for number, pair in enumerate(self._pairs(example)):
-                sequence, num_left_out = self._pair_sequence(example, words, pair, neighbors)
-                sequences.append(replace(sequence, window=number))
+                size = self._markers.size(*(span.label for span in pair))
+                if room < size + 2:
+                    raise UserError(
+                        f"{example.where}: --max-length {self.state.max_length} has no room for "
+                        f"words between the {size} tokens of the markers: raise it."
+                    )
+                around, first = words, 0
+                if neighbors and (spare := room - size - sum(map(len, words))) > 0:
+                    first, around = self._in_context(example, words, neighbors, spare)
+                subject, object = (
+                    s._replace(start=s.start + first, end=s.end + first) for s in pair
+                )
+                marked, represents, num_left_out = mark_pair(
+                    around, subject, object, self._markers, room
+                )
                 num_cut += num_left_out
-            result.append(sequences)
+                ids, token_type_ids = tokenizer.build(marked)
+                starts = [*(begin + index for index in represents), len(ids)]
+                result[-1].append(TokenSequence(example.id, ids, token_type_ids, starts, number))
         return result, num_cut
 
     def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
         gold, labels = _gold_labels(example), ["", *self.state.labels]
         pairs = [gold.get(pair, "") for pair in self._pairs(example)]
         return [{"label": [labels.index(n) if n in labels else IGNORED]} for n in pairs]
-
-    def _pair_sequence(
-        self,
-        example: TokenExample,
-        words: WordIds,
-        pair: tuple[Span, Span],
-        neighbors: Mapping[tuple[str, ...], WordIds],
-    ) -> tuple[TokenSequence, int]:
-        tokenizer, size = self.tokenizer, self._markers.size(*(span.label for span in pair))
-        room = self.state.max_length - tokenizer.single.num_special
-        if room < size + 2:
-            raise UserError(
-                f"{example.where}: --max-length {self.state.max_length} has no room for words "
-                f"between the {size} tokens of the markers: raise it."
-            )
-        if neighbors and (spare := room - size - sum(map(len, words))) > 0:
-            first, words = self._in_context(example, words, neighbors, spare)
-            pair = tuple(s._replace(start=s.start + first, end=s.end + first) for s in pair)  # type: ignore[assignment]
-        marked, represents, num_left_out = mark_pair(words, *pair, self._markers, room)
-        ids, token_type_ids = tokenizer.build(marked)
-        begin = len(tokenizer.single.prefix)
-        starts = [*(begin + index for index in represents), len(ids)]
-        return TokenSequence(example.id, ids, token_type_ids, starts), num_left_out
 
     def _encoding_notes(
         self, examples: Sequence[TokenExample], encoded: EncodedExamples

@@ -96,8 +96,7 @@ class TagDecoder(Decoder):
 
     def _best_classes(self, logs: np.ndarray) -> np.ndarray:
         classes: np.ndarray = logs.argmax(-1)
-        legal = _legal(self.labels, self.scheme)
-        start, end, pairs = legal
+        legal = start, end, pairs = log_transitions(self.labels.names, self.scheme)
         if self.constrained and len(classes):
             costs = start[classes[0]] + end[classes[-1]] + pairs[classes[:-1], classes[1:]].sum()
             if costs < 0:
@@ -140,11 +139,6 @@ class TagDecoder(Decoder):
 
 
 @lru_cache(maxsize=16)
-def _legal(labels: LabelSet, scheme: str | None) -> _Transitions:
-    return log_transitions(labels.names, scheme)
-
-
-@lru_cache(maxsize=16)
 def _continuations(labels: LabelSet, scheme: str | None) -> list[int]:
     tags = [continuation_tag(name, scheme) for name in labels]
     return [labels.id(tag) if tag in labels else i for i, tag in enumerate(tags)]
@@ -157,7 +151,8 @@ def _best_tags(
     return tags, marginals(emissions, transitions, num_words)[np.arange(len(tags)), tags]
 
 
-def log_transitions(tags: Sequence[str], scheme: str | None) -> _Transitions:
+@lru_cache(maxsize=16)
+def log_transitions(tags: tuple[str, ...], scheme: str | None) -> _Transitions:
     """The transitions that a tag scheme allows, with scores of 0."""
     start, end, pairs = (np.where(part, 0.0, -np.inf) for part in legal_transitions(tags, scheme))
     return start, end, pairs

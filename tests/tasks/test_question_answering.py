@@ -218,7 +218,7 @@ def test_windows_hold_question_and_context(tokenizer: SubwordTokenizer) -> None:
         len(tokens.ids), 32 - tokenizer.pair.num_special - len(question), 8
     )
     assert {target for w in encoded[1] for name in w.target for target in w.target[name]} == {0}
-    assert all(window.target is None for window in encoded[2])
+    assert all(window.target == {"start": [-1], "end": [-1]} for window in encoded[2])
     assert [window.word_starts for window in encoded[3]] == [[begin - len(question) + 1] * 2] or (
         len(encoded[3]) == 1
     )

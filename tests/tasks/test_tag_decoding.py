@@ -15,11 +15,11 @@ from finetune.tasks.decoding import log_softmax
 from finetune.tasks.tag_decoding import TagDecoder, log_transitions, viterbi, word_scores
 
 TAGS = {
-    "IO": tag_names(["A", "B"], "IO"),
-    "BIO": tag_names(["A", "B"], "BIO"),
-    "BIOES": tag_names(["A"], "BIOES"),
-    "IOB1": tag_names(["A"], "IOB1"),
-    None: ["NOUN", "VERB", "X"],
+    "IO": tuple(tag_names(["A", "B"], "IO")),
+    "BIO": tuple(tag_names(["A", "B"], "BIO")),
+    "BIOES": tuple(tag_names(["A"], "BIOES")),
+    "IOB1": tuple(tag_names(["A"], "IOB1")),
+    None: ("NOUN", "VERB", "X"),
 }
 
 
