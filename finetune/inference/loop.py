@@ -40,7 +40,7 @@ R = TypeVar("R")
 CPU_TOKENS = 1024
 """Largest number of tokens in a forward pass on a CPU: more do not fit into its caches."""
 CHUNK = 4096
-"""Number of examples of a stream to sort by length and search for duplicates together."""
+"""Number of examples of a stream to sort by length together."""
 
 
 def predict(
@@ -82,17 +82,14 @@ def predict(
         mine, encoded = examples[shard], None if encoded is None else encoded[shard]
     encoded = task.encode(mine) if encoded is None else encoded
     sequences, reads_targets = encoded.sequences, task.description.reads_targets
-    first, copies = np.arange(len(sequences)), [[row] for row in range(len(sequences))]
-    if not reads_targets:
-        first, copies = distinct(sequences)
 
-    def batch_of(group: Array) -> Batch:
-        chosen = sequences.take(first[group])
+    def batch_of(rows: Array) -> Batch:
+        chosen = sequences.take(rows)
         return pack(chosen, task.collate(chosen) if reads_targets else None)
 
     passes = forward_passes(
         head,
-        sequences.lengths[first],
+        sequences.lengths,
         batch_of,
         task.decode,
         device=device,
@@ -108,18 +105,16 @@ def predict(
     ]
     example_of = np.repeat(np.arange(len(mine)), encoded.num_windows).tolist()
     with contextlib.closing(passes):
-        for group, of_group in passes:
-            for number, output in zip(group, of_group, strict=True):
-                for row in copies[number]:
-                    example, windows = example_of[row], outputs[example_of[row]]
-                    id, window = int(sequences.example[row]), int(sequences.window[row])
-                    windows.append(output._replace(example=id, window=window))
-                    if len(windows) == encoded.num_windows[example]:
-                        windows.sort(key=attrgetter("window"))
-                        prediction = task.postprocess(mine[example], windows)
-                        if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
-                            prediction = replace(prediction, log_probabilities=None)
-                        predicted[example], outputs[example] = prediction, []
+        for rows, of_batch in passes:
+            for row, output in zip(rows.tolist(), of_batch, strict=True):
+                example, windows = example_of[row], outputs[example_of[row]]
+                windows.append(output)
+                if len(windows) == encoded.num_windows[example]:
+                    windows.sort(key=attrgetter("window"))
+                    prediction = task.postprocess(mine[example], windows)
+                    if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
+                        prediction = replace(prediction, log_probabilities=None)
+                    predicted[example], outputs[example] = prediction, []
     if num_processes == 1:
         return predicted
     of_all = gather_object([predicted])
@@ -246,22 +241,6 @@ def chunks(
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def distinct(sequences: FlatSequences) -> tuple[np.ndarray, list[list[int]]]:
-    """Find duplicates: the first row of each distinct sequence, and all rows equal to it."""
-    rows: dict[bytes, list[int]] = {}
-    ids, token_type_ids, words = sequences.ids, sequences.token_type_ids, sequences.words
-    for row in range(len(sequences)):
-        start, end = ids.offsets[row : row + 2]
-        word, last = words.offsets[row : row + 2]
-        columns = [ids.values[start:end], words.values[word:last]]
-        if token_type_ids is not None:
-            columns.append(token_type_ids[start:end])
-        content = np.concatenate(([end - start], *columns)).tobytes()
-        rows.setdefault(content, []).append(row)
-    copies = list(rows.values())
-    return np.array([same[0] for same in copies], dtype=np.int64), copies
 
 
 class PredictionStream(Iterator[Prediction]):

@@ -59,13 +59,14 @@ class SpanPipeline(Pipeline):
         state = self.task_of_model.state
         return {"examples": [state.example(index, text) for index, text in enumerate(input_)]}
 
-    def _forward(self, input_tensors: Any, **parameters: Any) -> dict[str, Any]:
-        examples, options = input_tensors["examples"], {"precision": "fp32", "device": self.device}
+    def _forward(self, input_tensors: Any, **parameters: Any) -> Any:
+        options: dict[str, Any] = {"precision": "fp32", "device": self.device}
+        examples = input_tensors["examples"]
         return {"predictions": predict(self.task_of_model, self.model, examples, **options)}
 
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[list[dict[str, Any]]]:
         """The entities of each text."""
-        entities_of_texts = []
+        entities_of_texts: list[list[dict[str, Any]]] = []
         for prediction in model_outputs["predictions"]:
             spans, scores = prediction.spans, prediction.scores
             if spans is None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.inference.loop import distinct
 from finetune.preprocessing.batching import grouped
 from finetune.preprocessing.encodings import (
     EncodedExamples,
@@ -106,18 +105,3 @@ def test_groups_are_as_full_as_can_be(lengths: list[int], most: int) -> None:
     assert all(size <= most or len(group) == 1 for size, group in zip(sizes, groups, strict=True))
     for size, following in zip(sizes, groups[1:], strict=False):
         assert size + lengths[following[0]] > most
-
-
-def test_equal_sequences_are_found() -> None:
-    plain, other = (
-        TokenSequence(0, [5, 6, 7], None, [1, 2]),
-        TokenSequence(1, [5, 6, 7], [0, 1, 1], [1, 2]),
-    )
-    shorter, shifted = (
-        TokenSequence(2, [5, 6], None, [7, 1, 2]),
-        TokenSequence(3, [5, 6, 7], None, [1, 3]),
-    )
-    made = [plain, other, shorter, shifted, TokenSequence(4, [5, 6, 7], None, [1, 2]), other]
-    first, copies = distinct(FlatSequences.of(made))
-    assert first.tolist() == [0, 1, 2, 3]
-    assert copies == [[0, 4], [1, 5], [2], [3]]
