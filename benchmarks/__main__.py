@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch-size", type=_positive, help="examples per training step")
     made.add_argument("--rounds", type=_positive, help="repetitions of each variant")
     made.add_argument("--threads", type=_positive, help="threads of torch")
+    made.add_argument("--variants", nargs="+", help="only the variants of these names")
     made.add_argument("--json", action="store_true", help="print one JSON object, no tables")
     return made
 
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = vars(parser().parse_args(arguments))
     phases, as_json = options.pop("phases"), options.pop("json")
     threads, before = options.pop("threads"), torch.get_num_threads()
+    names = options.pop("variants")
     device = make_accelerator().device
     settings = Settings.of(device, **options)
     torch.set_num_threads(threads or before)
@@ -95,7 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if settings.run is not None and phases != ["onnx"]:
             raise UserError("--run applies to the phase onnx alone: leave the others out.")
         for workload in workloads_of(phases, settings):
-            variants = workload.variants
+            variants = [v for v in workload.variants if names is None or v.name in names]
+            if not variants:
+                known = ", ".join(variant.name for variant in workload.variants)
+                raise UserError(f"--variants {' '.join(names)}: {workload.phase} has {known}.")
+            workload = workload._replace(variants=variants)
             print(f"{workload.phase}: {workload.name}: {len(variants)} variants", file=sys.stderr)
             variants[0].largest_batch()  # the first call fills shared caches
             with memory_returned():  # memory first, which also warms up

@@ -27,9 +27,6 @@ from finetune.tasks import load_task, save_task
 from finetune.tasks.base import Task
 from finetune.types import Example, TokenSequence, UserError
 
-LONGEST = 128
-"""Length in tokens to which texts are cut."""
-
 MEGABATCH = 50
 """Number of batches that Trainer sorts by length at a time, in large data."""
 
@@ -192,12 +189,15 @@ def _task(
 ) -> tuple[Task, Dataset, list[list[list[TokenSequence]]], str]:
     """Return the task, its data, sequences with the other subwords of the whole data, and a
     description of the texts."""
-    training: dict[str, Any] = {"model": model, "max_length": longest(model)}
-    if "greedy" in choices(CONFIGS[settings.task], "decoding"):
+    like, name = LIKE[settings.task], settings.task
+    if name == "reviews":
+        name = "classify"
+    training: dict[str, Any] = {"model": model, "max_length": longest(model, like.longest)}
+    if "greedy" in choices(CONFIGS[name], "decoding"):
         training["decoding"] = "greedy"  # as pipelines do
     if settings.data:
         training |= {"data": settings.data, "columns": settings.columns}
-        task, data = load_task(CONFIGS[settings.task](**training), settings.task)
+        task, data = load_task(CONFIGS[name](**training), name)
         problem = task.state.extra_fields().get("problem", "single")
         if problem != "single":
             raise UserError(
@@ -205,8 +205,8 @@ def _task(
                 f"{problem}: choose other data."
             )
         return task, data, [], f"of {settings.data}"
-    config = CONFIGS[settings.task](**training)
-    like, longest_text = LIKE[settings.task], config.max_length or LONGEST
+    config = CONFIGS[name](**training)
+    longest_text = config.max_length or like.longest
     tokenizer = SubwordTokenizer.from_pretrained(model, words=config.description.words)
     words = Words(tokenizer, like.vocabulary, random.Random(0))
     sizes = [
@@ -216,11 +216,11 @@ def _task(
     examples = [like.example(index, own, words) for index, own in enumerate(sizes)]
     splits = {"train": Examples(examples), "validation": Examples(examples[:1])}
     drawn = Dataset("drawn", splits, fingerprint_of=lambda: "drawn")
-    task, data = load_task(config, settings.task, drawn)
+    task, data = load_task(config, name, drawn)
     return task, data, [[[TokenSequence(-1, words.ids)]]], f"like {like.name}"
 
 
-def longest(model: str) -> int:
-    """Return the number of tokens that texts are cut to: ``LONGEST``, or the limit of the model."""
+def longest(model: str, most: int) -> int:
+    """Return the number of tokens that texts are cut to: ``most``, or the limit of the model."""
     limit = getattr(load_config(model), "max_position_embeddings", None)
-    return LONGEST if limit is None else min(LONGEST, limit - 2)
+    return most if limit is None else min(most, limit - 2)

@@ -43,13 +43,13 @@ ONE_BY_ONE = 4
 def workloads_of(measured: MeasuredModel) -> Iterator[Workload]:
     """Yield the variants beside pipelines; AssertionError if their predictions differ."""
     best, texts = measured.precision, _texts(measured)
-    head = measured.task.model(measured.folder).to(measured.device)
+    heads = models_by_precision(measured.task.model(measured.folder).to(measured.device), best)
     words = measured.task.description.words
     pipe = _pipeline(measured, texts, torch.float32)
 
     def ours(precision: str) -> list[Predicted]:
         found: list[Any] = predict(
-            measured.task, head, texts, measured.accelerator, precision=precision
+            measured.task, heads[precision], texts, measured.accelerator, precision=precision
         )
         if words:
             return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
@@ -73,6 +73,13 @@ def workloads_of(measured: MeasuredModel) -> Iterator[Workload]:
         for name, precision, run in runs
     ]
     yield Workload("predict", measured.workload, variants)
+
+
+def models_by_precision(model: Any, best: str) -> dict[str, Any]:
+    """Copy a model for the best precision and for float32, with the weights of a `Predictor`."""
+    models = {precision: copy.deepcopy(model) for precision in {best, "fp32"}}
+    cast_weights(models[best], best)
+    return models
 
 
 def _texts(measured: MeasuredModel) -> list[Any]:
@@ -149,10 +156,8 @@ def exported_workloads(measured: MeasuredModel) -> Iterator[Workload]:
 
 
 def _exported(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Iterator[Workload]:
-    head = task.model(folder).eval()
     best = resolve_precision(task.state.config, CPU)
-    models = {precision: copy.deepcopy(head) for precision in {best, "fp32"}}
-    cast_weights(models[best], best)  # as in a `Predictor`
+    models = models_by_precision(task.model(folder).eval(), best)
 
     def torch_in(precision: str) -> Callable[[Sequence[Any]], object]:
         model = models[precision]

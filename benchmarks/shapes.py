@@ -9,6 +9,7 @@ from functools import partial
 
 from benchmarks.measure import Variant, Workload, seconds
 from benchmarks.measured_model import MeasuredModel, Settings, measured_model, model_of
+from benchmarks.prediction import models_by_precision
 from benchmarks.synthetic import SHAPES
 from benchmarks.training import training_seconds
 from finetune.inference.loop import predict
@@ -39,10 +40,11 @@ def _training(measured: MeasuredModel) -> Variant:
 
 def _prediction(measured: MeasuredModel) -> Variant:
     texts = [measured.texts[index] for batch in measured.mixed for index in batch]
+    model = models_by_precision(measured.head, measured.precision)[measured.precision]
     run = partial(
         predict,
         measured.task,
-        measured.head,
+        model,
         texts,
         measured.accelerator,
         precision=measured.precision,

@@ -105,10 +105,11 @@ LIKE = {
     "classify": Lengths("SST-2", 20, 12, 4, 128, 0.38, _labeled),
     "nli": Lengths("MNLI", 39, 19.5, 8, 128, 0.8, _pair),
     "tag": Lengths("CoNLL-2003", 20, 13, 4, 128, 0.46, _tagged),
+    "reviews": Lengths("IMDB", 307, 219, 28, 512, 0.9, _labeled),
 }
 """Lengths by task, measured with the vocabulary of bert-base-uncased, with two exceptions: SST-2
 has a mean of 13 in its training phrases and 25 in whole sentences; MNLI's vocabulary was counted in
-a part of the data."""
+a part of the data. ``reviews`` are long texts for ``classify``."""
 
 
 def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[list[int]]:

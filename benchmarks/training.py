@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, starmap
@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState, PartialState
-from datasets import Dataset as Rows
 from transformers import (
     AutoModelForMaskedLM,
     DataCollatorForLanguageModeling,
@@ -43,8 +42,10 @@ from benchmarks.synthetic import LIKE, Words
 from finetune.data import Dataset
 from finetune.data.examples import Examples
 from finetune.models.dropout import fast_dropout
+from finetune.models.graphs import FEWEST_STEPS, SIGHTINGS, replayed_training
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights, quiet
+from finetune.models.shapes import RowShape
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.preprocessing.batching import micro_batches, pack, pass_seed
 from finetune.preprocessing.encodings import EncodedExamples
@@ -78,7 +79,7 @@ def workloads_of(measured: MeasuredModel) -> Iterator[Workload]:
         load_weights(type(measured.head).auto_class, name, load_config(name), new_head=False).to(
             measured.device
         ),
-        Rows.from_list([_row(encoding) for (encoding, *_) in measured.encoded]),
+        [_row(encoding) for (encoding, *_) in measured.encoded],
         collator(measured.task.tokenizer.tokenizer),
         measured.device,
         default_learning_rate(measured.head.encoder.width),
@@ -95,18 +96,30 @@ def workloads_of(measured: MeasuredModel) -> Iterator[Workload]:
         )
 
     whole_vocabulary = partial(training_seconds, measured, best, whole=True)
-    variants = (
+    variants = [
         variant("finetune", best, partial(training_seconds, measured, best)),
         variant("finetune-whole-vocabulary", best, whole_vocabulary),
         variant("finetune-fp32", "fp32", partial(training_seconds, measured, "fp32")),
         variant("trainer-best", best, partial(trainer.seconds, best), measured.grouped),
         variant("trainer-dynamic-fp32", "fp32", partial(trainer.seconds, "fp32")),
-    )
+    ]
+    if measured.device.type == "cuda":
+        plain = partial(training_seconds, measured, best, replayed=False)
+        compiled = partial(trainer.seconds, best, compiled=True)
+        variants += [
+            variant("finetune-without-graphs", best, plain),
+            variant("trainer-compiled", best, compiled, measured.grouped),
+        ]
     yield Workload("train", f"{measured.workload}, batches of {measured.size.batch_size}", variants)
 
 
 def training_seconds(
-    measured: MeasuredModel, precision: str, batches: Batches, *, whole: bool = False
+    measured: MeasuredModel,
+    precision: str,
+    batches: Batches,
+    *,
+    whole: bool = False,
+    replayed: bool = True,
 ) -> float:
     """Return the seconds of steps over batches with a new optimizer."""
     task, head = measured.task, measured.head
@@ -117,13 +130,24 @@ def training_seconds(
     masters, optimizer = make_optimizer(head, config, precision)
     step = Step(task, head, masters, optimizer, config, measured.accelerator)
     with vocabulary, masters:
-        return seconds_of_steps(step, task, head, EncodedExamples.of(measured.encoded), batches)
+        encoded = EncodedExamples.of(measured.encoded)
+        return seconds_of_steps(step, task, head, encoded, batches, replayed=replayed)
 
 
 def seconds_of_steps(
-    step: Step, task: Task, head: Any, encoded: EncodedExamples, batches: Batches
+    step: Step,
+    task: Task,
+    head: Any,
+    encoded: EncodedExamples,
+    batches: Batches,
+    *,
+    replayed: bool = True,
 ) -> float:
-    """Return the seconds of steps over batches, after some that do not count."""
+    """Return the seconds of steps over batches, after some that do not count.
+
+    On a GPU the passes of the encoder are replayed as in a long run, from recordings that the steps
+    before have made; if they are not ``replayed``, rows have the same sizes.
+    """
     max_tokens = step.config.tokens_on(step.device.type)
 
     def packed(number: int, examples: Sequence[int]) -> list[Batch]:
@@ -138,8 +162,15 @@ def seconds_of_steps(
             for each in ready:
                 step(each, weight=1.0, lr_factor=1.0)
 
-    with memory_kept(), fast_dropout(head):
-        take_steps(batches[:WARM_STEPS])
+    def shapes() -> list[RowShape]:
+        groups = chain.from_iterable(starmap(packed, enumerate(batches)))
+        return [RowShape.of(group) for group in groups]
+
+    encoder, num_steps = head.encoder, FEWEST_STEPS if replayed else 0
+    replaying = replayed_training(encoder, shapes, num_steps, step.masters)
+    with memory_kept(), fast_dropout(head), replaying:
+        warm = batches[:WARM_STEPS] if encoder.graphs is None else [*batches] * SIGHTINGS
+        take_steps(warm)
         begin = now(step.device)
         take_steps(batches)
         return now(step.device) - begin
@@ -149,7 +180,7 @@ def pretraining_workload(model: str, settings: Settings) -> Workload:
     """Return the variants of masked language modeling."""
     accelerator, size = make_accelerator(), settings.size
     device = accelerator.device
-    length = longest(model)
+    length = longest(model, LINE.longest)
     config = PretrainConfig(
         model=model, data="random text", max_length=length, validation="none", lr=1e-4
     )
@@ -192,7 +223,7 @@ def pretraining_workload(model: str, settings: Settings) -> Workload:
 
     def theirs(name: str, rows: Sequence[Sequence[int]], precision: str) -> Variant:
         used = [{"input_ids": list(row)} for row in rows[:number]]
-        run = TrainerRun(model_of_hub, Rows.from_list(used), collator, device, config.lr or 0.0)
+        run = TrainerRun(model_of_hub, used, collator, device, config.lr or 0.0)
         special = {*tokenizer.single.prefix, *tokenizer.single.suffix}
         real = sum(id not in special for row in rows[:number] for id in row)
         return variant(name, precision, real, partial(run.seconds, precision))
@@ -213,14 +244,14 @@ class TrainerRun:
     """A Hugging Face model with its usual attention, rows and a collator for Trainer."""
 
     model: Any
-    rows: Any
+    rows: Sequence[Mapping[str, Any]]
     collator: Any
     device: torch.device
     lr: float
 
-    def seconds(self, precision: str, batches: Batches) -> float:
+    def seconds(self, precision: str, batches: Batches, *, compiled: bool = False) -> float:
         """Return the seconds for batches of rows, after some that do not count."""
-        warm = batches[:WARM_STEPS]
+        warm = batches if compiled else batches[:WARM_STEPS]
         clock = Clock(self.device, len(warm))
         order = [index for batch in (*warm, *batches) for index in batch]
         with TemporaryDirectory() as folder, state_restored(), quiet():
@@ -230,6 +261,7 @@ class TrainerRun:
                 max_steps=len(warm) + len(batches),
                 learning_rate=self.lr,
                 bf16=precision == "bf16",
+                torch_compile=compiled,
                 save_strategy="no",
                 report_to=[],
                 disable_tqdm=True,
@@ -242,7 +274,7 @@ class TrainerRun:
             trainer = Trainer(
                 self.model,
                 arguments,
-                train_dataset=self.rows.select(order),
+                train_dataset=[self.rows[index] for index in order],
                 data_collator=self.collator,
                 callbacks=[clock],
             )

@@ -7,6 +7,7 @@ import json
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from benchmarks import measure, measured_model, prediction, shapes, synthetic
+from benchmarks import measure, measured_model, prediction, shapes, synthetic, training
 from benchmarks.__main__ import main, memory_returned
 from benchmarks.measure import Variant, Work, Workload
+from finetune.models import attention, graphs
+from finetune.models.recording import CallAgain
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from tests import fixtures as fx
 from tests import tiny
+from tests.gpu.__main__ import measured
+from tests.models.test_graphs import attend
 
 TRAIN = [
     "finetune",
@@ -59,11 +64,55 @@ def test_training_and_prediction(family: str, task: str, capsys: Printed) -> Non
     model = fx.checkpoint(family)
     rows = rows_of(capsys, "train", "predict", "--model", model, "--task", task, "--threads", 1)
     assert [row["variant"] for row in rows] == TRAIN + PREDICT
+    assert len([*measured({"rows": rows})]) == len(rows), "the table of tests.gpu has all of them"
     for row in rows:
         assert row["tokens_per_second"] > row["examples_per_second"] > 0
         assert 0 < row["lowest"] <= row["examples_per_second"] <= row["highest"]
         assert row["variant"] != "finetune" or row["ratio"] == 1
     assert threads == torch.get_num_threads()
+
+
+def test_steps_that_count_are_replayed_from_recordings_made_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorders: list[Any] = []
+
+    class Recorder(CallAgain):
+        """Counts the recordings that are made while the clock runs."""
+
+        counting = False
+
+        def __init__(self) -> None:
+            self.made, self.late = 0, 0
+            recorders.append(self)
+
+        def record(self, run: Any) -> Any:
+            self.made, self.late = self.made + 1, self.late + self.counting
+            return super().record(run)
+
+    def now(device: torch.device) -> float:
+        Recorder.counting = not Recorder.counting
+        return float(Recorder.counting)
+
+    monkeypatch.setattr(graphs, "reason_to_run_plainly", graphs.reason_of_model)
+    monkeypatch.setattr(graphs, "new_recorder", Recorder)
+    monkeypatch.setattr(training, "now", now)
+    monkeypatch.setattr(attention, "_flash_supports", lambda query: True)
+    monkeypatch.setattr(attention, "_flash", attend)
+    settings = measured_model.Settings.of(CPU, "small", model=str(fx.checkpoint()))
+    with measured_model.measured_model(settings, settings.model) as model:
+        for replayed in (True, False):
+            training.training_seconds(model, "bf16", model.mixed, replayed=replayed)
+    assert [(recorder.made > 0, recorder.late) for recorder in recorders] == [(True, 0)]
+
+
+@pytest.mark.slow
+def test_long_texts_and_chosen_variants(capsys: Printed) -> None:
+    model = fx.checkpoint(max_position_embeddings=514)
+    options = ("train", "predict", "--model", model, "--task", "reviews", "--variants", "finetune")
+    rows = rows_of(capsys, *options)
+    assert [row["variant"] for row in rows] == ["finetune", "finetune"]
+    assert all("like IMDB" in row["workload"] for row in rows)
 
 
 @pytest.mark.slow
@@ -120,6 +169,7 @@ def test_pipelines_in_bf16() -> None:
     [
         (("train", "--rounds", "0"), "--rounds"),
         (("trian",), "trian"),
+        (("train", "--variants", "finetnue"), "finetnue: train has finetune, finetune-whole"),
         (("train", "--data", "examples/data/topics"), "one label each can be measured, not multi"),
         (("train", "--run", "x"), "--run applies to the phase onnx alone"),
     ],
@@ -151,6 +201,7 @@ def test_lengths_are_as_said(name: str) -> None:
     like, random_ = synthetic.LIKE[name], random.Random(1)
     drawn = [like.draw(random_) for _ in range(5000)]
     assert like.shortest <= min(drawn) and max(drawn) <= like.longest
+    drawn = [replace(like, longest=10**6).draw(random_) for _ in range(5000)]
     assert statistics.mean(drawn) == pytest.approx(like.mean, rel=0.05)
     assert statistics.stdev(drawn) == pytest.approx(like.deviation, rel=0.15)
 

@@ -1,7 +1,8 @@
 """Test and measure the paths of a GPU, and write the table for docs/performance.md.
 
-    python -m tests.gpu OUTPUT                 # about six minutes on one CUDA device
-    python -m tests.gpu OUTPUT --device cpu    # a rehearsal, with the smallest work
+    python -m tests.gpu OUTPUT                          # all parts, on one CUDA device
+    python -m tests.gpu OUTPUT --parts tests probe      # some of them
+    python -m tests.gpu OUTPUT --device cpu             # a rehearsal, with the smallest work
 
 ``OUTPUT/table.md`` has the table, and one file beside it the output of each part. A part that fails
 or takes too long is named in the table, and the others run.
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,40 @@ from tests.tiny import save_tiny_checkpoint
 ROOT = Path(__file__).parents[2]
 TESTS = ("gpu", "models/test_attention.py", "models/test_deberta.py")
 """The tests that need a device."""
-BENCH = ["--shape", "roberta-base", "--task", "nli", "--json"]
-SMALL = ["--shape", "minilm", "--size", "small", "--json"]
-SIDES = {
+SMALL = ["--shape", "minilm", "--size", "small", "--batch-size", "4"]
+"""The work of a rehearsal, in place of that of a benchmark."""
+BENCHMARKS = {
+    "batch-32": ["train", "predict", "--shape", "roberta-base", "--task", "nli"],
+    "batch-128": ["train", "--shape", "roberta-base", "--task", "nli", "--batch-size", "128"],
+    "long-texts": ["train", "predict", "--shape", "modernbert-base", "--task", "reviews"],
+    "compiled": ["train", "--shape", "roberta-base", "--task", "nli"],
+}
+"""The workload of each benchmark."""
+VARIANTS = [
+    "finetune",
+    "finetune-without-graphs",
+    "finetune-fp32",
+    "trainer-best",
+    "trainer-dynamic-fp32",
+    "pipeline-default",
+    "pipeline-batch32",
+    "pipeline-batch32-bf16",
+]
+"""Variants of all benchmarks but ``compiled``."""
+COMPILED = ["finetune", "trainer-best", "trainer-compiled"]
+"""Variants of the benchmark ``compiled``: to compile takes minutes."""
+NAMES = {
     "trainer-best": "Trainer at its best",
+    "trainer-compiled": "Trainer at its best, compiled",
     "trainer-dynamic-fp32": "Trainer, dynamic padding",
     "pipeline-default": "pipeline",
     "pipeline-batch32": "pipeline, batch 32",
+    "pipeline-batch32-bf16": "pipeline, batch 32",
 }
+
+
+TWO_PROCESSES = ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
+"""They share the device if there is one."""
 
 
 class Parts:
@@ -52,88 +80,129 @@ class Parts:
     def run(self, name: str, words: list[str], seconds: int, **variables: str) -> str | None:
         """Run a Python command, and return what it prints; None if it fails, which is a row."""
         print(f"{time.strftime('%H:%M:%S')} {name}: {' '.join(words)}", flush=True)
-        try:
-            done = subprocess.run(
-                [sys.executable, *words],
-                cwd=ROOT,
-                env={**os.environ, **variables},
-                text=True,
-                capture_output=True,
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            self.add(name, f"FAILED: more than {seconds} s")
-            return None
-        (self.output / f"{name}.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
+        with (self.output / f"{name}.txt").open("w+", encoding="utf-8") as output:
+            command, environment = [sys.executable, *words], {**os.environ, **variables}
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=ROOT,
+                    env=environment,
+                    stdout=subprocess.PIPE if "--json" in words else output,
+                    stderr=output,
+                    timeout=seconds,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                self.add(name, f"FAILED: more than {seconds} s")
+                return None
+            output.write((done.stdout or b"").decode())
+            output.seek(0)
+            text = output.read()
         if done.returncode:
-            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            self.add(name, f"FAILED: {''.join(last):.200}")
+            self.add(name, f"FAILED: {''.join(text.strip().splitlines()[-1:]):.200}")
             return None
-        return done.stdout
+        return (done.stdout or b"").decode() or text
 
 
-def measured(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the rows of a benchmark's JSON: speed and memory of each arm."""
-    for row in json.loads(text)["rows"]:
-        memory = row["peak_memory_bytes"]
+def measured(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a benchmark's JSON: speed and memory of each variant."""
+    for row in result["rows"]:
+        memory, variant = row["peak_memory_bytes"], row["variant"]
         value = f"{row['examples_per_second']:,.0f} examples/s"
         value += "" if memory is None else f", {memory / 2**30:.2f} GiB"
-        if row["arm"] in SIDES and row["ratio"] is not None:
+        if variant in NAMES:
             value += f"; finetune is {row['ratio']:.2f}x"
-        arm = SIDES.get(row["arm"], row["arm"])
-        yield f"{row['phase']}, {arm} ({row['precision']})", value
+        yield f"{row['phase']}, {NAMES.get(variant, variant)} ({row['precision']})", value
 
 
-def two_processes(parts: Parts, device: str) -> None:
-    """Train a tiny model in one process and in two, which share the device if there is one."""
+def run_tests(parts: Parts, on_gpu: bool) -> None:
+    """Run the tests that need a device; without one they are skipped."""
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "gpu"]
+    if text := parts.run("tests", [*tests, *(f"tests/{name}" for name in TESTS)], 240):
+        parts.add("tests of the GPU's paths", text.strip().splitlines()[-1])
+
+
+def probe(parts: Parts, on_gpu: bool) -> None:
+    """Measure attention and steps."""
+    words = ["-m", "tests.gpu.probe", *([] if on_gpu else ["--device", "cpu"])]
+    for line in (parts.run("probe", words, 180) or "").splitlines():
+        if line.startswith("| ") and "---" not in line:
+            parts.add(*(cell.strip() for cell in line.strip("|").split("|")))
+
+
+def benchmark(parts: Parts, on_gpu: bool, name: str) -> None:
+    """Measure a workload beside its alternatives."""
+    words = [*BENCHMARKS[name], *(["--rounds", "3"] if on_gpu else SMALL)]
+    words += ["--variants", *(COMPILED if name == "compiled" else VARIANTS)]
+    if text := parts.run(name, ["-m", "benchmarks", *words, "--json"], 300):
+        for what, value in measured(json.loads(text)):
+            parts.add(f"{name}, {what}", value)
+
+
+def launches(parts: Parts, on_gpu: bool) -> None:
+    """Train a tiny model in one process and in two, and in one that is killed and continues."""
+    device = "cuda" if on_gpu else "cpu"
     with tempfile.TemporaryDirectory() as workdir:
-        model = save_tiny_checkpoint(Path(workdir) / "model", "bert", dropout=0.1)
         data = small_data.sentiment(Path(workdir) / "data")
-        words = ["--model", str(model), "--data", str(data), "--steps", "20", "--eval-every", "10"]
-        words += ["--max-length", "48", "--lr", "1e-3", "--precision", "fp32"]
+        words = ["--data", str(data), "--steps", "300", "--eval-every", "50", "--max-length", "48"]
         losses: dict[str, list[float]] = {}
-        for name, launch in (
-            ("one process", []),
-            ("two processes", ["-m", "torch.distributed.run", "--nproc_per_node", "2"]),
+        for name, launch, precision, dropout in (
+            ("one process", [], "fp32", 0.0),
+            ("two processes", TWO_PROCESSES, "fp32", 0.0),  # which draw other masks
+            ("whole", [], "auto", 0.1),
+            ("killed", [], "auto", 0.1),
         ):
             out = Path(workdir) / name.replace(" ", "-")
-            entry = ["-m", "tests.gpu.launched", device, "classify", *words, "--out", str(out)]
-            if parts.run(name, [*launch, *entry], 180) is None:
+            model = save_tiny_checkpoint(
+                Path(workdir) / f"model-{dropout}", "bert", dropout=dropout
+            )
+            entry = [*launch, "-m", "tests.gpu.launched", device, "classify", *words]
+            entry += ["--model", str(model), "--precision", precision, "--out", str(out)]
+            if name == "killed":
+                killed_after_a_checkpoint(out, [sys.executable, *entry])
+                entry.append("--resume")
+            if parts.run(name.replace(" ", "-"), entry, 180) is None:
                 return
             lines = (out / "log.jsonl").read_text(encoding="utf-8").splitlines()
             losses[name] = [row["loss"] for row in map(json.loads, lines) if "loss" in row]
-        one, two = losses.values()
-        apart = max(abs(a - b) for a, b in zip(one, two, strict=True))
-        parts.add("DDP: losses of one and of two processes, largest difference", f"{apart:.1e}")
+    for first, second in (("one process", "two processes"), ("whole", "killed")):
+        pairs = zip(losses[first], losses[second], strict=True)
+        apart = max(abs(one - other) for one, other in pairs)
+        parts.add(f"losses of the runs {first} and {second}, largest difference", f"{apart:.1e}")
+
+
+def killed_after_a_checkpoint(out: Path, command: list[str]) -> None:
+    """Start a run, and kill it by SIGKILL when it has a checkpoint."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not (out / "last").exists():
+            time.sleep(0.01)
+        process.kill()
+
+
+PARTS: dict[str, Callable[[Parts, bool], None]] = {
+    "tests": run_tests,
+    "probe": probe,
+    **{name: partial(benchmark, name=name) for name in ("batch-32", "batch-128")},
+    "launches": launches,
+    **{name: partial(benchmark, name=name) for name in ("long-texts", "compiled")},
+}
+"""All parts; the first ones matter most."""
 
 
 def main() -> None:
-    """Run all parts."""
+    """Run the parts."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=main.__doc__)
     parser.add_argument("output", type=Path)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    asked: Any = parser.parse_args()
-    asked.output.mkdir(parents=True, exist_ok=True)
-    on_gpu, begin = asked.device == "cuda", time.monotonic()
-    parts = Parts(asked.output)
-    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "gpu"]
-    if on_gpu and (text := parts.run("tests", [*tests, *(f"tests/{n}" for n in TESTS)], 240)):
-        parts.add("tests of the GPU's paths", text.strip().splitlines()[-1])
-    probe = ["-m", "tests.gpu.probe", *([] if on_gpu else ["--device", "cpu"])]
-    for line in (parts.run("probe", probe, 180) or "").splitlines():
-        if line.startswith("| ") and "---" not in line:
-            parts.add(*(cell.strip() for cell in line.strip("|").split("|")))
-    two_processes(parts, asked.device)
-    for size in ("32", "128"):
-        phases = ["train", "predict"] if size == "32" else ["train"]
-        more = ["--rounds", "3", "--batch-size", size]
-        words = ["-m", "benchmarks", *phases, *([*BENCH, *more] if on_gpu else SMALL)]
-        if text := parts.run(f"benchmarks {size}", words, 300):
-            for what, value in measured(text):
-                parts.add(f"batch {size}, {what}", value)
-    parts.add("minutes of all parts", f"{(time.monotonic() - begin) / 60:.1f}")
-    print((asked.output / "table.md").read_text(encoding="utf-8"))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    options: Any = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    parts = Parts(options.output)
+    for name in options.parts:
+        begin = time.monotonic()
+        PARTS[name](parts, options.device == "cuda")
+        parts.add(f"{name}: seconds", f"{time.monotonic() - begin:.0f}")
+    print((options.output / "table.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
