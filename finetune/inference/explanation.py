@@ -127,9 +127,6 @@ def explain(
     if not labels:
         return []
     limit = task.state.max_length if task.state.long_text not in (None, "window") else None
-    if limit is not None:  # what follows twice as many words is cut off whatever is left out
-        texts = [_first_words(text, 2 * limit) for text in example.texts()]
-        example = replace(example, text=texts[0], pair=texts[1] if texts[1:] else None)
     words, numbers = words_of(example), list[int]()
     for start, stop in ((0, words.num_first), (words.num_first, len(words.words))):
         numbers += range(start, stop)[:limit]
@@ -151,11 +148,6 @@ def explain(
         )
         for label, of_label in zip(labels, scores.T, strict=True)
     ]
-
-
-def _first_words(text: str, number: int) -> str:
-    offsets = split_words(text)[1][:number]
-    return text[: offsets[-1][1]] if len(offsets) == number else text
 
 
 def label_scores(

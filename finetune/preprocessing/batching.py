@@ -148,7 +148,7 @@ def pack(
         (3,)
     """
     encodings = FlatSequences.of(encodings)
-    ids, bounds, _ = encodings.ids
+    ids, bounds = encodings.ids
     lengths = encodings.lengths
     if not len(lengths) or lengths.min() == 0:
         raise UserError("a batch needs at least one sequence, and every sequence a token")

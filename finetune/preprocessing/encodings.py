@@ -47,8 +47,6 @@ class Ragged(NamedTuple):
 
     values: Array
     offsets: Array
-    width: int | None = None
-    """The length of all rows if they are of equal length, which makes ``take`` fast."""
 
     @classmethod
     def of(
@@ -72,8 +70,7 @@ class Ragged(NamedTuple):
     @classmethod
     def of_counts(cls, values: Array, counts: Array) -> Ragged:
         """Divide values into rows of the given lengths."""
-        same = len(counts) and (counts == counts[0]).all()
-        return cls(values, _boundaries(counts), int(counts[0]) if same else None)
+        return cls(values, _boundaries(counts))
 
     @property
     def counts(self) -> Array:
@@ -82,10 +79,6 @@ class Ragged(NamedTuple):
 
     def take(self, rows: Array) -> Ragged:
         """Take some of the rows, in the given order."""
-        if self.width is not None:
-            offsets = np.arange(len(rows) + 1) * self.width
-            by_row = self.values.reshape(len(self.offsets) - 1, self.width)
-            return Ragged(by_row[rows].ravel(), offsets, self.width)
         indices, offsets = _gather(self.offsets, rows)
         return Ragged(self.values[indices], offsets)
 

@@ -90,7 +90,7 @@ class Masking:
         ``separator`` there are also ``left`` and ``right``, the positions beside the unit of each
         target: -1 for a special token, as at the ends of a text.
         """
-        ids, offsets, width = sequences.ids
+        ids, offsets = sequences.ids
         ids = np.array(_original(sequences))
         sides = _SIDES[: 2 * (self.separator is not None)]
         names = ("position", "token", "replacement", "unit", *sides)
@@ -119,7 +119,7 @@ class Masking:
             sequence_ids[random] = np.searchsorted(self._pool, drawn, side="right")
         rows = {name: Ragged.of(values) for name, values in targets.items()}
         rows = {**(sequences.targets or {}), **rows}
-        return replace(sequences, ids=Ragged(ids, offsets, width), targets=rows)
+        return replace(sequences, ids=Ragged(ids, offsets), targets=rows)
 
     def draw(
         self,

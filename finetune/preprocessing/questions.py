@@ -18,10 +18,8 @@ from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.windows import window_starts
 from finetune.types import Answer, Question, TextExample, TokenSequence
 
-_SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
-_ASCII_SPACES = np.array([chr(code).isspace() for code in range(128)])
-
-
+_LAST = 0x3001  # after the last white space
+_IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST + 1)])
 CACHED = 1024
 """Number of contexts whose tokens are kept while questions are decoded."""
 
@@ -138,10 +136,9 @@ def _characters(text: str, offsets: Iterable[tuple[int, int]]) -> tuple[np.ndarr
 
 def is_space(text: str) -> np.ndarray:
     """Whether each character of a text is white space: [len(text)]."""
-    if text.isascii():
-        return _ASCII_SPACES[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    return np.isin(codes, _SPACES)
+    is_white: np.ndarray = _IS_SPACE[np.minimum(codes, _LAST)]
+    return is_white
 
 
 def word_numbers(text: str) -> np.ndarray:

@@ -172,7 +172,7 @@ def test_words_that_are_cut_off_take_no_pass(monkeypatch: Any) -> None:
         lambda task, examples: encoded.extend(examples) or encode(task, examples),
     )
     ((found,), _) = model.explain(pairs)
-    assert len(encoded) < 2 * 24 and max(len(e.pair) for e in encoded[2:]) < 200
+    assert len(encoded) < 2 * 24
     assert found.words.words == (*"a man plays".split(), *("the dog saw it".split() * 4))
     (score,) = model.predict([pairs[0]])
     (other,) = model.predict([("a man", pairs[0][1])])
