@@ -19,6 +19,7 @@ from finetune.tasks import saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.types import IGNORED, TextExample
 from tests.covering import few
+from tests.small_data import close
 from tests.tasks.cases import CASES, SLOW, TAGGING, Runs
 
 every_case = pytest.mark.parametrize("name", few(CASES, *({*CASES} - {*SLOW})))
@@ -26,24 +27,6 @@ every_case = pytest.mark.parametrize("name", few(CASES, *({*CASES} - {*SLOW})))
 
 def dicts(predictions) -> list[dict]:
     return [answer.to_dict() for answer in predictions]
-
-
-def same(one: list[dict], other: list[dict], tolerance: float = 1e-5) -> None:
-    """Equal answers; probabilities and numbers up to rounding."""
-    for mine, theirs in zip(one, other, strict=True):
-        for key in ("id", "words", "tags", "choice"):
-            assert mine.get(key) == theirs.get(key)
-        for cls in ("spans", "relations"):
-            for item, other_item in zip(mine.get(cls, []), theirs.get(cls, []), strict=True):
-                assert item == pytest.approx(other_item, abs=tolerance)
-        assert mine.get("label") == (
-            pytest.approx(theirs["label"], abs=tolerance)
-            if isinstance(theirs.get("label"), float)
-            else theirs.get("label")
-        )
-        for key in ("score", "scores"):
-            if theirs.get(key) is not None:
-                assert mine[key] == pytest.approx(theirs[key], abs=tolerance)
 
 
 @every_case
@@ -119,11 +102,11 @@ def test_neither_order_nor_batches_matter(runs: Runs, name: str, monkeypatch) ->
     order = random.Random(1).sample(range(8), 8)
     monkeypatch.setattr(prediction, "CPU_TOKENS", 20)
     shuffled = predict(run.task, run.head, [examples[i] for i in order])
-    same(dicts(shuffled), dicts([expected[i] for i in order]))
+    assert close(dicts(shuffled), dicts([expected[i] for i in order]), 1e-5)
     scores = run.task.score([examples[i] for i in order], shuffled)
     assert scores == pytest.approx(run.task.score(examples, expected), abs=1e-5)
     alone = [predict(run.task, run.head, [example])[0] for example in examples]
-    same(dicts(alone), dicts(expected))
+    assert close(dicts(alone), dicts(expected), 1e-5)
 
 
 @every_case
