@@ -83,10 +83,10 @@ class Task(ABC):
     warm_start: WarmStart | None = None
     """The trained model that a new model begins with."""
 
-    # Required members.
+    # Required members, with the defaults of some texts.
 
-    state_class: ClassVar[type[TaskState]]
-    gold: ClassVar[attrgetter[Any]]
+    state_class: ClassVar[type[TaskState]] = TaskState
+    gold: ClassVar[attrgetter[Any]] = attrgetter("label")
     """The gold of an example, None if it has none."""
 
     @classmethod

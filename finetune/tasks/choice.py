@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,6 @@ class ChoiceTask(Task):
     state: ChoiceState
     state_class = ChoiceState
     reusable_head = ChoiceScorer
-    gold = attrgetter("label")
     graph_refusal = NO_GRAPH
     soft_loss = soft_choice_loss
 

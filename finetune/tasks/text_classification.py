@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -121,7 +120,6 @@ class TextClassificationTask(Task):
     state: TextState
     state_class = TextState
     reusable_head = SequenceClassifier
-    gold = attrgetter("label")
     explained: ClassVar[type[Explained]] = Explained
     soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = soft_text_loss
 

@@ -1,7 +1,5 @@
 """A task in one file: ordinal regression, one logit for each rank but the first (Cheng, 2008)."""
 
-from operator import attrgetter
-
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -12,7 +10,6 @@ from finetune.config.tasks import CONFIGS
 from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks.base import Task, labeled_model
-from finetune.tasks.state import TaskState
 from tests import fixtures as fx
 
 
@@ -21,9 +18,6 @@ class RankConfig(TrainConfig):
 
 
 class RankTask(Task):
-    state_class = TaskState
-    gold = attrgetter("label")
-
     @classmethod
     def derive(cls, config, data):
         highest = max(int(example.label) for example in data.splits["train"])
