@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.evaluation.prediction_types import is_built_in
-from finetune.types import CustomFunctionError, UserError
+from finetune.types import CustomFunctionError, Prediction, UserError
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,13 @@ def custom_metrics(
 
 
 def custom_scores(
-    metrics: Mapping[str, CustomMetric],
-    gold: Sequence[Any],
-    predicted: Sequence[Any],
-    probabilities: Sequence[Mapping[str, float] | None],
+    metrics: Mapping[str, CustomMetric], gold: Sequence[Any], predictions: Sequence[Prediction]
 ) -> dict[str, float]:
-    """Compute the scores of custom metrics by name."""
+    """Compute the scores of custom metrics by name; gold is that of ``PredictionType.gold``."""
+    values = [prediction.value for prediction in predictions]
+    rows = [prediction.label_probabilities for prediction in predictions]
     return {
-        name: metric(
-            gold, probabilities_of_labels(probabilities) if metric.probabilities else predicted
-        )
+        name: metric(gold, probabilities_of_labels(rows) if metric.probabilities else values)
         for name, metric in metrics.items()
     }
 

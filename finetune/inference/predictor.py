@@ -34,7 +34,7 @@ from finetune.runtime.processes import require_precision
 from finetune.runtime.row_files import GOLD, with_same_columns
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.calibration import least_confidence, with_thresholds
+from finetune.tasks.calibration import with_threshold
 from finetune.tasks.definition import run_data
 from finetune.types import (
     Example,
@@ -106,10 +106,10 @@ class Predictor:
         if costs is not None:
             check_costs(costs, list(self.labels), TYPES[self.task.state.prediction_type])
             decisions = replace(decisions, costs=costs)
-        if threshold is not None and self.task.state.threshold_labels:
-            self.task = with_thresholds(self.task, threshold)
-        elif threshold is not None:
-            decisions = replace(decisions, confidence=least_confidence(self.task, threshold))
+        if threshold is not None:
+            self.task, confidence = with_threshold(self.task, threshold)
+            if confidence is not None:
+                decisions = replace(decisions, confidence=confidence)
         self.decisions = decisions
         self.training_vectors = None if decisions.distance is None else TrainingVectors.load(folder)
         self.accelerator = make_accelerator()

@@ -43,55 +43,36 @@ def calibrate(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Cali
     return Calibrated(calibrated, predictions, note)
 
 
-def with_thresholds(task: Task, thresholds: str | float | Mapping[str, float]) -> Task:
-    """Give a task other thresholds: one for all labels, or `NAME=P,NAME=P`.
+def with_threshold(
+    task: Task, threshold: str | float | Mapping[str, float]
+) -> tuple[Task, float | Mapping[str, float] | None]:
+    """Give a task a threshold: one for all, or `NAME=P,NAME=P` by the name of a label.
+
+    Returns:
+        The task and None; or, if its predictions have no thresholds, the task and the probability
+        below which its model abstains.
 
     Raises:
-        UserError: The model has no such label, or the thresholds are not from 0 to 1.
+        UserError: The predictions have no probability, no label has this name, or the thresholds
+            are not from 0 to 1.
     """
     state: Any = task.state
-    changed = read_thresholds(thresholds, state.threshold_labels)
-    return replace(task, state=replace(state, thresholds={**state.thresholds, **changed}))
-
-
-def least_confidence(
-    task: Task, threshold: str | float | Mapping[str, float]
-) -> float | Mapping[str, float]:
-    """Read the probability below which a model abstains: one number, or `NAME=P,NAME=P`.
-
-    Raises:
-        UserError: The predictions have no probability, or no label has this name.
-    """
-    type = TYPES[task.state.prediction_type]
+    if labels := state.threshold_labels:
+        thresholds = {**state.thresholds, **read_thresholds(threshold, labels)}
+        return replace(task, state=replace(state, thresholds=thresholds)), None
+    type = TYPES[state.prediction_type]
     if not type.wording.confidence:
         raise UserError(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
         )
-    by_name = isinstance(threshold, Mapping) or "=" in str(threshold)
-    if not by_name:
-        return read_thresholds(threshold, ["answers"])["answers"]
+    if not (isinstance(threshold, Mapping) or "=" in str(threshold)):
+        return task, read_thresholds(threshold, ["answers"])["answers"]
     if not (type.one_class and type.classes):
         raise UserError(
             f"--threshold {threshold!r}: answers of `finetune {task.name}` share one threshold: "
             "write a number."
         )
-    return read_thresholds(threshold, list(task.state.labels))
-
-
-def compared_values(
-    task: Task, gold: Sequence[Any], predicted: Sequence[Any]
-) -> tuple[list[Any], list[Any], Sequence[Any]]:
-    """Collect gold, predictions and the probabilities of labels for the metrics of users.
-
-    Examples without gold are left out. Probabilities are None if a task has none.
-    """
-    type = TYPES[task.state.prediction_type]
-    pairs = zip(map(type.gold, gold), predicted, strict=True)
-    known = [(value, prediction) for value, prediction in pairs if value is not None]
-    predictions = [prediction for _, prediction in known]
-    values = [prediction.value for prediction in predictions]
-    probabilities = [prediction.label_probabilities for prediction in predictions]
-    return [value for value, _ in known], values, probabilities
+    return task, read_thresholds(threshold, list(state.labels))
 
 
 def read_thresholds(

@@ -17,6 +17,7 @@ from finetune.config.metric_properties import properties_of
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.custom_metrics import custom_metrics, custom_scores
+from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.loop import predict
 from finetune.inference.vectors import decision_vectors
 from finetune.models.adapters import plain_layers
@@ -27,7 +28,7 @@ from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.progress import Reporter
 from finetune.tasks import save_task, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.calibration import calibrate, compared_values
+from finetune.tasks.calibration import calibrate
 from finetune.tasks.definition import starting_commit
 from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, StepEvent, notify
 from finetune.training.checkpoint import Progress
@@ -363,8 +364,10 @@ class Scorer:
             return metrics
         if not self.task.description.labels:
             raise UserError(f"`finetune {self.task.name}` takes no custom metrics: leave them out.")
-        values = compared_values(self.task, examples, predicted)
-        return metrics | custom_scores(self.custom_metrics, *values)
+        gold_of = TYPES[self.task.state.prediction_type].gold
+        pairs = [(gold_of(e), p) for e, p in zip(examples, predicted, strict=True)]
+        gold, answers = zip(*(pair for pair in pairs if pair[0] is not None), strict=True)
+        return metrics | custom_scores(self.custom_metrics, list(gold), answers)
 
     def _sign(self, metric: str) -> int:
         custom = self.custom_metrics.get(metric)
