@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +43,8 @@ from finetune.runtime.row_files import (
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
-    from finetune.inference.loop import PredictionStream
     from finetune.inference.predictor import Predictor
+    from finetune.runtime.progress import Reporter
     from finetune.types import Example
 
 RESUMABLE = (".jsonl", ".ndjson")
@@ -143,16 +144,13 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         if self.resume and not self._can_resume:
             raise UserError("--resume continues --out FILE.jsonl, from --file with plain files.")
         model = self._load()
-        if output is None:
-            predictions = self._print(model)
-        else:
-            predictions = self._write(model, output)
+        counts = self._print(model) if output is None else self._write(model, output)
         if process_index() == 0:
-            self._show_notes(model, predictions)
+            self._show_notes(model, counts)
 
-    def _print(self, model: Predictor) -> PredictionStream:
+    def _print(self, model: Predictor) -> Counter[str]:
         for_people = bool(self.text) and self.format is None and sys.stdout.isatty()
-        predictions, rows = self._predictions(model, as_table=self.format == "csv")
+        counts, rows = self._predictions(model, as_table=self.format == "csv")
         if for_people or (self.text and self.format is None and self.wants_reasons):
             for row in rows:
                 show(prediction_line(row) if for_people else json_line(without_reasons(row)))
@@ -160,9 +158,9 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         else:
             for line in csv_lines(rows) if self.format == "csv" else map(json_line, rows):
                 show(line)
-        return predictions
+        return counts
 
-    def _write(self, model: Predictor, output: str) -> PredictionStream:
+    def _write(self, model: Predictor, output: str) -> Counter[str]:
         from finetune.data.files import read_content
         from finetune.data.formats import open_data
         from finetune.data.sources import input_files
@@ -189,13 +187,13 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 lambda: start_lines(Path(output), content, resume=self.resume, multiple=multiple)
             )
         as_table = Path(output).suffix.lower() in TABLE_SUFFIXES
-        predictions, rows = self._predictions(model, as_table, skip)
-        if process_index() > 0:
+        reporter = Reporter() if process_index() == 0 else None
+        counts, rows = self._predictions(model, as_table, skip, reporter)
+        if reporter is None:
             for _ in rows:
                 pass
-            return predictions
+            return counts
         number = abstained = 0
-        predictions.reporter = reporter = Reporter()
         writer = row_writer(output, separator=mark, append=self._can_resume)
         with _reporting_what_is_kept(output, self._can_resume), writer as write, reporter:
             total = len(self.text) or about_rows(files, contents)
@@ -212,7 +210,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         left_out = f", abstained from {quantity(abstained, 'answer')}" if abstained else ""
         if self.reports_output:
             show(f"wrote {quantity(number, 'row')}{kept}{left_out}: {output}", error=True)
-        return predictions
+        return counts
 
     @property
     def _costs(self) -> Mapping[str, Mapping[str, float]] | None:
@@ -241,8 +239,13 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         return model
 
     def _predictions(
-        self, model: Predictor, as_table: bool, skip: int = 0
-    ) -> tuple[PredictionStream, Iterator[dict[str, Any]]]:
+        self,
+        model: Predictor,
+        as_table: bool,
+        skip: int = 0,
+        reporter: Reporter | None = None,
+    ) -> tuple[Counter[str], Iterator[dict[str, Any]]]:
+        counts = Counter[str]()
         noted: dict[int, Example] = {}
         columns: dict[int, Mapping[str, Any]] = {}
 
@@ -256,7 +259,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                     columns.pop(example.id, None)
                 yield example
 
-        predictions = model.stream(examples(), skip=skip)
+        predictions = model.stream(examples(), skip=skip, counts=counts, reporter=reporter)
         has_uncertainty = self.out is not None and not as_table
 
         def rows() -> Iterator[dict[str, Any]]:
@@ -270,19 +273,19 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                     row[name] = [reason.to_dict() for reason in reasons]
                 yield with_columns(row, columns.pop(prediction.id, {}))
 
-        return predictions, rows()
+        return counts, rows()
 
-    def _show_notes(self, model: Predictor, predictions: PredictionStream) -> None:
+    def _show_notes(self, model: Predictor, counts: Counter[str]) -> None:
         task = model.task
         for number, noun, problem in (
             (
-                not self.text and predictions.num_without_document,
+                not self.text and counts["without document"],
                 "input",
                 "without a document, read without context",
             ),
-            (predictions.num_blank, "blank text", "not predicted (label null)"),
+            (counts["blank"], "blank text", "not predicted (label null)"),
             (
-                predictions.num_cut,
+                counts["cut"],
                 "word" if task.description.words else "text",
                 f"cut to {task.state.max_length} tokens",
             ),

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
@@ -173,7 +173,7 @@ def forward_passes(
     ]
     # outputs are copied on another stream, to decode a batch while the device computes the next
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    waiting: collections.deque[tuple[Array, Batch, Any, Any]] = collections.deque()
+    waiting: deque[tuple[Array, Batch, Any, Any]] = deque()
 
     def decoded() -> tuple[Array, R]:
         group, batch, output, computed = waiting.popleft()
@@ -243,79 +243,59 @@ def chunks(
         yield chunk
 
 
-class PredictionStream(Iterator[Prediction]):
-    """Predictions for a stream of examples of any length, in order and in bounded memory.
+def stream_predictions(
+    task: Task,
+    head: Any,
+    examples: Iterable[Any],
+    accelerator: Accelerator | None = None,
+    *,
+    chunk: int | None = None,
+    skip: int = 0,
+    decide: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = lambda _, items: items,
+    counts: Counter[str] | None = None,
+    reporter: Reporter | None = None,
+) -> Generator[Prediction]:
+    """Predict a stream of examples of any length, in order and in bounded memory (``predict``).
 
     Sentences are read in the context of their document if the model was trained with ``--context``.
-    ``num_cut`` counts the texts or words that were cut, ``num_without_document`` the examples
-    without a document for a model that reads context, and ``num_blank`` the blank texts, whose
-    predictions have no label. A ``reporter`` that is set shows the progress in batches.
+    Close the generator, which ends the thread that reads and encodes the next examples.
+
+    Args:
+        task: The task of the model.
+        head: The model, on the accelerator's device.
+        examples: The examples. The ids of neighboring ones must differ.
+        accelerator: The device and the processes that divide the work.
+        chunk: Number of examples of each process to predict at a time.
+        skip: Number of first examples to read as context alone.
+        decide: Returns the predictions of examples with the decisions on them.
+        counts: Gets the number of texts or words that were ``cut``, of examples
+            ``without document`` for a model that reads context, and of ``blank`` texts, whose
+            predictions have no label.
+        reporter: Shows the progress in batches.
     """
-
-    def __init__(
-        self,
-        task: Task,
-        head: Any,
-        examples: Iterable[Any],
-        accelerator: Accelerator | None = None,
-        *,
-        chunk: int | None = None,
-        skip: int = 0,
-        decide: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = lambda _, items: items,
-    ) -> None:
-        """See ``predict``. ``chunk`` examples of each process are predicted at a time.
-
-        The first ``skip`` examples are read as context alone. ``decide`` returns the predictions of
-        examples with the decisions on them.
-        """
-        self.num_cut = self.num_without_document = self.num_blank = 0
-        self.reporter: Reporter | None = None
-        self._decide = decide
-        self._reach = task.state.context_words
-        if self._reach:
-            examples = surrounded(examples, self._reach)
-        examples = islice(examples, skip, None)
-        self._predictions = self._predict(task, head, examples, accelerator, chunk or CHUNK)
-
-    def __next__(self) -> Prediction:
-        """The prediction for the next example."""
-        return next(self._predictions)
-
-    def close(self) -> None:
-        """End the thread that reads and encodes the next examples."""
-        self._predictions.close()
-
-    def _predict(
-        self,
-        task: Task,
-        head: Any,
-        examples: Iterator[Any],
-        accelerator: Any,
-        chunk: int,
-    ) -> Generator[Prediction]:
-        accelerator = accelerator or make_accelerator()
-        device, num_processes = accelerator.device, accelerator.num_processes
-        index = accelerator.process_index
-        of_all = chunks(examples, chunk * num_processes)
-        shards: Iterator[list[Any]] = (batch[index::num_processes] for batch in of_all)
-        read = ((shard, *without_blank(task, shard)) for shard in shards)
-        ready = ((shard, filled, blank, task.encode(filled)) for shard, filled, blank in read)
-        with contextlib.closing(ahead(ready, most=1)) as prepared:
-            for shard, filled, blank, encoded in prepared:
-                predictions = predict(
-                    task, head, filled, encoded=encoded, device=device, reporter=self.reporter
-                )
-                by_id = {prediction.id: prediction for prediction in predictions} | blank
-                predicted = list(self._decide(shard, [by_id[example.id] for example in shard]))
-                alone = sum(self._reach and example.document is None for example in shard)
-                parts_of_all = gather_object([(predicted, encoded.num_cut, len(blank), alone)])
-                predicted_by_all, *numbers = zip(*parts_of_all, strict=True)
-                num_cut, num_blank, num_without_document = map(sum, numbers)
-                self.num_cut += num_cut
-                self.num_blank += num_blank
-                self.num_without_document += num_without_document
-                for turn in zip_longest(*predicted_by_all):
-                    yield from (prediction for prediction in turn if prediction is not None)
+    accelerator = accelerator or make_accelerator()
+    index, num_processes = accelerator.process_index, accelerator.num_processes
+    counts = Counter() if counts is None else counts
+    if reach := task.state.context_words:
+        examples = surrounded(examples, reach)
+    of_all = chunks(islice(examples, skip, None), (chunk or CHUNK) * num_processes)
+    read = (
+        (shard, *without_blank(task, shard)) for shard in (c[index::num_processes] for c in of_all)
+    )
+    ready = ((shard, filled, blank, task.encode(filled)) for shard, filled, blank in read)
+    with contextlib.closing(ahead(ready, most=1)) as prepared:
+        for shard, filled, blank, encoded in prepared:
+            options: dict[str, Any] = {"device": accelerator.device, "reporter": reporter}
+            predicted = predict(task, head, filled, encoded=encoded, **options)
+            by_id = {prediction.id: prediction for prediction in predicted} | blank
+            decided = list(decide(shard, [by_id[example.id] for example in shard]))
+            alone = sum(example.document is None for example in shard) if reach else 0
+            numbers = {"cut": encoded.num_cut, "blank": len(blank), "without document": alone}
+            by_process = gather_object([(decided, numbers)])
+            for _, of_process in by_process:
+                counts.update(of_process)
+            for turn in zip_longest(*(predictions for predictions, _ in by_process)):
+                yield from (prediction for prediction in turn if prediction is not None)
 
 
 def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:

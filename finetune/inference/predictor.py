@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import pickle
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
 from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.explanation import Explanation, explain, explained_by
-from finetune.inference.loop import PredictionStream, precision_on, without_blank
+from finetune.inference.loop import precision_on, stream_predictions, without_blank
 from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors, directions
 from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.texts import Input
@@ -260,26 +260,19 @@ class Predictor:
         return list(self._examples(inputs))
 
     def stream(
-        self,
-        inputs: Iterable[Given],
-        *,
-        skip: int = 0,
-    ) -> PredictionStream:
+        self, inputs: Iterable[Given], *, skip: int = 0, **options: Any
+    ) -> Generator[Prediction]:
         """Predict a stream of inputs, in order and in bounded memory.
 
         Args:
             inputs: As for ``predict``, or examples. Sentences whose examples name a document are
                 read in context if the model was trained with ``--context``.
             skip: Number of first inputs that are read, as context, and not predicted.
+            options: ``counts`` and ``reporter`` of ``stream_predictions``.
         """
-        return PredictionStream(
-            self.task,
-            self.model,
-            self._examples(inputs),
-            self.accelerator,
-            skip=skip,
-            decide=self._decide,
-        )
+        options |= {"skip": skip, "decide": self._decide}
+        examples = self._examples(inputs)
+        return stream_predictions(self.task, self.model, examples, self.accelerator, **options)
 
     def _decide(
         self, examples: Sequence[Any], predictions: Sequence[Prediction]

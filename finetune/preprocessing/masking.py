@@ -86,12 +86,12 @@ class Masking:
         """Apply the masks of an epoch to sequences; without a seed, masks for scoring.
 
         ``word_starts`` of the sequences begin the words. The targets ``position``, ``token``,
-        ``replacement`` and ``unit`` describe a mask; an earlier mask is undone first. With
+        ``replacement`` and ``unit`` describe a mask. With
         ``separator`` there are also ``left`` and ``right``, the positions beside the unit of each
         target: -1 for a special token, as at the ends of a text.
         """
         ids, offsets = sequences.ids
-        ids = np.array(_original(sequences))
+        ids = ids.copy()
         sides = _SIDES[: 2 * (self.separator is not None)]
         names = ("position", "token", "replacement", "unit", *sides)
         targets: dict[str, list[Any]] = {name: [] for name in names}
@@ -170,16 +170,6 @@ def special_subwords(tokenizer: Any) -> Array:
     special = np.zeros(len(tokenizer), dtype=bool)
     special[[id for id in tokenizer.all_special_ids if id < len(special)]] = True
     return special
-
-
-def _original(sequences: FlatSequences) -> Array:
-    values = sequences.ids.values
-    if sequences.targets is None or "position" not in sequences.targets:
-        return values
-    position, token = sequences.targets["position"], sequences.targets["token"]
-    values = values.copy()
-    values[position.values + np.repeat(sequences.ids.offsets[:-1], position.counts)] = token.values
-    return values
 
 
 def _neighbors(mask: Mask, separator: Array) -> tuple[Array, Array]:
