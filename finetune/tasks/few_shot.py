@@ -24,13 +24,7 @@ from finetune.runtime.device import to_device
 from finetune.tasks.base import BatchTargets, starting_model
 from finetune.tasks.explained import Explained
 from finetune.tasks.text_classification import TextClassificationTask
-from finetune.types import (
-    Batch,
-    LabelSpan,
-    TextExample,
-    UserError,
-    WindowOutput,
-)
+from finetune.types import Batch, LabelSpan, TextExample, UserError, WindowOutput
 
 
 def cosine_loss(

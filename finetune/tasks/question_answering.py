@@ -28,13 +28,7 @@ from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Rag
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
-from finetune.tasks.base import (
-    BatchTargets,
-    Fitted,
-    SequencesOfExamples,
-    Task,
-    labeled_model,
-)
+from finetune.tasks.base import BatchTargets, Fitted, SequencesOfExamples, Task, labeled_model
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.soft_losses import soft_answer_loss
 from finetune.tasks.state import TaskState
