@@ -8,6 +8,7 @@ of the last four. A word of several subwords has their mean.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -109,8 +110,19 @@ class Embedder:
         max_tokens: int | None = None,
         **options: Any,
     ) -> None:
+        name, words = str(model), unit == "word"
+        task: Task | None = None
+        head: Any = None
+        if (folder := find_saved_model(name, options.get("revision"))) is not None:
+            task = saved_task(folder)
+            head = task.model(folder)
+            self.tokenizer = SubwordTokenizer.saved(folder, words=words)
+        else:
+            self.tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
+        self.encoder: Encoder = (
+            Encoder.from_pretrained(name, **options) if head is None else head.encoder
+        )
         self.device = make_accelerator().device
-        self.encoder, self.tokenizer, task, head = _load(str(model), unit == "word", options)
         self.encoder.to(self.device).eval()
         self.unit, self.combine, self.normalize = unit, combine, normalize
         self.pooling: _Pooling = pooling or "mean"
@@ -166,7 +178,8 @@ class Embedder:
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
         units, read = (self._read(*item) for item in enumerate(inputs)), 0
-        parts = chunks(units, size_of=self._num_bytes, most_size=CHUNK_BYTES)
+        size = 4 * math.prod(self.shape)
+        parts = chunks(units, size_of=lambda item: size * len(item.units), most_size=CHUNK_BYTES)
         with contextlib.closing(ahead(map(self._encode, parts), most=1)) as ready:
             for chunk, encoded in ready:
                 vectors_of_chunk = self._vectors_of(chunk, encoded, reporter)
@@ -177,9 +190,6 @@ class Embedder:
                     yield Embedding(item.id, item.units, vectors, item.offsets)
                 reporter.update(read)
         reporter.stop()
-
-    def _num_bytes(self, item: _Units) -> int:
-        return 4 * len(item.units) * int(np.prod(self.shape))
 
     def _encode(self, inputs: Sequence[_Units]) -> tuple[Sequence[_Units], EncodedExamples]:
         if self._trained is not None:
@@ -294,18 +304,6 @@ class WordSettings:
 
 def _examples(inputs: Sequence[_Units]) -> list[TextExample]:
     return [TextExample(number, item.units[0]) for number, item in enumerate(inputs)]
-
-
-def _load(
-    name: str, words: bool, options: dict[str, Any]
-) -> tuple[Encoder, SubwordTokenizer, Task | None, Any]:
-    if (folder := find_saved_model(name, options.get("revision"))) is not None:
-        task = saved_task(folder)
-        head = task.model(folder)
-        tokenizer = SubwordTokenizer.saved(folder, words=words)
-        return head.encoder, tokenizer, task, head
-    tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
-    return Encoder.from_pretrained(name, **options), tokenizer, None, None
 
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:
