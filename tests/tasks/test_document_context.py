@@ -240,17 +240,6 @@ def test_a_sentence_is_answered_alike_in_any_company(setup: str):
         assert largest > 1e-3, "the context says something"
 
 
-def test_equal_sentences_in_other_documents_are_answered_apart():
-    task, _ = task_of()
-    texts = ["Anna saw it", "a river .", "Anna saw it", "a guitar .", "Anna saw it", "a river ."]
-    rows = [
-        TokenExample(i, tuple(text.split()), document="abc"[i // 2]) for i, text in enumerate(texts)
-    ]
-    found = predict(task, task.model().eval(), list(in_context(task, rows)))
-    one, _, other, _, again, _ = (answer.scores for answer in found)
-    assert one == pytest.approx(again, abs=1e-5) and one != pytest.approx(other, abs=1e-3)
-
-
 def test_the_key_of_kept_sequences_knows_the_context():
     task, dataset = task_of()
     rows = dataset.splits["train"]

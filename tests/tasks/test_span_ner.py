@@ -128,21 +128,6 @@ def test_gold_is_answered_but_for_what_is_said_to_be_lost(
     assert scores["span_precision_strict"] == (1.0 if found else 0.0)
 
 
-@pytest.mark.parametrize("decoding", ["flat", "nested", "overlapping"])
-def test_what_may_stand_together(workdir: Path, decoding: str):
-    task, dataset = task_of(workdir, "crossing", decoding=decoding)
-    for answer, example in zip(
-        answers(task, dataset.splits["test"]), dataset.splits["test"], strict=True
-    ):
-        if decoding == "flat":
-            ends = [0, *(span.end for span in answer.spans)]
-            assert all(s.start >= e for s, e in zip(answer.spans, ends, strict=False))
-            assert set(answer.spans) <= set(example.spans)
-        else:
-            crossing = decoding == "nested" and example.words[:3] == ("John", "Smith", "of")
-            assert len(set(example.spans) - set(answer.spans)) == crossing
-
-
 def test_flat_data_is_decoded_flat_unless_told_otherwise(workdir: Path):
     assert task_of(workdir)[0].state.constraint == "nested"
     flat = workdir / "flat"
