@@ -20,7 +20,7 @@ from finetune.evaluation.decisions import Decisions
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.span_candidates import candidates
 from finetune.preprocessing.subwords import Subwords
-from finetune.preprocessing.texts import Input, TextSequences, as_example
+from finetune.preprocessing.texts import Input, as_example, encode_texts
 from finetune.preprocessing.windows import encode_words
 from finetune.tasks.answer_decoding import AnswerDecoder
 from finetune.tasks.decoding import Decoder, TextDecoder
@@ -67,8 +67,8 @@ class _TextOutput:
         return (len(self.decoder.labels) or 1,)
 
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
-        how = self.settings["long_text"]
-        return TextSequences(self.tokenizer, self.length, how, self.overlap).encode(examples)[0]
+        limits = self.length, self.settings["long_text"], self.overlap
+        return encode_texts(examples, self.tokenizer, *limits)[0]
 
     def blank(self, example: Any) -> Any:
         return self.decoder.of_blank(example)

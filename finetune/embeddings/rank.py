@@ -102,7 +102,7 @@ class Ranker:
         self, texts: Sequence[str], vectors_of: Callable[[Tensor, Batch], Tensor]
     ) -> Tensor:
         tokenizer, longest = self.task.tokenizer, self.task.state.max_length
-        room = longest - tokenizer.single.num_special
+        room = tokenizer.room(longest)
         sequences = FlatSequences.of(
             TokenSequence(number, *tokenizer.build(ids[:room]))
             for number, ids in enumerate(tokenizer.first_subwords(texts, longest))

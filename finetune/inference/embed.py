@@ -243,7 +243,7 @@ class Embedder:
         return _Units(id, (text,), subwords, None)
 
     def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[TokenSequence]:
-        room = self.max_length - self.tokenizer.single.num_special
+        room = self.tokenizer.room(self.max_length)
         subwords = [ids[:room] for ids in subwords]
         overlap = 0 if self.unit == "text" else room // 4
         bounds = windows([len(ids) for ids in subwords], room, overlap)

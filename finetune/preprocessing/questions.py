@@ -90,7 +90,7 @@ def encode_questions(
     questions = tokenizer.text_subwords([example.text for example in examples])
     contexts = list(dict.fromkeys(example.pair or "" for example in examples))
     tokens = dict(zip(contexts, context_tokens(tokenizer, contexts), strict=True))
-    room, prefix = max_length - tokenizer.pair.num_special, len(tokenizer.pair.prefix)
+    room, prefix = tokenizer.room(max_length, pair=True), len(tokenizer.pair.prefix)
     result, num_cut = [], 0
     for example, question in zip(examples, questions, strict=True):
         context = tokens[example.pair or ""]

@@ -64,6 +64,10 @@ class Subwords:
             "others": [self.uses_token_types, self.leading_space, self.placeholder],
         }
 
+    def room(self, max_length: int, *, pair: bool = False) -> int:
+        """The number of subwords of a text, or of two, that fit into a sequence."""
+        return max_length - (self.pair if pair else self.single).num_special
+
     def text_subwords(self, texts: Sequence[str]) -> list[list[int]]:
         """The subword ids of each text, without special tokens."""
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from finetune.data.word_splitting import split_words
@@ -62,107 +61,95 @@ def check_pair(example: TextExample, pairs: bool | None) -> TextExample:
     return example
 
 
-@dataclass(frozen=True)
-class TextSequences:
-    """The way from texts and pairs to sequences. Methods also return how many texts were cut."""
+def encode_texts(
+    examples: Sequence[TextExample],
+    tokenizer: Subwords,
+    max_length: int,
+    long_text: str,
+    overlap: int = 0,
+) -> tuple[list[list[TokenSequence]], int]:
+    """Encode each text or pair into one sequence, or into windows, and count the texts cut.
 
-    tokenizer: Subwords
-    max_length: int
-    """The longest sequence in tokens, special tokens included."""
-    long_text: str
-    """The treatment of longer texts, as in ``--long-text``."""
-    overlap: int = 0
-    """Number of subwords that neighboring windows of a text share."""
+    Args:
+        examples: Texts or pairs of texts.
+        tokenizer: Makes their subwords.
+        max_length: Length of the longest sequence in tokens, special tokens included.
+        long_text: The treatment of longer texts, as in ``--long-text``.
+        overlap: Number of subwords that neighboring windows of a text share.
+    """
+    subwords = tokenizer.text_subwords
+    if long_text != "window":
+        subwords = partial(tokenizer.first_subwords, number=max_length)
+    firsts = subwords([example.text for example in examples])
+    seconds = iter(subwords([example.pair for example in examples if example.pair is not None]))
+    result, num_cut = [], 0
+    for example, first in zip(examples, firsts, strict=True):
+        second = None if example.pair is None else next(seconds)
+        room = tokenizer.room(max_length, pair=second is not None)
+        size = len(first) + len(second or ())
+        if long_text == "error":
+            check_size(example, size, room, max_length, " or --long-text window")
+        in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
+        num_cut += size > room and not (long_text == "window" and in_windows)
+        if size <= room:
+            windows = [(first, second)]
+        elif long_text == "window":
+            windows = _windows_of(first, second, room, overlap)
+        else:
+            windows = [truncated(first, second, room)]
+        built = [tokenizer.build(*window) for window in windows]
+        result.append([TokenSequence(example.id, *b, window=k) for k, b in enumerate(built)])
+    return result, num_cut
 
-    def encode(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
-        """Encode each text or pair into one sequence, or into windows."""
-        subwords = self.tokenizer.text_subwords
-        if self.long_text != "window":
-            subwords = partial(self.tokenizer.first_subwords, number=self.max_length)
-        firsts = subwords([example.text for example in examples])
-        seconds = iter(subwords([example.pair for example in examples if example.pair is not None]))
-        result, num_cut = [], 0
-        for example, first in zip(examples, firsts, strict=True):
-            second = None if example.pair is None else next(seconds)
-            room = self.room(pair=second is not None)
-            size = len(first) + len(second or ())
-            self.check_size(example, size, room, " or --long-text window")
-            in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
-            num_cut += size > room and not (self.long_text == "window" and in_windows)
-            windows = self._windows_of(first, second, room)
-            built = [self.tokenizer.build(*window) for window in windows]
-            result.append([TokenSequence(example.id, *b, window=k) for k, b in enumerate(built)])
-        return result, num_cut
 
-    def encode_apart(
-        self, examples: Sequence[TextExample]
-    ) -> tuple[list[list[TokenSequence]], int]:
-        """Encode each pair as a sequence: its texts, each with its special tokens, in turn.
+def encode_apart(
+    examples: Sequence[TextExample], tokenizer: Subwords, max_length: int, long_text: str
+) -> tuple[list[list[TokenSequence]], int]:
+    """Encode each pair as a sequence: its texts, each with its special tokens, in turn.
 
-        They are the two "words" of the sequence.
-        """
-        subwords = partial(self.tokenizer.first_subwords, number=self.max_length)
-        firsts = subwords([example.text for example in examples])
-        seconds = subwords([example.pair or "" for example in examples])
-        room = self.room(pair=False)
-        result, num_cut = [], 0
-        for example, *pair in zip(examples, firsts, seconds, strict=True):
-            size = max(map(len, pair))
-            self.check_size(example, size, room)
-            num_cut += size > room
-            (first, types), (second, more) = (self.tokenizer.build(text[:room]) for text in pair)
-            both = None if types is None or more is None else types + more
-            starts = [0, len(first), len(first) + len(second)]
-            result.append([TokenSequence(example.id, first + second, both, starts)])
-        return result, num_cut
+    They are the two "words" of the sequence. The arguments are those of ``encode_texts``.
+    """
+    subwords = partial(tokenizer.first_subwords, number=max_length)
+    firsts = subwords([example.text for example in examples])
+    seconds = subwords([example.pair or "" for example in examples])
+    room = tokenizer.room(max_length)
+    result, num_cut = [], 0
+    for example, *pair in zip(examples, firsts, seconds, strict=True):
+        size = max(map(len, pair))
+        if long_text == "error":
+            check_size(example, size, room, max_length)
+        num_cut += size > room
+        (first, types), (second, more) = (tokenizer.build(text[:room]) for text in pair)
+        both = None if types is None or more is None else types + more
+        starts = [0, len(first), len(first) + len(second)]
+        result.append([TokenSequence(example.id, first + second, both, starts)])
+    return result, num_cut
 
-    def room(self, *, pair: bool) -> int:
-        """The number of subwords of a text, or of two, that fit into a sequence."""
-        template = self.tokenizer.pair if pair else self.tokenizer.single
-        return self.max_length - template.num_special
 
-    def with_cut_context(
-        self, context: list[int], rest: list[int], room: int
-    ) -> tuple[list[int], list[int]]:
-        """Cut a context until it fits into ``room`` subwords together with the rest.
+def check_size(
+    example: TextExample, size: int, room: int, max_length: int, otherwise: str = ""
+) -> None:
+    """Raise UserError for a text of more than ``room`` tokens; ``otherwise`` is a way out."""
+    if size > room:
+        is_cut = max(map(len, example.texts())) > FAR * max_length
+        raise UserError(
+            f"{example.where}: a text has {size} tokens{' or more' * is_cut}, --max-length "
+            f"{max_length} leaves room for {room}: raise it, or write "
+            f"--long-text truncate{otherwise}."
+        )
 
-        The end of the context is cut, or with ``truncate-start`` its beginning. A rest that is too
-        long without any context keeps its end.
-        """
-        keep = max(0, room - len(rest))
-        if self.long_text == "truncate-start":
-            context = context[max(0, len(context) - keep) :]
-        return context[:keep], rest[max(0, len(rest) - room) :]
 
-    def check_size(self, example: TextExample, size: int, room: int, otherwise: str = "") -> None:
-        """Raise UserError for a text of more than ``room`` tokens if long texts are errors.
-
-        ``otherwise`` is a further way out, for the message.
-        """
-        if size > room and self.long_text == "error":
-            is_cut = max(map(len, example.texts())) > FAR * self.max_length
-            raise UserError(
-                f"{example.where}: a text has {size} tokens{' or more' * is_cut}, --max-length "
-                f"{self.max_length} leaves room for {room}: raise it, or write "
-                f"--long-text truncate{otherwise}."
-            )
-
-    def _windows_of(
-        self, first: list[int], second: list[int] | None, room: int
-    ) -> list[tuple[list[int], list[int] | None]]:
-        if len(first) + len(second or ()) <= room:
-            return [(first, second)]
-        if self.long_text != "window":
-            return [truncated(first, second, room)]
-        second_is_longer = second is not None and len(first) <= len(second)
-        long, short = (second or [], first) if second_is_longer else (first, second or [])
-        short = short[: room // 2]
-        size = room - len(short)
-        starts = window_starts(len(long), size, self.overlap)
-        windows = [long[start : start + size] for start in starts]
-        if second is None:
-            return [(window, None) for window in windows]
-        return [(short, window) if second_is_longer else (window, short) for window in windows]
+def _windows_of(
+    first: list[int], second: list[int] | None, room: int, overlap: int
+) -> list[tuple[list[int], list[int] | None]]:
+    second_is_longer = second is not None and len(first) <= len(second)
+    long, short = (second or [], first) if second_is_longer else (first, second or [])
+    short = short[: room // 2]
+    size = room - len(short)
+    windows = [long[start : start + size] for start in window_starts(len(long), size, overlap)]
+    if second is None:
+        return [(window, None) for window in windows]
+    return [(short, window) if second_is_longer else (window, short) for window in windows]
 
 
 def truncated(

@@ -102,7 +102,7 @@ class SubwordTokenizer(Subwords):
             >>> tokenizer(["A film.", "Dull."]).lengths  # doctest: +SKIP
             (5, 5)
         """
-        room = max_length - self.single.num_special
+        room = self.room(max_length)
         subwords = self.first_subwords(texts, max_length)
         return pack([TokenSequence(n, *self.build(ids[:room])) for n, ids in enumerate(subwords)])
 

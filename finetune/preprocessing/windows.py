@@ -80,7 +80,7 @@ def encode_words(
         in_context: Encodes an example that fits into one window, of these words, with room for a
             number of subwords of its context.
     """
-    room = max_length - tokenizer.single.num_special
+    room = tokenizer.room(max_length)
     result, num_cut = [], 0
     subwords = tokenizer.word_subwords([example.words for example in examples])
     for example, words in zip(examples, subwords, strict=True):

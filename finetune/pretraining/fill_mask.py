@@ -139,7 +139,7 @@ class MaskFilling(MaskedTask):
         return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
-        room = self.state.max_length - self.tokenizer.single.num_special
+        room = self.tokenizer.room(self.state.max_length)
         texts = [sample.text.split("\n") for sample in examples]
         lines = iter(self.tokenizer.subwords_with_words([x for text in texts for x in text]))
         separator = [self.tokenizer.tokenizer.sep_token_id]

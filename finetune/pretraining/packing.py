@@ -87,7 +87,7 @@ def pack_documents(
         packing: End sequences with their document, or go on after a separator. Documents in one
             sequence have an empty line between them.
     """
-    room = max_length - tokenizer.single.num_special
+    room = tokenizer.room(max_length)
 
     counts = PackingCounts(np.zeros(len(tokenizer.tokenizer), np.int64), len(documents))
     packed = collected(_packed(documents, tokenizer, room, packing, counts), "packing")
@@ -231,7 +231,7 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
         sequences, counts = pack_documents(documents, tokenizer, longest, config.packing)
         if not sequences:
             raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
-        notes.append(f"{split}: {counts.note(longest - tokenizer.single.num_special)}")
+        notes.append(f"{split}: {counts.note(tokenizer.room(longest))}")
         splits[split] = sequences.replace("key", repeat(None, len(sequences)))
         if split == "train":
             frequency = counts.frequency.tolist()

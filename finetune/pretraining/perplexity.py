@@ -137,7 +137,7 @@ class TextScorer:
                 yield TextScore(text, tuple(names(ids)), of_text, ids.count(unknown))
 
     def _copies(self, ids: list[int], starts: list[int]) -> Iterator[_Copy]:
-        room = self.max_length - self.tokenizer.single.num_special
+        room = self.tokenizer.room(self.max_length)
         bounds = [*starts, len(ids)]
         # of words, and of parts of words longer than a window
         edges = [edge for a, b in pairwise(bounds) for edge in range(a, b, room)] + [len(ids)]

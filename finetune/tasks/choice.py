@@ -27,7 +27,7 @@ from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences, Ragged
-from finetune.preprocessing.texts import TextSequences, check_prepared_characters
+from finetune.preprocessing.texts import check_prepared_characters, check_size
 from finetune.tasks.base import (
     BatchTargets,
     Fitted,
@@ -109,7 +109,6 @@ class ChoiceTask(Task):
 
     def _sequences(self, examples: Sequence[ChoiceQuestion]) -> SequencesOfExamples:
         long_text, max_length = self.state.config.long_text, self.state.max_length
-        text_sequences = TextSequences(self.tokenizer, max_length, long_text)
         subwords = self._subwords(examples)
         encoded, num_cut = [], 0
         for example in examples:
@@ -117,11 +116,15 @@ class ChoiceTask(Task):
             for number, (context, second) in enumerate(texts_of_choices(example)):
                 first = subwords[context, False]
                 last = [] if second is None else subwords[second, True]
-                room = text_sequences.room(pair=second is not None)
+                room = self.tokenizer.room(max_length, pair=second is not None)
                 size = len(first) + len(last)
-                text_sequences.check_size(example, size, room)
+                if long_text == "error":
+                    check_size(example, size, room, max_length)
                 longest = max(longest, size - room)
-                cut, last = text_sequences.with_cut_context(first, last, room)
+                # the context is cut; a question that is too long without any keeps its end
+                keep, last = max(0, room - len(last)), last[max(0, len(last) - room) :]
+                start = max(0, len(first) - keep) if long_text == "truncate-start" else 0
+                cut = first[start : start + keep]
                 ids, token_types = self.tokenizer.build(cut, None if second is None else last)
                 sequences.append(TokenSequence(example.id, ids, token_types, window=number))
             encoded.append(sequences)

@@ -181,7 +181,7 @@ class RelationTask(WordTask):
     def _sequences(self, examples: Sequence[TokenExample]) -> SequencesOfExamples:
         neighbors, tokenizer = self._neighbors(examples), self.tokenizer
         subwords = tokenizer.word_subwords([example.words for example in examples])
-        room = self.state.max_length - tokenizer.single.num_special
+        room = tokenizer.room(self.state.max_length)
         begin = len(tokenizer.single.prefix)
         result: list[list[TokenSequence]] = []
         num_cut = 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,7 +36,7 @@ from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
 from finetune.preprocessing.encodings import FlatSequences, Ragged
-from finetune.preprocessing.texts import TextSequences
+from finetune.preprocessing.texts import encode_apart, encode_texts
 from finetune.tasks.base import (
     BatchTargets,
     Fitted,
@@ -170,17 +169,11 @@ class TextClassificationTask(Task):
     def graph_refusal(self) -> str:
         return CUSTOM_HEAD if self.state.config.custom_head else ""
 
-    @cached_property
-    def _text_sequences(self) -> TextSequences:
-        state = self.state
-        return TextSequences(
-            self.tokenizer, state.max_length, state.config.long_text, state.overlap
-        )
-
     def _sequences(self, examples: Sequence[TextExample]) -> SequencesOfExamples:
+        limits = self.tokenizer, self.state.max_length, self.state.config.long_text
         if self.state.config.pair_encoder != "cross":
-            return self._text_sequences.encode_apart(examples)
-        return self._text_sequences.encode(examples)
+            return encode_apart(examples, *limits)
+        return encode_texts(examples, *limits, self.state.overlap)
 
     def _window_targets(self, example: TextExample, windows: Windows) -> WindowTargets:
         label, labels = example.label, self.state.labels

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerFast
 
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.loading import resolve_model
-from finetune.preprocessing.texts import TextSequences, truncated
+from finetune.preprocessing.texts import encode_apart, encode_texts, truncated
 from finetune.preprocessing.tokenizer import LONGEST, SubwordTokenizer
 from finetune.types import TextExample, UserError
 from tests import tiny
@@ -371,8 +371,7 @@ def test_sequences_of_huge_texts_need_little_of_them(monkeypatch: pytest.MonkeyP
     huge = "a man is playing a guitar " * 4_000
     examples = [TextExample(0, huge, huge)]
     whole = tokenizer.text_subwords([huge])
-    sequences = TextSequences(tokenizer, 32, "truncate")
-    expected = [sequences.encode(examples)]
+    expected = encode_texts(examples, tokenizer, 32, "truncate")
     read: list[int] = []
     known = SubwordTokenizer.text_subwords
 
@@ -381,11 +380,11 @@ def test_sequences_of_huge_texts_need_little_of_them(monkeypatch: pytest.MonkeyP
         return known(self, texts)
 
     monkeypatch.setattr(SubwordTokenizer, "text_subwords", reading)
-    for encode in (sequences.encode, sequences.encode_apart):
-        found, num_cut = encode(examples)
+    for encode in (encode_texts, encode_apart):
+        found, num_cut = encode(examples, tokenizer, 32, "truncate")
         assert num_cut == 1 and max(read) < 10_000
         ids = found[0][0].input_ids
         assert whole[0][:10] == ids[1:11] or len(ids) == 64
-    assert [sequences.encode(examples)] == expected
+    assert encode_texts(examples, tokenizer, 32, "truncate") == expected
     with pytest.raises(UserError, match=r"has [0-9]+ tokens or more, --max-length 32 leaves"):
-        TextSequences(tokenizer, 32, "error").encode(examples)
+        encode_texts(examples, tokenizer, 32, "error")

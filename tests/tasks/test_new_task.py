@@ -7,7 +7,7 @@ import finetune
 from finetune import LabelSet, SequenceClassifier, TextPrediction, TrainConfig
 from finetune.config.description import TaskDescription
 from finetune.config.tasks import CONFIGS
-from finetune.preprocessing.texts import TextSequences
+from finetune.preprocessing.texts import encode_texts
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks.base import Task, labeled_model
 from tests import fixtures as fx
@@ -24,7 +24,7 @@ class RankTask(Task):
         return {"labels": LabelSet(map(str, range(highest))), "pairs": False}
 
     def _sequences(self, examples):
-        return TextSequences(self.tokenizer, self.state.max_length, "truncate").encode(examples)
+        return encode_texts(examples, self.tokenizer, self.state.max_length, "truncate")
 
     def _window_targets(self, example, windows):
         return [{"rank": [int(example.label or 0)]}]
