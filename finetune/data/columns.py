@@ -14,7 +14,6 @@ import itertools
 import json
 import mmap
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from types import UnionType
 from typing import (
     IO,
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=dataclasses.astuple).encode
-_SEPARATOR = "\x1f"
-"""A control character between texts, which hardly any text has."""
 MOST_MAPPED = 2**26
 """Number of bytes after which mapped pages are taken out of the memory of the process."""
 Read = Callable[[Any], Any]
@@ -94,21 +91,11 @@ class Field(NamedTuple):
 
 def _tuples(lists: pa.ListArray) -> list[tuple[Any, ...] | None]:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if pa.types.is_list(lists.type.value_type):
-        inner, ends = _tuples(lists.values), lists.offsets.tolist()
-        return [tuple(inner[start:end]) for start, end in pairwise(ends)]
-    is_text = pa.types.is_large_string(lists.type.value_type)
-    if is_text and not pc.any(pc.match_substring(lists.values, _SEPARATOR)).as_py():
-        # takes half the time of a list of each row
-        texts = pc.binary_join(lists, pa.scalar(_SEPARATOR, lists.type.value_type)).to_pylist()
-        sizes = pc.list_value_length(lists).to_pylist()
-        return [
-            None if text is None else tuple(text.split(_SEPARATOR)) if size else ()
-            for text, size in zip(texts, sizes, strict=True)
-        ]
-    return [None if values is None else tuple(values) for values in lists.to_pylist()]
+    sizes, inner = lists.value_lengths().fill_null(-1).to_numpy().tolist(), lists.flatten()
+    is_list = pa.types.is_list(inner.type)
+    items = iter(_tuples(inner) if is_list else inner.to_numpy(zero_copy_only=False).tolist())
+    return [None if size < 0 else tuple(itertools.islice(items, size)) for size in sizes]
 
 
 @functools.cache
@@ -151,9 +138,11 @@ def _reader(hint: Any) -> Read:
     elif origin is not tuple:
         return _same
     reads = list(map(_reader, parts))
+    if all(read is _same for read in reads):
+        return (lambda values: make(*values)) if make else tuple
 
     def read_parts(values: Sequence[Any]) -> Any:
-        parts = (read(value) for read, value in zip(reads, values, strict=True))
+        parts = [read(value) for read, value in zip(reads, values, strict=True)]
         return make(*parts) if make else tuple(parts)
 
     return read_parts
@@ -187,10 +176,15 @@ class MappedTable:
         ordered = rows if order is None else rows[order]
         batch = np.searchsorted(self._firsts, ordered, "right") - 1
         batches, begins = np.unique(batch, return_index=True)
-        parts = [
-            self._chunk(name, number).take(pa.array(part - self._firsts[number]))
-            for number, part in zip(batches, np.split(ordered, begins[1:]), strict=True)
-        ]
+        parts = []
+        for number, part in zip(
+            batches, np.split(ordered - self._firsts[batch], begins[1:]), strict=True
+        ):
+            chunk, first = self._chunk(name, number), int(part[0])
+            if in_order and part[-1] - first + 1 == len(part):
+                parts.append(chunk.slice(first, len(part)))
+            else:
+                parts.append(chunk.take(pa.array(part)))
         taken = pa.chunked_array(parts, self._table.schema.field(name).type)
         return taken if order is None else taken.take(pa.array(np.argsort(order)))
 

@@ -10,6 +10,7 @@ import copy
 import itertools
 import json
 import operator
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -73,7 +74,8 @@ class Examples(Sequence[Any]):
         made = list(examples)
         self.example_type = type(made[0]) if made else TextExample
         self._columns = {
-            name: _objects(map(attrgetter(name), made)) for name in self.example_type.__match_args__
+            name: np.fromiter(map(attrgetter(name), made), object)
+            for name in self.example_type.__match_args__
         }
         self._table: MappedTable | None = None
         """Has the columns that are not in memory."""
@@ -88,12 +90,12 @@ class Examples(Sequence[Any]):
         return rows if isinstance(rows, Examples) else Examples(rows)
 
     @classmethod
-    def _mapped(cls, example_type: type[Any], table: MappedTable) -> Examples:
+    def _mapped(cls, example_type: Any, table: MappedTable) -> Examples:
         import numpy as np
 
-        rows, examples = np.arange(len(table), dtype=np.uint32), cls()
+        examples = cls()._with({}, np.arange(len(table), dtype=np.uint32))
         examples.example_type, examples._table = example_type, table
-        return examples._with({}, rows)
+        return examples
 
     def _with(self, columns: dict[str, Numbers], rows: Numbers) -> Examples:
         examples = copy.copy(self)
@@ -114,7 +116,7 @@ class Examples(Sequence[Any]):
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Any]:
-        if self.is_large:
+        if self._table is not None:
             return map(self.example_type, *map(self.column, self.example_type.__match_args__))
         return iter(self._from(0))
 
@@ -132,7 +134,7 @@ class Examples(Sequence[Any]):
     def _from(self, start: int) -> list[Any]:
         first, made = self._made
         if first != start:
-            part = self[start : start + CHUNK] if self.is_large else self
+            part = self if self._table is None else self[start : start + CHUNK]
             columns = map(part.column, self.example_type.__match_args__)
             made = list(map(self.example_type, *columns))
             self._made = start, made
@@ -152,12 +154,12 @@ class Examples(Sequence[Any]):
 
     def column(self, name: str) -> Iterator[Any]:
         """The values of one field in order."""
-        return itertools.chain.from_iterable(self._values(name))
-
-    def _values(self, name: str) -> Iterator[list[Any]]:
-        if self._table is None or name in self._columns:
-            return (chunk.tolist() for chunk in self._chunks(name))
-        return map(fields_of(self.example_type)[name].values, self._chunks(name))
+        if self._table is None:
+            return iter(self._columns[name].tolist())
+        read: Callable[[Any], list[Any]] = operator.methodcaller("tolist")
+        if name not in self._columns:
+            read = fields_of(self.example_type)[name].values
+        return itertools.chain.from_iterable(map(read, self._chunks(name)))
 
     def _chunks(self, name: str) -> Iterator[Any]:
         for start in range(0, len(self), CHUNK):
@@ -171,17 +173,14 @@ class Examples(Sequence[Any]):
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
         import numpy as np
 
-        values, numbers = list[Any](), dict[Any, int]()
-
-        def code(value: Any) -> int:
+        values, numbers, codes = list[Any](), dict[Any, int](), array("i")
+        for value in self.column(name):
             key = value if type(value) is str else (repr(value),)
             if key not in numbers:
                 numbers[key] = len(values)
                 values.append(value)
-            return numbers[key]
-
-        codes = np.fromiter(map(code, self.column(name)), np.int32, len(self))
-        return values, codes
+            codes.append(numbers[key])
+        return values, np.array(codes)
 
     def golds(self) -> Iterator[list[str] | None]:
         """The labels of each example, as its ``gold_labels``."""
@@ -228,9 +227,14 @@ class Examples(Sequence[Any]):
         return taken if len(indices) > MOST_IN_MEMORY else taken._in_memory()
 
     def _in_memory(self) -> Examples:
+        import numpy as np
+
         if self._table is None:
             return self
-        columns = {name: _objects(self.column(name)) for name in self.example_type.__match_args__}
+        columns = {
+            name: np.fromiter(self.column(name), object)
+            for name in self.example_type.__match_args__
+        }
         if self.example_type in EXAMPLES:
             columns |= {_STATS_PREFIX + name: self.stats(name) for name in COLUMN_STATS}
         examples = self._with(columns, self._rows)
@@ -251,7 +255,7 @@ class Examples(Sequence[Any]):
         """Copy the examples with other values of a field."""
         import numpy as np
 
-        column = values if isinstance(values, np.ndarray) else _objects(values)
+        column = values if isinstance(values, np.ndarray) else np.fromiter(values, object)
         if len(column) != len(self):
             raise ValueError(f"{len(column):,} values of {name} for {self!r}")
         return self._with({**self._columns, name: column}, self._rows)
@@ -300,7 +304,7 @@ class Examples(Sequence[Any]):
         digest.update(self._table.digest)
         digest.update(self._rows.data)
         for name in self._columns:
-            for values in self._values(name):
+            for values in _batches(self.column(name)):
                 digest.update(_encode([name, values]).encode())
         return digest.hexdigest()
 
@@ -361,12 +365,6 @@ def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
             parts = (Examples(part)._packed() for part in itertools.chain(kept, remaining))
             return Examples._mapped(type(batch[0]), stored(itertools.chain.from_iterable(parts)))
     return Examples(itertools.chain.from_iterable(first))
-
-
-def _objects(values: Iterable[Any]) -> Numbers:
-    import numpy as np
-
-    return np.fromiter(values, object)
 
 
 def _batches(values: Iterable[T], title: str = "", number: int | None = None) -> Iterator[list[T]]:

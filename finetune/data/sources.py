@@ -174,7 +174,14 @@ def open_input(
     """
     if not isinstance(source, str | Path) or str(source) == "-":
         return open_file(open_data(source, format, encoding))
-    return joined(open_file(open_data(path, format, encoding)) for path in input_files(source))
+    return _opened(input_files(source), open_file, format, encoding)
+
+
+def _opened(
+    paths: Sequence[Path], open_file: Callable[[DataFile], Table], format: str | None, encoding: str
+) -> Table:
+    tables = (open_file(open_data(path, format, encoding)) for path in paths)
+    return joined(tables) if len(paths) > 1 else next(tables)
 
 
 def input_files(source: str | Path) -> list[Path]:
@@ -215,20 +222,17 @@ def open_splits(
     """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
-        tables: dict[str, Table] = {
-            split: joined(
-                open_file(open_data(path, encoding=encoding)) for path in source.files[split]
-            )
-            for split in chosen
-        }
-        formats = {format_of(source.files[split][0]) or "plain" for split in chosen}
+        paths = {split: source.files[split] for split in chosen}
+        tables = {split: _opened(paths[split], open_file, None, encoding) for split in chosen}
+        formats = {format_of(files[0]) or "plain" for files in paths.values()}
         opened = OpenSource(source.name, tables, "+".join(sorted(formats)))
     elif text_encoding(encoding) != UTF_8:
         raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
     else:
         opened = _open_tables(source, wanted)
     if source.most_rows is not None and "train" in opened.splits:
-        _stop_after(opened.splits["train"], source.most_rows)
+        train = opened.splits["train"]
+        train.rows = _first_rows(train, train.rows, source.most_rows)
     return opened
 
 
@@ -252,37 +256,33 @@ def _open_tables(source: Source, wanted: Sequence[str] | None) -> OpenSource:
     chosen = _select_splits(legal, wanted, source.name)
     left = [split for split in named if split not in chosen]
     notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
-    tables, more = joined_splits(source.name, {split: named[split] for split in chosen})
-    return OpenSource(source.name, tables, format, notes + more, pinned)
+    tables = {}
+    for split in chosen:
+        tables_of = dict(named[split])
+        tables[split] = next(iter(tables_of.values()))
+        if len(tables_of) > 1:
+            _refuse_repeated(source.name, split, tables_of)
+            notes.append(f"{split}: joined from {', '.join(tables_of)}")
+            tables[split] = joined(tables_of.values())
+    return OpenSource(source.name, tables, format, notes, pinned)
 
 
-def joined_splits(
-    data: str, splits: Mapping[str, Sequence[tuple[str, Table]]]
-) -> tuple[dict[str, Table], list[str]]:
-    """Join the tables of each split, and note the splits that are joined from several tables.
-
-    Raises DataError for tables whose first rows (``MOST_IN_MEMORY``) are mostly the same: training
-    on both would count these rows twice, and only the user knows which table to choose.
-    """
-    notes = []
-    for split, parts in splits.items():
-        if len(parts) == 1:
-            continue
-        contents = {
-            name: list(map(_content, table.peek(holder.MOST_IN_MEMORY))) for name, table in parts
-        }
-        for name, rows in contents.items():
-            other_rows = {row for other in contents if other != name for row in contents[other]}
-            repeated = sum(row in other_rows for row in rows)
-            if repeated > MAX_REPEATED * len(rows):
-                raise DataError(
-                    f"{data}: the splits {abbreviated(list(contents))} all mean {split}, and "
-                    f"{repeated:,} of {quantity(len(rows), 'row')} of {name} are also in the "
-                    f"others: choose with --data {data},{split}={name} ({split}=A+B for several; "
-                    "in Python, leave some out)."
-                )
-        notes.append(f"{split}: joined from {', '.join(contents)}")
-    return {split: joined(table for _, table in parts) for split, parts in splits.items()}, notes
+def _refuse_repeated(data: str, split: str, parts: Mapping[str, Table]) -> None:
+    # training on both would count these rows twice, and only the user knows which table to choose
+    contents = {
+        name: list(map(_content, table.peek(holder.MOST_IN_MEMORY)))
+        for name, table in parts.items()
+    }
+    for name, rows in contents.items():
+        other_rows = {row for other in contents if other != name for row in contents[other]}
+        repeated = sum(row in other_rows for row in rows)
+        if repeated > MAX_REPEATED * len(rows):
+            raise DataError(
+                f"{data}: the splits {abbreviated(list(contents))} all mean {split}, and "
+                f"{repeated:,} of {quantity(len(rows), 'row')} of {name} are also in the others: "
+                f"choose with --data {data},{split}={name} ({split}=A+B for several; in Python, "
+                "leave some out)."
+            )
 
 
 def _content(row: Row) -> str:
@@ -294,13 +294,10 @@ def _content(row: Row) -> str:
     return json.dumps(values or dict(row.values), default=str)
 
 
-def _stop_after(train: Table, number: int) -> None:
-    def first_rows(rows: Iterator[Any]) -> Iterator[Any]:
-        yield from itertools.islice(rows, number)
-        if next(rows, None) is not None:
-            train.notes.append(f"train: rows after the first {number:,} are not read (--limit)")
-
-    train.rows = first_rows(train.rows)
+def _first_rows(train: Table, rows: Iterator[Any], number: int) -> Iterator[Any]:
+    yield from itertools.islice(rows, number)
+    if next(rows, None) is not None:
+        train.notes.append(f"train: rows after the first {number:,} are not read (--limit)")
 
 
 def _chosen_parts(

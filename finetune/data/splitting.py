@@ -185,7 +185,7 @@ def assign_folds(
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
     strata = _Strata(examples, groups, seed)
     folds = _folds_of_groups(strata, number)
-    if keep_rare and not _have_numbers(examples):
+    if keep_rare and float not in _label_types(examples):
         for label in range(len(strata.names)):
             candidates, _ = strata.groups_with(label)
             if len(candidates) == 1 and strata.names[label] != _NO_LABEL:
@@ -278,7 +278,7 @@ def unmeasured_labels(dataset: Dataset) -> list[str]:
     """Note the training labels that a validation split lacks."""
     splits = dataset.splits
     scored = [split for split in splits if split.startswith("validation")]
-    if not scored or _have_numbers(splits["train"]):
+    if not scored or float in _label_types(splits["train"]):
         return []
     train = Counter(name for names in splits["train"].golds() for name in set(names or ()))
     notes = []
@@ -336,7 +336,7 @@ def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset
         if new is None or before is None:
             continue
         rows, old_rows = splits[new], old.splits[before]
-        if not rows.are_words and _label_types(rows) != _label_types(old_rows):
+        if _label_types(rows) != _label_types(old_rows):
             raise DataError(
                 f"--replay: {old.name} has another type of labels than {data.name}: one label, "
                 "several labels or a number for each text."
@@ -361,7 +361,8 @@ def _split(data: Dataset, name: str) -> str | None:
 
 
 def _label_types(rows: Examples) -> set[type]:
-    return set(map(type, rows.column("label"))) - {type(None)}
+    labels = () if rows.are_words else rows.column("label")
+    return set(map(type, labels)) - {type(None)}
 
 
 def _drawn(rows: Examples, number: int, order: Sequence[int]) -> Examples:
@@ -380,66 +381,54 @@ class _Strata:
 
     def __init__(self, examples: Examples, groups: Numbers, seed: int) -> None:
         import numpy as np
+        from scipy.sparse import coo_matrix
 
         sizes = np.bincount(groups)
         order = np.array(random.Random(seed).sample(range(len(sizes)), len(sizes)), np.int64)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         self.group, self.sizes = rank[groups], sizes[order]  # [N], [G]
-        self.names, example, label = _labels_of_examples(examples)
-        pairs = label * len(sizes) + self.group[example]
-        pairs, self._count = np.unique(pairs, return_counts=True)
-        label, self._group = np.divmod(pairs, len(sizes))
-        self.num_groups = np.bincount(label, minlength=len(self.names))  # of each label
-        self._begins = [0, *np.cumsum(self.num_groups).tolist()]
-        by_group = np.argsort(self._group, kind="stable")
-        self._label_of, self._count_of = label[by_group], self._count[by_group]
-        self._first = np.searchsorted(self._group[by_group], np.arange(len(sizes) + 1))
+        codes, strata = _values_and_strata(examples)
+        numbers, label, value = dict[str, int](), array("q"), array("q")
+        for index, names in enumerate(map(set, strata)):
+            label.extend(numbers.setdefault(name, len(numbers)) for name in names)
+            value.extend(repeat(index, len(names)))
+        self.names, num_values = list(numbers), int(codes.max(initial=-1)) + 1
+        of_group = coo_matrix((np.ones_like(codes), (self.group, codes)), (len(sizes), num_values))
+        has_label = coo_matrix((np.ones_like(label), (value, label)), (num_values, len(numbers)))
+        self._by_group = of_group.tocsr() @ has_label.tocsr()
+        self._by_label = self._by_group.tocsc()
+        self.num_groups = self._by_label.getnnz(axis=0)  # of each label
 
     def rare_first(self) -> list[int]:
         numbers = range(len(self.names))
         return sorted(numbers, key=lambda label: (self.num_groups[label], self.names[label]))
 
     def groups_with(self, label: int) -> tuple[Numbers, Numbers]:
-        part = slice(self._begins[label], self._begins[label + 1])
-        return self._group[part], self._count[part]
+        part = slice(*self._by_label.indptr[label : label + 2])
+        return self._by_label.indices[part], self._by_label.data[part]
 
     def labels_of(self, group: int) -> tuple[Numbers, Numbers]:
-        part = slice(self._first[group], self._first[group + 1])
-        return self._label_of[part], self._count_of[part]
+        part = slice(*self._by_group.indptr[group : group + 2])
+        return self._by_group.indices[part], self._by_group.data[part]
 
 
-def _have_numbers(examples: Examples) -> bool:
-    return not examples.are_words and any(isinstance(x, float) for x in examples.column("label"))
-
-
-def _labels_of_examples(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
+def _values_and_strata(examples: Examples) -> tuple[Numbers, Iterable[Iterable[str]]]:
+    # the number of the gold of each example, and the strata of each different gold
     import numpy as np
 
     example_type, gold = examples.example_type, examples.example_type.GOLD
     if len(gold) > 1:
-        codes = np.arange(len(examples))
-        strata: Iterable[Iterable[str]] = (names or (_NO_LABEL,) for names in examples.golds())
-    else:
-        labels, codes = examples.codes(gold[0])
-        ordered = sorted(x for x in examples.column(gold[0]) if isinstance(x, float))
-        size = max(MIN_BIN, len(ordered) / _NUM_BINS)
-        strata = (
-            [str(int(bisect_left(ordered, label) / size))]
-            if isinstance(label, float)
-            else example_type.labels_of(label) or [_NO_LABEL]
-            for label in labels
-        )
-    numbers, flat, counts = dict[str, int](), array("q"), array("q")
-    for names in map(set, strata):
-        flat.extend(numbers.setdefault(name, len(numbers)) for name in names)
-        counts.append(len(names))
-    lengths = np.array(counts, np.int64)
-    first = (np.cumsum(lengths) - lengths)[codes]
-    lengths = lengths[codes]
-    example = np.repeat(np.arange(len(examples)), lengths)
-    within = np.arange(len(example)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return list(numbers), example, np.array(flat, np.int64)[first[example] + within]
+        return np.arange(len(examples)), (names or (_NO_LABEL,) for names in examples.golds())
+    labels, codes = examples.codes(gold[0])
+    ordered = sorted(x for x in examples.column(gold[0]) if isinstance(x, float))
+    size = max(MIN_BIN, len(ordered) / _NUM_BINS)
+    return codes, (
+        [str(int(bisect_left(ordered, label) / size))]
+        if isinstance(label, float)
+        else example_type.labels_of(label) or [_NO_LABEL]
+        for label in labels
+    )
 
 
 def _group_numbers(examples: Examples, by_document: bool) -> Numbers:

@@ -13,7 +13,6 @@ import pyarrow.parquet
 import pytest
 
 from finetune.data import check_data, hold_out, read_text, read_tokens
-from finetune.data.choices import CHOICES
 from finetune.data.dataset import Dataset
 from finetune.data.questions import QUESTIONS
 from finetune.data.running_text import read_running_text
@@ -44,11 +43,6 @@ def lines(rows: list[Any], name: str = "train.jsonl") -> Write:
     return write
 
 
-def parquet(folder: Path) -> str:
-    pa.parquet.write_table(pa.Table.from_pylist(TEXTS), folder / "a.parquet", row_group_size=10)
-    return str(folder / "a.parquet")
-
-
 def shards(folder: Path) -> str:
     lines(TEXTS[:17], "a.jsonl")(folder)
     pa.parquet.write_table(pa.Table.from_pylist(TEXTS[17:30]), folder / "b.parquet")
@@ -61,10 +55,6 @@ def saved(folder: Path) -> str:
     return str(folder / "saved")
 
 
-def labeled(*labels: Any) -> Write:
-    return lines([{"text": f"t{i}", "label": labels[i % len(labels)]} for i in range(31)])
-
-
 def tagged(*tags: str) -> Write:
     """43 sentences, each with one of the ``tags``, in turn."""
     chosen = [tags[i % len(tags)].split() for i in range(43)]
@@ -75,12 +65,9 @@ def tagged(*tags: str) -> Write:
 WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
 """Some have no words, so that chunks differ in size."""
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
-    "jsonl": (read_text, lines(TEXTS), "without label"),
-    "parquet": (read_text, parquet, "without label"),
     "shards": (read_text, shards, "without label"),
     "saved": (read_text, saved, "without label"),
     "memory": (read_text, lambda folder: TEXTS, "without label"),
-    "votes": (read_text, labeled({"a": 3, "b": 1}, "a", {"b": 2}, {"a": 1.0, "b": 1}), "7 tied"),
     "bad rows": (read_text, lines([*TEXTS[:20], {"text": []}, ["no row"], *TEXTS]), ""),
     "bad quotes": (
         read_text,
@@ -93,11 +80,6 @@ CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
         QUESTIONS.read,
         lines([{"data": [{"title": "t", "paragraphs": [*SQUAD, {"context": 1}, *SQUAD]}]}]),
         "answers moved to the only place",
-    ),
-    "choices": (
-        CHOICES.read,
-        lines([{"question": f"q{i}", "choices": ["a", "b"], "label": i % 3} for i in range(31)]),
-        "",
     ),
     "running text": (
         read_running_text,
@@ -153,7 +135,7 @@ def test_where_rows_are_does_not_matter(
         "squad": ["article 1 (t), paragraph 21"],
     }
     lines_of_errors = [error.removeprefix(str(tmp_path)).split(":")[1] for error in found[2]]
-    assert case == "choices" or lines_of_errors == bad.get(case, [])
+    assert lines_of_errors == bad.get(case, [])
 
 
 def test_columns_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

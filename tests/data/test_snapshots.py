@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from finetune.config.tasks import ClassifyConfig
 from finetune.data import examples as holder
@@ -23,7 +21,6 @@ from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
-from tests.command import run
 from tests.forks import in_two_forks
 
 ROOT = Path(__file__).parents[2]
@@ -120,25 +117,24 @@ def test_whatever_changes_the_data_is_read(
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        *(("train.arrow", damage) for damage in ("cut", "changed", "missing")),
-        *(("description.json", damage) for damage in ("cut", "other JSON")),
-        *(("about.json", damage) for damage in ("missing", "other JSON")),
+        ("train.arrow", lambda content: content[: len(content) // 2]),
+        ("train.arrow", lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:]),
+        ("train.arrow", None),
+        ("description.json", lambda content: content[: len(content) // 2]),
+        ("description.json", lambda content: b"[]"),
+        ("about.json", None),
+        ("about.json", lambda content: b"[]"),
     ],
 )
 def test_damaged_is_made_again(
-    file: str, damage: str, config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch
+    file: str, damage: Any, config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = content_of(config)
     (entry,) = cache_entries()
     content = (entry / file).read_bytes()
-    middle = len(content) // 2
-    changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    if damage == "missing":
-        (entry / file).unlink()
-    elif damage == "other JSON":
-        (entry / file).write_text("[]")
-    else:
-        (entry / file).write_bytes(content[:middle] if damage == "cut" else changed)
+    (entry / file).unlink()
+    if damage is not None:
+        (entry / file).write_bytes(damage(content))
     assert content_of(config) == made
     assert (entry / file).read_bytes() == content
     assert not reads(config, monkeypatch)
@@ -243,17 +239,10 @@ preparation.read_data = read
 from finetune.cli.main import main
 main(sys.argv[1:])
 """
-    tiny.save_tiny_checkpoint(model := tmp_path / "without dropout", "bert", dropout=0.0)
-    settings = ["--model", str(model), "--data", config.data, "--steps", "1"]
+    settings = ["--model", config.model, "--data", config.data, "--steps", "1"]
     settings += ["--batch-size", "4", "--max-length", "24", "--precision", "fp32"]
-    out = tmp_path / "two"
-    words = [sys.executable, "-c", program, "classify", *settings, "--out", str(out)]
+    words = [sys.executable, "-c", program, "classify", *settings, "--out", str(tmp_path / "two")]
     processes = in_two_forks(words)
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert len(list(tmp_path.glob("read-by-*"))) == 1
-    run("classify", *settings, "--out", tmp_path / "one").ok()
-    one, two = (load_file(tmp_path / n / "best/model.safetensors") for n in ("one", "two"))
-    for name in one:
-        if not name.endswith("key.bias"):  # the softmax leaves it no gradient but rounding errors
-            torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)

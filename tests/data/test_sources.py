@@ -58,24 +58,18 @@ def test_the_split_is_a_word_of_the_file_name(name, split):
 
 
 def test_folder_reads_split_files_and_ignores_the_rest(tmp_path):
-    for name in ("valid.jsonl", "test.jsonl", "notes.jsonl"):
+    for name in ("valid_matched.jsonl", "valid_mismatched.jsonl", "test.jsonl", "notes.jsonl"):
         (tmp_path / name).write_text(ROW)
     (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(ROW.encode(), mtime=0))
     for name in ("README.md", "LICENSE", "train.py", "test.md", ".train.jsonl", "README_train.txt"):
         (tmp_path / name).write_text("nothing")
     dataset = read_text(str(tmp_path))
-    assert list(dataset.splits) == ["train", "validation", "test"]
+    validation = ["validation_matched", "validation_mismatched"]
+    assert list(dataset.splits) == ["train", *validation, "test"]
     assert dataset.name == tmp_path.name
     assert dataset.splits["train"][0] == TextExample(
         0, "fine film", None, "pos", f"{tmp_path / 'train.jsonl.gz'}:1"
     )
-
-
-def test_matched_and_mismatched_stay_apart(tmp_path):
-    for name in ("train", "dev_matched", "dev_mismatched"):
-        (tmp_path / f"{name}.jsonl").write_text(ROW)
-    names = list(read_text(str(tmp_path)).splits)
-    assert names == ["train", "validation_matched", "validation_mismatched"]
 
 
 def test_two_files_of_a_split_are_an_error_but_packed_twins_and_shards_are_not(tmp_path):
@@ -93,24 +87,12 @@ def test_two_files_of_a_split_are_an_error_but_packed_twins_and_shards_are_not(t
     assert texts == ["0 film", "1 film"]
 
 
-def test_folder_without_split_files(tmp_path):
-    (tmp_path / "stuff.jsonl").write_text(ROW)
-    with pytest.raises(DataError, match=r"holds no split files \(its entries: stuff.jsonl\): name"):
-        read_text(str(tmp_path))
-
-
-def test_one_file_is_train(tmp_path):
-    path = tmp_path / "reviews.jsonl"
-    path.write_text(ROW)
-    dataset = read_text(str(path))
-    assert (dataset.name, list(dataset.splits)) == ("reviews", ["train"])
-
-
 def test_named_files(tmp_path):
     path = tmp_path / "a,b.jsonl"
     path.write_text(ROW)
-    dataset = read_text(f"train={path},dev={path}")
-    assert list(dataset.splits) == ["train", "validation"]
+    alone, both = read_text(str(path)), read_text(f"train={path},dev={path}")
+    assert (alone.name, list(alone.splits)) == ("a,b", ["train"])
+    assert list(both.splits) == ["train", "validation"]
     with pytest.raises(DataError, match=r"'trian' is not a split: write train=FILE.*meant 'train'"):
         read_text(f"trian={path}")
     with pytest.raises(DataError, match="names the train split twice"):
@@ -129,7 +111,8 @@ def test_several_files_of_a_split(tmp_path):
     expected = ["a film", "b film"]
     for spec in (f"train={tmp_path / 'a.jsonl'}+{tmp_path / 'b.jsonl'}", f"train={tmp_path}"):
         assert [e.text for e in read_text(spec).splits["train"]] == expected
-    with pytest.raises(DataError, match=r"train=FILE\+FILE reads several files, and train=.* all"):
+    none = r"holds no split files .its entries: README.md, a.jsonl, .*: name .*, and train=.* all"
+    with pytest.raises(DataError, match=none):
         read_text(str(tmp_path))
     with pytest.raises(DataError, match=r"b.json: no such file. Perhaps you meant"):
         read_text(f"train={tmp_path / 'a.jsonl'}+{tmp_path / 'b.json'}")
@@ -215,6 +198,8 @@ def test_splits_of_one_name_are_joined_in_order():
     assert [e.id for e in found.splits["train"]] == [0, 1, 2, 3]
     assert found.notes[0] == "train: joined from train_r1, train_r2"
     assert [e.text for e in read_text(data, splits=["dev"]).splits["validation"]] == ["x"]
+    with pytest.raises(DataError, match="has no split 'test', only train, validation"):
+        read_text(data, splits=["test"])
 
 
 def test_large_splits_of_one_name_are_compared_by_their_first_rows(monkeypatch):
@@ -278,35 +263,32 @@ def test_datasets_of_one_split_number_their_classes_alike():
         read_text({"train_a": part("neg", "pos"), "train_b": part("pos", "neg")})
 
 
-def test_choosing_splits(tmp_path):
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.jsonl").write_text(ROW)
-    assert list(read_text(str(tmp_path), splits=["test"]).splits) == ["test"]
-    with pytest.raises(DataError, match="has no split 'validation', only train, test"):
-        read_text(str(tmp_path), splits=["dev"])
-
-
-def test_missing_paths_suggest_the_nearest_name(tmp_path, monkeypatch):
-    (tmp_path / "reviews").mkdir()
-    with pytest.raises(DataError, match=r"no such file or folder. Perhaps .*reviews'"):
-        resolve(str(tmp_path / "revews"))
-    with pytest.raises(DataError, match="no such file or folder"):
-        resolve("reviews.jsonl")
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("./revews", r"no such file or folder. Perhaps .*reviews'"),
+        ("reviews.jsonl", "no such file or folder"),
+        ("reviews/nli", "reviews/nli: no such file or folder"),
+        ("review", "neither a file or folder.*meant 'reviews'"),
+        ("snlii", "Known short names: ag_news.*meant 'snli'"),
+        ("genia", "genia: .*geniaproject.*--data FOLDER"),
+        (" ", "--data is empty"),
+    ],
+)
+def test_missing_paths_suggest_the_nearest_name(spec, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"reviews/nli: no such file or folder"):
-        resolve("reviews/nli")
-    with pytest.raises(DataError, match=r"neither a file or folder.*meant 'reviews'"):
-        resolve("review")
-    with pytest.raises(DataError, match="--data is empty"):
-        resolve(" ")
+    Path("reviews").mkdir()
+    with pytest.raises(DataError, match=problem):
+        resolve(spec)
 
 
 def test_a_path_wins_over_a_hub_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert resolve("mnli").hub == ("nyu-mll/glue", "mnli", None)
-    (tmp_path / "mnli").mkdir()
-    (tmp_path / "mnli" / "train.jsonl").write_text(ROW)
-    assert list(resolve("mnli").files) == ["train"]
+    for name in ("mnli", "genia"):
+        Path(name).mkdir()
+        Path(name, "train.jsonl").write_text(ROW)
+        assert list(resolve(name).files) == ["train"]
 
 
 def test_hub_names():
@@ -318,17 +300,6 @@ def test_hub_names():
     ewt = ("universal-dependencies/universal_dependencies", "en_ewt", "refs/convert/parquet")
     assert hub_dataset("UD-EWT") == ewt
     assert hub_dataset("nothing") is None
-    with pytest.raises(DataError, match=r"Known short names: ag_news.*meant 'snli'"):
-        resolve("snlii")
-
-
-def test_manual_downloads_give_advice(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"genia: .*geniaproject.*--data FOLDER"):
-        resolve("genia")
-    (tmp_path / "genia").mkdir()
-    (tmp_path / "genia" / "train.jsonl").write_text(ROW)
-    assert list(resolve("genia").files) == ["train"]
 
 
 def test_ontonotes_numbers_have_names():

@@ -191,7 +191,7 @@ def test_conllu(read, tmp_path):
     assert first.words == ("Do", "n't", "go", ".")
     assert (first.tags, first.spans) == (("AUX", "PART", "VERB", "PUNCT"), None)
     assert (first.document, second.document, second.words) == ("weblog-1", "1", ("#",))
-    assert first.where == f"{tmp_path}/en-ud-train.conllu:5"
+    assert (first.where, first.key) == (f"{tmp_path}/en-ud-train.conllu:5", "1")
     xpos = train(read("en-ud-train.conllu", CONLLU, columns={"tags": "xpos"}))[0]
     assert xpos.tags == ("VB", "RB", "VB", ".")
     lemma = train(read("a.txt", CONLLU, columns={"words": "lemma"}))[0]
@@ -213,14 +213,6 @@ def test_schemes_become_bio(read, scheme, tags):
     assert dataset.notes == [f"tag scheme {scheme} found, converted to BIO"]
     assert {tag[0] for tag in train(dataset)[0].tags} == set("BIO")
     assert len(train(dataset)[0].spans) == (3 if scheme == "IOB1" else 2)
-
-
-def test_the_scheme_is_that_of_all_splits_together(tmp_path):
-    (tmp_path / "train.conll").write_text("a I-X\nb I-X\n\nc I-X\nd B-X\n")
-    (tmp_path / "test.conll").write_text("a I-X\n")
-    dataset = read_tokens(str(tmp_path))
-    assert dataset.splits["test"][0].tags == ("B-X",)
-    assert dataset.notes == ["tag scheme IOB1 found, converted to BIO"]
 
 
 def test_repaired_tags_are_counted(read, tmp_path):
