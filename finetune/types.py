@@ -676,11 +676,16 @@ class ChoicePrediction(Prediction):
 
 @dataclass(frozen=True, slots=True)
 class WordPrediction(Prediction):
-    """Base class of predictions for words; ``offsets`` and ``text`` are set for raw text."""
+    """Base class of predictions for words; ``offsets`` and ``text`` are set for raw text.
+
+    ``misaligned`` are the spans of a file in characters that begin or end inside a word; they are
+    not saved.
+    """
 
     words: tuple[str, ...]
     offsets: tuple[tuple[int, int], ...] | None = field(default=None, kw_only=True)
     text: str | None = field(default=None, kw_only=True)
+    misaligned: tuple[Span, ...] = field(default=(), kw_only=True)
 
     def _spans(self, spans: Sequence[Span], scores: Sequence[float] = ()) -> list[dict[str, Any]]:
         values = [span._asdict() for span in spans]
@@ -746,15 +751,13 @@ class TokenPrediction(WordPrediction):
 class SpanPrediction(WordPrediction):
     """Labeled spans of words, which may nest, with probabilities.
 
-    ``candidates`` are all scored spans before thresholds and decoding, ``misaligned`` the spans
-    of a file in characters that begin or end inside a word: neither is saved. A score that a file
-    does not have is NaN.
+    ``candidates`` are all scored spans before thresholds and decoding, which are not saved. A score
+    that a file does not have is NaN.
     """
 
     spans: tuple[Span, ...]
     scores: tuple[float, ...]
     candidates: tuple[tuple[Span, float], ...] = ()
-    misaligned: tuple[Span, ...] = ()
 
     @property
     def value(self) -> tuple[Span, ...]:

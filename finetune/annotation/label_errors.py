@@ -1,6 +1,6 @@
 """Find labels of the training data that are probably wrong.
 
-Confident learning (``evaluation.confident_learning``) compares each label with the prediction of a
+Confident learning (``confident_learning``) compares each label with the prediction of a
 model that was not trained on it. For spans only its thresholds are used: a prediction contradicts
 gold if its probability reaches the mean probability of gold spans of its type.
 """
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from finetune.annotation.confident_learning import confident_joint, probable_label_errors
 from finetune.annotation.cross_validation import OutOfFold, predict_folds
 from finetune.cli.output import show
 from finetune.data.tag_schemes import convert_tags
-from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.error_analysis import ErrorCase
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.span_matching import match_spans

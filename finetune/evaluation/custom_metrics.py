@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.evaluation.items import Tables
 from finetune.evaluation.prediction_types import is_built_in
-from finetune.types import CustomFunctionError, Prediction, UserError
+from finetune.types import CustomFunctionError, UserError
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,16 @@ class CustomMetric:
     function: Callable[[list[Any], list[Any]], float]
     lower_is_better: bool = False
     probabilities: bool = False
+
+    def sides(self, tables: Tables) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Gold and predictions of a run, as the function takes them."""
+        if not self.probabilities:
+            return tables.gold, tables.answers
+        if len(probabilities := tables.all_probabilities) < len(tables):
+            raise UserError(
+                "a custom metric of probabilities needs predictions of labels of texts."
+            )
+        return tables.gold, list(map(dict, probabilities))
 
     def __call__(self, gold: Sequence[Any], predicted: Sequence[Any]) -> float:
         """Compute the score.
@@ -105,22 +116,3 @@ def custom_metrics(
                 f"the custom metric {name!r} needs another name: a built-in metric has it."
             )
     return metrics
-
-
-def custom_scores(
-    metrics: Mapping[str, CustomMetric], gold: Sequence[Any], predictions: Sequence[Prediction]
-) -> dict[str, float]:
-    """Compute the scores of custom metrics by name; gold is that of ``PredictionType.gold``."""
-    values = [prediction.value for prediction in predictions]
-    rows = [prediction.label_probabilities for prediction in predictions]
-    return {
-        name: metric(gold, probabilities_of_labels(rows) if metric.probabilities else values)
-        for name, metric in metrics.items()
-    }
-
-
-def probabilities_of_labels(rows: Sequence[Mapping[str, float] | None]) -> list[dict[str, float]]:
-    """Check that every example has probabilities of labels; UserError if one has none."""
-    if any(row is None for row in rows):
-        raise UserError("a custom metric of probabilities needs predictions of labels of texts.")
-    return [dict(row or {}) for row in rows]

@@ -44,28 +44,24 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Read the files of a run so far; a folder without a run has none."""
-        contents: dict[str, dict[str, Any]] = {}
+        contents: list[dict[str, Any]] = []
         problems = {}
         for name, types in _FILES.items():
-            contents[name] = {}
+            content: dict[str, Any] = {}
             try:
-                contents[name] = read_object(path / name, types)
+                content = read_object(path / name, types)
             except OSError:
                 problems[name] = ""
             except UserError as error:
                 problems[name] = str(error)
-        if not conforms(contents["metrics.json"], dict[str, dict[str, float]]):
+            contents.append(content)
+        config, metrics, environment = contents
+        if not conforms(metrics, dict[str, dict[str, float]]):
             problems["metrics.json"] = (
                 f"{path / 'metrics.json'} is damaged: it must hold scores by split and name."
             )
-            contents["metrics.json"] = {}
-        return cls(
-            path,
-            contents["config.json"],
-            contents["metrics.json"],
-            contents["environment.json"],
-            problems,
-        )
+            metrics = {}
+        return cls(path, config, metrics, environment, problems)
 
     @classmethod
     def open_all(cls, path: Path) -> RunFolder:
@@ -265,11 +261,8 @@ def _files_of(path: Path, split: str) -> list[Path]:
     inside = path.glob(f"*/{name}")
     if files := sorted(inside, key=lambda file: (len(file.parent.name), file.parent.name)):
         return files  # seed-2 before seed-10
-    splits = {
-        file.name.split(".")[1]
-        for pattern in ("", "*/")
-        for file in path.glob(pattern + _PREDICTIONS.format("*"))
-    }
+    files = [*path.glob(_PREDICTIONS.format("*")), *path.glob("*/" + _PREDICTIONS.format("*"))]
+    splits = {file.name.split(".")[1] for file in files}
     hint = f"; write --split {abbreviated(sorted(splits))}" if splits else ""
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 

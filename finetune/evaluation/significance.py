@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.evaluation import metrics
-from finetune.evaluation.custom_metrics import CustomMetric, probabilities_of_labels
+from finetune.evaluation.custom_metrics import CustomMetric
 from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric
 from finetune.evaluation.prediction_types.labels import rank_moments
@@ -108,16 +108,8 @@ class Counts:
 
 def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
     """Collect gold and predictions of each run for a custom metric."""
-    counts = []
-    for run in runs:
-        predicted = run.answers
-        if metric.probabilities:
-            predicted = probabilities_of_labels([p.label_probabilities for p in run.predictions])
-        rows = np.empty((len(run.gold), 2), dtype=object)
-        for index, sides in enumerate(zip(run.gold, predicted, strict=True)):
-            rows[index, 0], rows[index, 1] = sides
-        counts.append(Counts(rows, np.asarray, function=metric))
-    return counts
+    sides = [[np.fromiter(side, object) for side in metric.sides(run)] for run in runs]
+    return [Counts(np.column_stack(both), np.asarray, function=metric) for both in sides]
 
 
 def count_metric(

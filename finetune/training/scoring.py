@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from finetune.config.metric_properties import properties_of
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
-from finetune.evaluation.custom_metrics import custom_metrics, custom_scores
+from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.loop import predict
 from finetune.inference.vectors import decision_vectors
@@ -364,10 +364,11 @@ class Scorer:
             return metrics
         if not self.task.description.labels:
             raise UserError(f"`finetune {self.task.name}` takes no custom metrics: leave them out.")
-        gold_of = TYPES[self.task.state.prediction_type].gold
-        pairs = [(gold_of(e), p) for e, p in zip(examples, predicted, strict=True)]
-        gold, answers = zip(*(pair for pair in pairs if pair[0] is not None), strict=True)
-        return metrics | custom_scores(self.custom_metrics, list(gold), answers)
+        type, pairs = TYPES[self.task.state.prediction_type], zip(examples, predicted, strict=True)
+        known = [pair for pair in pairs if type.gold(pair[0]) is not None]
+        tables = type.tables_of([example for example, _ in known], [p for _, p in known])
+        custom = self.custom_metrics.items()
+        return metrics | {name: metric(*metric.sides(tables)) for name, metric in custom}
 
     def _sign(self, metric: str) -> int:
         custom = self.custom_metrics.get(metric)

@@ -172,25 +172,20 @@ def has_characters(tables: Tables) -> bool:
     return bool(known) and all(known)
 
 
-def items_in_characters(
-    tables: Tables, predicted: Sequence[Sequence[Span]], misaligned: Sequence[Sequence[Span]] = ()
-) -> Items:
+def items_in_characters(tables: Tables) -> Items:
     """Make the items of the gold and predicted spans of each text in characters.
 
-    ``predicted`` are in words, ``misaligned`` in characters: spans that words cannot represent.
+    ``misaligned`` spans are those that words cannot represent.
     """
+    in_words: list[list[Span]] = [[] for _ in range(len(tables))]
+    for index, span in zip(tables.items.example.tolist(), tables.items.predicted, strict=True):
+        in_words[index] += [] if span is None else [span]
     gold, answers = [], []
-    rows = zip(tables.examples, predicted, misaligned or [()] * len(tables), strict=True)
-    for example, spans, in_characters in rows:
+    rows = zip(tables.examples, tables.predictions, in_words, strict=True)
+    for example, prediction, spans in rows:
         gold.append({*words_to_chars(example.offsets, example.spans), *example.misaligned})
-        answers.append({*words_to_chars(example.offsets, spans), *in_characters})
+        answers.append({*words_to_chars(example.offsets, spans), *prediction.misaligned})
     return set_items(gold, answers)
-
-
-def _characters(tables: Tables) -> Items:
-    return items_in_characters(
-        tables, tables.predicted, [prediction.misaligned for prediction in tables.predictions]
-    )
 
 
 SPAN_METRICS = {
@@ -432,7 +427,7 @@ SPANS = PredictionType(
     tables=_with_items,
     read_gold=lambda file, source: read_gold(file, **source.reading),
     gold_of_row=sentence_of_row,
-    readings={"characters": _characters},
+    readings={"characters": items_in_characters},
     groupings=span_groupings,
     further_scores=f1_of_names,
     sides=sides_in_words,

@@ -155,13 +155,6 @@ def _strict_spans(tables: Tables) -> Items:
     return set_items(*_span_sets(tables, strict=True))
 
 
-def _characters(tables: Tables) -> Items:
-    rows = zip(tables.predicted, tables.predictions, strict=True)
-    scheme = tables.schemes[1]
-    spans = [tags_to_spans(t, str(scheme)) if p.spans is None else p.spans for t, p in rows]
-    return items_in_characters(tables, spans)
-
-
 def _tag_counts(tables: Tables) -> np.ndarray:
     return item_counts(tables, table="calibration")[:, ::2]
 
@@ -229,7 +222,7 @@ TAGS = PredictionType(
         **SPAN_METRICS,
     },
     default="span_f1_conll",
-    readings={"strict": _strict_spans, "calibration": _words, "characters": _characters},
+    readings={"strict": _strict_spans, "calibration": _words, "characters": items_in_characters},
     groupings=span_groupings,
     classes=Classes("type", {"span_{}_conll": "", "span_{}_strict": "strict"}, confusions=True),
     **_SHARED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
+from finetune.annotation.confident_learning import confident_joint, probable_label_errors
 
 
 def test_by_hand():
