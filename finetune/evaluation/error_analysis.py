@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,6 @@ TITLES = {
     "text length": "By length of the text in words",
     "level": "By level of the labels",
     "votes": "By agreement of the annotators",
-    "number of choices": "By number of choices",
-    "right choice": "By index of the right choice",
     "read as": "By input in place of the subword",
     "in training text": "By occurrences of the subword in the training text",
     "pos": "By part of speech",
@@ -160,25 +157,20 @@ class Analysis:
 
 
 def analyze(predictions: str, source: GoldSource | None = None, *, split: str = "test") -> Analysis:
-    """Analyze the predictions of a file or run folder."""
+    """Analyze the predictions of a file or run folder with the decisions of the run."""
     files = find_system(predictions, split)
     if len(files) != 1:
         raise UserError(
             f"{predictions}: holds the predictions of {len(files)} runs: name one of them, "
             f"such as {files[0].parent}."
         )
-    return analyze_file(files[0], source)
-
-
-def analyze_file(path: Path, source: GoldSource | None = None) -> Analysis:
-    """Analyze the predictions of a file with the decisions of its run."""
-    aligned = align_runs([path], source)
-    decisions = saved_decisions(path.parent)
+    aligned = align_runs(files, source)
     if not aligned.runs[0].gold:
         raise UserError("no example has gold")
     return replace(
-        analyze_predictions(aligned.runs[0], aligned.vocabulary, decisions),
-        predictions=str(path),
+        analyze_predictions(aligned.runs[0], aligned.vocabulary, saved_decisions(files[0].parent)),
+        split=split,
+        predictions=str(files[0]),
         gold=aligned.gold,
         aligned_by=aligned.aligned_by,
         positive_note=aligned.positive_note,

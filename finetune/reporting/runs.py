@@ -17,7 +17,7 @@ from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.compare import ComparisonOptions, SystemComparison, compare_systems
-from finetune.evaluation.error_analysis import Analysis, analyze_file
+from finetune.evaluation.error_analysis import Analysis, analyze
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.reproduction import standard_deviation
@@ -323,7 +323,7 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analys
     order = sorted(names, key=lambda name: (not name.startswith("test"), len(name), name))
     for name in order if wanted is None else [wanted]:
         try:
-            return replace(analyze_file(run.predictions(name)), split=name)
+            return analyze(str(run.path), split=name)
         except (UserError, OSError) as error:
             warnings.append(f"the predictions on {name} cannot be analyzed: {error}")
     return None

@@ -183,7 +183,7 @@ def test_analysis_comparison_and_report(trained: Path, tmp_path: Path) -> None:
     rows[0] |= {"choice": 1 - rows[0]["gold"], "scores": [0.5] * len(rows[0]["choices"])}
     wrong.write_text("".join(json.dumps(row) + "\n" for row in rows))
     outcome = run("report", wrong, "--format", "table")
-    assert outcome.code == 0 and "number of choices" in outcome.out, outcome.err
+    assert outcome.code == 0 and "By length of the text" in outcome.out, outcome.err
     right, chosen = (rows[0]["choices"][n] for n in (rows[0]["gold"], rows[0]["choice"]))
     assert f"gold {right}, predicted {chosen}" in outcome.out
     outcome = run("compare", wrong, trained, "--resamples=50")

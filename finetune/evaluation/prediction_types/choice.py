@@ -13,17 +13,14 @@ import numpy as np
 from finetune.data import DataError
 from finetune.data.choices import CHOICES
 from finetune.evaluation.items import (
-    Grouping,
     PredictionType,
     Tables,
     Wording,
     abstained_in,
     probability,
-    right_by_group,
 )
 from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
 from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import ChoicePrediction, ChoiceQuestion
 
 
@@ -83,17 +80,6 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
     return ChoicePrediction(example.id, shown, text, (), only_score=only, decided=decided)
 
 
-def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
-    numbers = [len(example.choices) for example in tables.examples]
-    columns = {"number of choices": numbers, "right choice": tables.gold}
-    return {"text length": by_length(tables, "questions")} | {
-        name: right_by_group(
-            tables.items, map(str, values), [str(n) for n in sorted({*values})], "questions"
-        )
-        for name, values in columns.items()
-    }
-
-
 CHOICE = PredictionType(
     name="choice",
     wording=Wording("a choice", "text", "choices", "no row has a label."),
@@ -104,7 +90,7 @@ CHOICE = PredictionType(
     tables=_with_items,
     read_gold=lambda file, source: list(CHOICES.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,
-    groupings=_groupings,
+    groupings=lambda tables, _: {"text length": by_length(tables, "questions")},
     sides=_sides,
     one_class=True,
 )
