@@ -34,7 +34,6 @@ from finetune.evaluation.items import (
 )
 from finetune.evaluation.metrics import RATES, Metric, f1, item_counts
 from finetune.evaluation.predictions import GoldSource
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import SenseTarget, TextPrediction, TokenExample, UserError
 
 _MARKED = re.compile(r"\*([^*\s](?:[^*]*[^*\s])?)\*")
@@ -246,7 +245,7 @@ def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> TextPred
     return TextPrediction(0, _keys(row.get("senses", ())))  # none of a target that is left out
 
 
-def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+def _groupings(tables: Tables) -> dict[str, Grouping]:
     def row(sums: np.ndarray) -> dict[str, Any]:
         rates = {rate: float(RATES[rate](sums)) for rate in ("precision", "recall", "f1")}
         return {"targets": int(sums[2]), **rates}

@@ -102,7 +102,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         counts, lower = custom_counts(custom, aligned.runs), custom.lower_is_better
     else:
         metric = metric or type.default
-        counts = count_metric(metric, aligned.runs, aligned.vocabulary)
+        counts = count_metric(metric, aligned.runs)
         lower = properties_of(metric).lower_is_better
     units = type.wording.unit
     if options.unit == "document":

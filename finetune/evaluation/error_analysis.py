@@ -16,7 +16,6 @@ from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import class_scores, is_rated, name_of, score
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import find_system, saved_decisions
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError
 
 TITLES = {
@@ -168,7 +167,7 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
     if not aligned.runs[0].gold:
         raise UserError("no example has gold")
     return replace(
-        analyze_predictions(aligned.runs[0], aligned.vocabulary, saved_decisions(files[0].parent)),
+        analyze_predictions(aligned.runs[0], saved_decisions(files[0].parent)),
         split=split,
         predictions=str(files[0]),
         gold=aligned.gold,
@@ -177,18 +176,16 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
     )
 
 
-def analyze_predictions(
-    run: Tables, vocabulary: TrainingVocabulary | None = None, decisions: Decisions | None = None
-) -> Analysis:
-    """Analyze aligned predictions, with the words of their training data and their decisions."""
+def analyze_predictions(run: Tables, decisions: Decisions | None = None) -> Analysis:
+    """Analyze aligned predictions with the decisions of their run."""
     items = run.calibrated
     bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
-    tables = tables_of_groups(run, vocabulary)
+    tables = tables_of_groups(run)
     tables |= tables_of_decisions(run, decisions or Decisions())
     return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))
 
 
-def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, TableRows]:
+def tables_of_groups(tables: Tables) -> dict[str, TableRows]:
     """Make the tables of an analysis, by name."""
     type, items, by_name = tables.type, tables.items, dict[str, TableRows]()
     if type.classes:
@@ -200,7 +197,7 @@ def tables_of_groups(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
             for side in (items.gold, items.answer)
         )
         by_name |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
-    groupings = tables.groupings(vocabulary).items()
+    groupings = tables.groupings().items()
     return by_name | {name: grouping.table(name) for name, grouping in groupings if grouping.shown}
 
 

@@ -197,6 +197,7 @@ class Tables:
         labels: The labels of the model, if they are known.
         schemes: The tag schemes of gold and predictions.
         positive: The positive class of two labels.
+        vocabulary: The words of the training data, if they are known.
         scale: The numbers that all compared runs predict.
         costs: The costs of mistakes.
     """
@@ -213,6 +214,7 @@ class Tables:
     labels: tuple[str, ...] = ()
     schemes: tuple[str | None, str | None] = (None, None)
     positive: str | None = None
+    vocabulary: TrainingVocabulary | None = None
     scale: Sequence[float] = ()
     costs: Costs = field(default_factory=dict)
 
@@ -250,9 +252,9 @@ class Tables:
         indices = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         return np.array([indices[key] for key in keys], dtype=np.int64)
 
-    def groupings(self, vocabulary: TrainingVocabulary | None) -> Mapping[str, Grouping]:
+    def groupings(self) -> Mapping[str, Grouping]:
         """The divisions into subgroups by the name of their table; bare values have none."""
-        return self.type.groupings(self, vocabulary) if self.examples else {}
+        return self.type.groupings(self) if self.examples else {}
 
     def part(self, start: int, stop: int) -> Tables:
         """Take the values and items of some examples."""
@@ -350,7 +352,7 @@ class PredictionType:
     """From the index, the location and the content of a row to the example that it holds."""
     readings: Mapping[str, Callable[[Tables], Items]] = field(default_factory=dict)
     """Further tables of items by name, such as those of another reading of the same tags."""
-    groupings: Callable[[Tables, TrainingVocabulary | None], Mapping[str, Grouping]] = lambda *_: {}
+    groupings: Callable[[Tables], Mapping[str, Grouping]] = lambda _: {}
     """The divisions into subgroups by the name of their table."""
     further_scores: Callable[[Tables], Mapping[str, float]] = lambda _: {}
     """Scores besides the metrics, such as the F1 of each type."""

@@ -335,7 +335,6 @@ class AlignedRuns:
 
     runs: Sequence[Tables]
     gold: str
-    vocabulary: TrainingVocabulary | None
     aligned_by: str = ""
     """``id`` or ``position``; empty for one file with its gold."""
     positive_note: str = ""
@@ -364,7 +363,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     if gold.ids is None and not type.may_leave_out:
         with_ids = (file for file in files if file.ids is not None)
         gold = gold.of_rows(next(with_ids, files[0]), type)
-    runs, note = [file.tables(gold, type) for file in files], ""
+    runs = [replace(file.tables(gold, type), vocabulary=vocabulary) for file in files]
+    note = ""
     if type is LABEL:
         runs, note = unify(runs, source.positive)
     elif source.positive is not None:
@@ -382,7 +382,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1
     aligned_by = "" if one_file else "id" if by_id else "position"
-    return AlignedRuns(runs, gold.name, vocabulary, aligned_by, note)
+    return AlignedRuns(runs, gold.name, aligned_by, note)
 
 
 def _gold_and_vocabulary(

@@ -31,7 +31,6 @@ from finetune.evaluation.custom_metrics import CustomMetric
 from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric
 from finetune.evaluation.prediction_types.labels import rank_moments
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError, abbreviated, did_you_mean
 
 ALPHA = 0.05
@@ -112,9 +111,7 @@ def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
     return [Counts(np.column_stack(both), np.asarray, function=metric) for both in sides]
 
 
-def count_metric(
-    metric: str, runs: Sequence[Tables], vocabulary: TrainingVocabulary | None = None
-) -> list[Counts]:
+def count_metric(metric: str, runs: Sequence[Tables]) -> list[Counts]:
     """Compute the counts of a metric for each run; the runs predict the same examples.
 
     The metric is one of the type; the precision, recall or F1 of one label, tag or type, such as
@@ -129,7 +126,7 @@ def count_metric(
     applicable |= metrics.metrics_of_names(runs[0])
     of_subgroups: dict[str, Metric] = {}
     for run in runs if metric not in applicable else ():
-        of_subgroups |= subgroup_metrics(run, vocabulary)
+        of_subgroups |= subgroup_metrics(run)
     if chosen := (applicable | of_subgroups).get(metric):
         if chosen.counts is rank_moments:
             return [Counts(np.array([r.gold, r.predicted]).T, chosen.value, True) for r in runs]
@@ -138,14 +135,15 @@ def count_metric(
             return [Counts(counts.astype(np.float64), chosen.value) for counts in rows]
     legal = [*applicable, *of_subgroups]
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
-    if vocabulary is None and type.in_words and ("in_training" in metric or "unseen" in metric):
+    of_training = "in_training" in metric or "unseen" in metric
+    if runs[0].vocabulary is None and type.in_words and of_training:
         near = " The training data are not known: name them with --train FILE."
     raise UserError(
         f"--metric {metric} does not fit these predictions: choose {abbreviated(legal, 16)}.{near}"
     )
 
 
-def subgroup_metrics(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Metric]:
+def subgroup_metrics(tables: Tables) -> dict[str, Metric]:
     """Make a metric of each row of the tables of subgroups.
 
     Their names join the score, the table and the subgroup, with ``_`` for spaces:
@@ -154,7 +152,7 @@ def subgroup_metrics(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
     """
 
     def counts(tables: Tables, name: str, group: str) -> np.ndarray:
-        grouping = tables.groupings(vocabulary)[name]
+        grouping = tables.groupings()[name]
         sums = np.zeros((len(tables), grouping.counts.shape[1]))
         rows = grouping.group == grouping.order.index(group)
         np.add.at(sums, grouping.example[rows], grouping.counts[rows])
@@ -164,7 +162,7 @@ def subgroup_metrics(tables: Tables, vocabulary: TrainingVocabulary | None) -> d
         f"{each.score}_{name}:{group}".replace(" ", "_"): Metric(
             partial(counts, name=name, group=group), each.value
         )
-        for name, each in tables.groupings(vocabulary).items()
+        for name, each in tables.groupings().items()
         if each.shown
         for group in each.order
     }

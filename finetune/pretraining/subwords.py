@@ -27,7 +27,6 @@ from finetune.types import MaskedPrediction, TextExample
 
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import GoldSource
-    from finetune.evaluation.training_vocabulary import TrainingVocabulary
 
 COUNTS = (0, 1, 10, 100, 1000, 10_000)
 """The first number of occurrences of each subgroup."""
@@ -87,7 +86,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPr
     )
 
 
-def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+def _groupings(tables: Tables) -> dict[str, Grouping]:
     read_as = [prediction.read_as for prediction in tables.predictions]
     groups: dict[str, tuple[Any, Sequence[str]]] = {}
     if all(map(len, read_as)):

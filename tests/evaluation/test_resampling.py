@@ -94,7 +94,8 @@ def asked(type: PredictionType, gold: list, answers: list, **fields) -> Tables:
             predictions.append(TextPrediction(number, answer, label, scores))
             continue
         examples.append(TokenExample(number, words, where=""))
-    return type.of_values(gold, answers, examples=examples, predictions=predictions, **fields)
+    fields |= {"examples": examples, "predictions": predictions, "vocabulary": TRAIN}
+    return type.of_values(gold, answers, **fields)
 
 
 WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
@@ -130,13 +131,14 @@ def scored_as(
     fields = {"schemes": run.schemes} if run.schemes != (None, None) else {}
     fields |= {"positive": run.positive} if run.positive else {}
     type = TYPES["tags"] if run.type.name == "plain tags" else run.type
-    return type.of_values(gold, predicted, examples=examples, predictions=predictions, **fields)
+    fields |= {"examples": examples, "predictions": predictions, "vocabulary": TRAIN}
+    return type.of_values(gold, predicted, **fields)
 
 
 def scores_of(run: Tables, names: Sequence[str]) -> dict[str, float]:
     """All scores of `finetune score` and `finetune report`, and those of single names, of which
     ``names`` occur in some run."""
-    found = analyze_predictions(run, TRAIN)
+    found = analyze_predictions(run)
     scores = dict(found.scores)
     if run.type.name == "label":
         by_name = class_scores(run)
@@ -171,12 +173,12 @@ def metrics_of(runs: Sequence[Tables]) -> dict[str, list]:
     """Every metric that fits, counted."""
     names = names_of(runs)
     type = runs[0].type
-    wanted = [*type.metrics, *subgroup_metrics(runs[0], TRAIN)]
+    wanted = [*type.metrics, *subgroup_metrics(runs[0])]
     wanted += [name for run in runs for name in scores_of(run, names)]
     counted = {}
     for name in dict.fromkeys(wanted):
         try:
-            counted[name] = count_metric(name, runs, TRAIN)
+            counted[name] = count_metric(name, runs)
         except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
             continue
     assert type.default in counted

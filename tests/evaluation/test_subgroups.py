@@ -37,8 +37,8 @@ rows = st.lists(
 def tables_of(prediction_type: str, words, gold, predicted, train=None) -> dict[str, list[dict]]:
     """The tables of subgroups of an analysis."""
     examples = [TokenExample(0, tuple(each)) for each in words]
-    scored = TYPES[prediction_type].of_values(gold, predicted, examples=examples)
-    groupings = TYPES[prediction_type].groupings(scored, train)
+    fields = {"examples": examples, "vocabulary": train}
+    groupings = TYPES[prediction_type].of_values(gold, predicted, **fields).groupings()
     return {name: each.table(name) for name, each in groupings.items() if each.shown}
 
 

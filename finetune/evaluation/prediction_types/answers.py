@@ -34,7 +34,6 @@ from finetune.evaluation.prediction_types.texts import (
     decided_items,
     num_words,
 )
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import ANSWERABLE, UNANSWERABLE, Answer, AnswerPrediction, FoundAnswer, Question
 
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
@@ -124,7 +123,7 @@ def _best_scores(tables: Tables) -> dict[str, float]:
     return best_scores(tables.gold, texts, list(map(float, known)))
 
 
-def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+def _groupings(tables: Tables) -> dict[str, Grouping]:
     words, answers = [], []
     for example in tables.examples:
         lowered = re.findall(r"\w+", example.text.lower())

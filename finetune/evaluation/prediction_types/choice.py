@@ -90,7 +90,7 @@ CHOICE = PredictionType(
     tables=_with_items,
     read_gold=lambda file, source: list(CHOICES.stream(file, gold=True, **source.reading)),
     gold_of_row=_question_of_row,
-    groupings=lambda tables, _: {"text length": by_length(tables, "questions")},
+    groupings=lambda tables: {"text length": by_length(tables, "questions")},
     sides=_sides,
     one_class=True,
 )

@@ -247,7 +247,7 @@ LABEL = PredictionType(
     },
     default="accuracy",
     tables=_label_tables,
-    groupings=lambda tables, _: (
+    groupings=lambda tables: (
         {"text length": by_length(tables, "texts")}
         | votes.groupings(tables)
         | hierarchy.by_level(tables)
@@ -325,7 +325,7 @@ LABELS = PredictionType(
     default="micro_f1",
     tables=_with_label_items,
     readings={"calibration": _every_label},
-    groupings=lambda tables, _: hierarchy.by_level(tables),
+    groupings=lambda tables: hierarchy.by_level(tables),
     further_scores=hierarchy.level_scores,
     classes=Classes("label", {"{}": ""}),
     **_SHARED,

@@ -49,7 +49,7 @@ from finetune.evaluation.metrics import (
 )
 from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.evaluation.span_matching import CRITERIA, match_spans
-from finetune.evaluation.training_vocabulary import TrainingVocabulary, surface
+from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, Span, SpanPrediction, TokenExample, quantity
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def with_documents(tables: Tables) -> Tables:
 # --- Subgroups ------------------------------------------------------------------------------------
 
 
-def span_groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+def span_groupings(tables: Tables) -> dict[str, Grouping]:
     """Divide spans by length, depth, position, and occurrence in training data."""
     items = tables.items
     words = [example.words for example in tables.examples]
@@ -260,8 +260,8 @@ def span_groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dic
         "sentence length": by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index])),
         "first word": by_size(POSITIONS, lambda _, span: span.start + 1),
     }
-    if vocabulary is not None:
-        known = vocabulary.entity_types
+    if tables.vocabulary is not None:
+        known = tables.vocabulary.entity_types
 
         def occurrence(index: int, span: Span) -> str:
             types = known.get(surface(words[index], span), ())

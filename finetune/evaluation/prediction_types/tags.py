@@ -63,7 +63,6 @@ from finetune.evaluation.prediction_types.spans import (
     with_documents,
 )
 from finetune.evaluation.prediction_types.texts import bucket, buckets
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Span, TokenExample, TokenPrediction, UserError, quantity
 
 NO_TAG = ""
@@ -184,7 +183,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
 # --- Plain tags -----------------------------------------------------------------------------------
 
 
-def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[str, Grouping]:
+def _groupings(tables: Tables) -> dict[str, Grouping]:
     sentences = [example.words for example in tables.examples]
     lengths = (bucket(len(words), SENTENCE_LENGTHS) for words in sentences for _ in words)
     positions = (bucket(index + 1, POSITIONS) for words in sentences for index in range(len(words)))
@@ -192,8 +191,8 @@ def _groupings(tables: Tables, vocabulary: TrainingVocabulary | None) -> dict[st
         "sentence length": (lengths, buckets(SENTENCE_LENGTHS)),
         "position": (positions, buckets(POSITIONS)),
     }
-    if vocabulary is not None:
-        tags_of = vocabulary.word_tags
+    if tables.vocabulary is not None:
+        tags_of = tables.vocabulary.word_tags
         numbers = (len(tags_of.get(word, ())) for words in sentences for word in words)
         groups["in training"] = (SEEN_WORDS[(2, 0, 1)[min(n, 2)]] for n in numbers), SEEN_WORDS
     return {name: right_by_group(tables.items, *group, "words") for name, group in groups.items()}
