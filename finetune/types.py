@@ -603,6 +603,12 @@ class TextPrediction(Prediction):
         best = sorted((self.scores or {}).items(), key=lambda item: -item[1])
         return [(*item, "") for item in best[:4]]
 
+    def without_temperature(self) -> Self:
+        """Give the prediction its ``uncalibrated`` probabilities."""
+        scores: Any = self.uncalibrated
+        score = None if self.score is None else scores[self.label]
+        return dataclasses.replace(self, scores=scores, score=score)
+
     @property
     def class_probabilities(self) -> Mapping[Any, float]:
         """The probability of each class if one is right; empty if they are not known."""
@@ -657,6 +663,9 @@ class ChoicePrediction(Prediction):
         """The probability of the choice, also if the model abstains; NaN where a file has none."""
         choice = self.decided.get("withheld") if self.choice is None else self.choice
         return self.scores[choice] if self.scores and choice is not None else self.only_score
+
+    def without_temperature(self) -> Self:
+        return dataclasses.replace(self, scores=self.uncalibrated or ())
 
     @property
     def class_probabilities(self) -> Mapping[Any, float]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from finetune.config.description import ECE_METRICS
 from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import NUM_BINS, bin_counts, calibration_error
 from finetune.evaluation.temperature import log_probabilities, tempered
-from finetune.types import IGNORED, TextPrediction, quantity
+from finetune.types import IGNORED, quantity
 
 LOWEST, HIGHEST = 0.05, 20.0
 """Bounds of the temperature: without errors on validation, no temperature is low enough."""
@@ -65,14 +64,6 @@ def calibration_scores(tables: Tables, before: Tables) -> dict[str, float]:
     for name, items in zip(ECE_METRICS, (tables.calibrated, before.calibrated), strict=True):
         scores[name] = float(calibration_error(bin_counts(items.score, items.credit)))
     return scores
-
-
-def without_temperature(prediction: Any) -> Any:
-    """Give a prediction its ``uncalibrated`` probabilities."""
-    scores: Any = prediction.uncalibrated
-    if isinstance(prediction, TextPrediction) and prediction.score is not None:
-        return replace(prediction, scores=scores, score=scores[prediction.label])
-    return replace(prediction, scores=scores)
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:

@@ -19,7 +19,7 @@ import torch
 from finetune.config.description import TaskDescription
 from finetune.data import Dataset
 from finetune.data.preparation import read_examples
-from finetune.evaluation.calibration import calibration_scores, without_temperature
+from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.warm_start import ReusableHead, WarmStart
@@ -221,7 +221,8 @@ class Task(ABC):
         tables = type.tables_of(gold, predicted, **fields)
         if self.state.temperature is None:
             return score(tables)
-        before = type.tables_of(gold, list(map(without_temperature, predicted)), **fields)
+        uncalibrated = [prediction.without_temperature() for prediction in predicted]
+        before = type.tables_of(gold, uncalibrated, **fields)
         return score(tables) | calibration_scores(tables, before)
 
     @property
