@@ -61,13 +61,8 @@ def at_level(labels: Any, separator: str, level: int) -> Any:
     return tuple(dict.fromkeys(at_level(label, separator, level) for label in labels))
 
 
-def separator_of(tables: Tables) -> str | None:
-    """The separator that the predictions name; None for labels without levels."""
-    return next((prediction.separator for prediction in tables.predictions), None)
-
-
 def _ancestor_counts(tables: Tables) -> np.ndarray:
-    separator = separator_of(tables) or ""
+    separator = tables.separator or ""
     gold, predicted = (
         [with_ancestors(labels, separator) for labels in side]
         for side in (tables.gold, tables.predicted)
@@ -79,7 +74,7 @@ def _ancestor_counts(tables: Tables) -> np.ndarray:
 
 METRICS = {
     f"hierarchical_{name}": Metric(
-        _ancestor_counts, value, lambda tables: separator_of(tables) is not None
+        _ancestor_counts, value, lambda tables: tables.separator is not None
     )
     for name, value in RATES.items()
 }
@@ -87,7 +82,7 @@ METRICS = {
 
 
 def _levels(tables: Tables) -> Mapping[int, Tables]:
-    separator = separator_of(tables)
+    separator = tables.separator
     if separator is None:
         return {}
     names = {*tables.names, *(tables.predictions[0].scores or ())}

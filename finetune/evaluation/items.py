@@ -197,6 +197,7 @@ class Tables:
         labels: The labels of the model, if they are known.
         schemes: The tag schemes of gold and predictions.
         positive: The positive class of two labels.
+        separator: What divides the levels of labels; None for labels without levels.
         vocabulary: The words of the training data, if they are known.
         scale: The numbers that all compared runs predict.
         costs: The costs of mistakes.
@@ -214,6 +215,7 @@ class Tables:
     labels: tuple[str, ...] = ()
     schemes: tuple[str | None, str | None] = (None, None)
     positive: str | None = None
+    separator: str | None = None
     vocabulary: TrainingVocabulary | None = None
     scale: Sequence[float] = ()
     costs: Costs = field(default_factory=dict)
@@ -258,8 +260,6 @@ class Tables:
 
     def part(self, start: int, stop: int) -> Tables:
         """Take the values and items of some examples."""
-        if start == 0 and stop >= len(self):
-            return self
         items = self.items.take(slice(*np.searchsorted(self.items.example, [start, stop])))
         names = ("gold", "predicted", "examples", "predictions", "documents")
         columns = {name: getattr(self, name)[start:stop] for name in names}
@@ -426,8 +426,3 @@ def probability(value: Any, unknown: Any = math.nan) -> Any:
 def abstained_in(row: _Row) -> dict[str, Any]:
     """Read the answers from which the model of a row abstained."""
     return {} if row.get("withheld") is None else {"withheld": row["withheld"]}
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a number, and not a truth value."""
-    return type(value) in (float, int)

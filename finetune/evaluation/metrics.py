@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -55,11 +55,10 @@ def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.
     With ``name``, count one label, tag or span type only; ``table`` names another table of items.
     """
     items = tables.type.readings[table](tables) if table else tables.items
-
-    def counts(value: Any) -> bool:
-        return value is not None and (value != "" if name is None else name_of(value) == name)
-
-    gold, predicted = (_of_distinct(counts, side, bool) for side in (items.gold, items.answer))
+    sides = items.gold, items.answer
+    values = {*sides[0], *sides[1]} - {None, ""}  # a million labels have few
+    counted = {value for value in values if name is None or name_of(value) == name}
+    gold, predicted = (np.fromiter(map(counted.__contains__, s), bool, len(s)) for s in sides)
     correct = items.correct if name is None else items.correct * gold
     return np.stack([by_example(x, items, tables) for x in (correct, predicted, gold)], axis=-1)
 
@@ -75,21 +74,13 @@ def name_of(item: str | Span | Relation) -> str:
     return item if isinstance(item, str) else item.label
 
 
-def _of_distinct(function: Callable[[Any], Any], values: np.ndarray, type: Any) -> np.ndarray:
-    # the function is called once for each distinct value: a million labels have few
-    results = {value: function(value) for value in set(values)}
-    return np.fromiter(map(results.__getitem__, values), type, len(values))
-
-
 def class_counts(tables: Tables) -> np.ndarray:
     """Compute the ``item_counts`` of every name [N, C, 3]."""
     items, number = tables.items, {name: index for index, name in enumerate(tables.names)}
-    shape = len(tables), len(number), 3
-
-    def index(value: Any) -> int:
-        return -1 if value is None else number.get(name_of(value), -1)
-
-    gold, predicted = (_of_distinct(index, side, int) for side in (items.gold, items.answer))
+    shape, sides = (len(tables), len(number), 3), (items.gold, items.answer)
+    values = {*sides[0], *sides[1]} - {None}
+    index = {value: number.get(name_of(value), -1) for value in values} | {None: -1}
+    gold, predicted = (np.fromiter(map(index.__getitem__, s), int, len(s)) for s in sides)
     correct = np.where(items.correct, gold, -1)
     counts = np.zeros(math.prod(shape), dtype=np.int64)
     for count, classes in enumerate((correct, predicted, gold)):
@@ -233,7 +224,7 @@ def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
     size = max(1, _MOST_COUNTS // len(tables.names) if tables.names else len(tables))
     rows = []
     for start in range(0, max(1, len(tables)), size):
-        of_part = counts(tables.part(start, start + size))
+        of_part = counts(tables if size >= len(tables) else tables.part(start, start + size))
         rows.append(of_part.sum(axis=0, keepdims=True) if of_part.dtype.kind == "i" else of_part)
     sums = np.concatenate(rows)
     return sums.sum(axis=0) if sums.dtype.kind == "i" else _exact_sum(np.moveaxis(sums, 0, -1))

@@ -396,7 +396,9 @@ def _gold_and_vocabulary(
         raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
     else:
         file = _file_with_gold(files)
-        gold, vocabulary = file.gold(type), TrainingVocabulary.load(Path(file.name).parent)
+        gold = file.gold(type)
+        if type.in_words:
+            vocabulary = TrainingVocabulary.load(Path(file.name).parent)
     if source.train is not None:
         if not (type.in_words and type.classes and type.classes.confusions):
             raise UserError(

@@ -32,7 +32,6 @@ from finetune.evaluation.items import (
     Tables,
     Wording,
     abstained_in,
-    is_number,
     probability,
     set_items,
     sorted_names,
@@ -58,7 +57,6 @@ from finetune.evaluation.prediction_types.texts import (
     by_length,
     decided_items,
     text_of_row,
-    with_decided_items,
 )
 from finetune.types import TextExample, TextPrediction, UserError, quantity
 
@@ -67,6 +65,7 @@ if TYPE_CHECKING:
 
 NO_LABEL = ""
 """The prediction for a blank text: no gold label agrees with it, and it is no class."""
+_NUMBERS = {int, float}
 
 
 # --- Rows of files --------------------------------------------------------------------------------
@@ -105,7 +104,7 @@ def _tables_of_files(tables: Tables, files: tuple[str, str]) -> Tables:
         labels = of_model.pop() if len(of_model) == 1 else ()
         sets = [[*map(_names, side)] for side in (gold, predicted)]
         return LABELS.of_values(*sets, labels=labels, **fields)
-    if (known or not predicted) and all(map(is_number, known)) and _is_regression(gold, known):
+    if (known or not predicted) and {*map(type, known)} <= _NUMBERS and _is_regression(gold, known):
         if blank := len(predicted) - len(known):
             raise DataError(
                 f"{files[0]}: {quantity(blank, 'text is', 'texts are')} blank, and so without a "
@@ -165,7 +164,8 @@ def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
     """Decide what all runs share: numbers or names, and the positive class, with a note on it."""
     # whole numbers, which are names, are numbers next to runs of other numbers
     types = {run.type for run in runs}
-    if types == {LABEL, NUMBER} and all(is_number(p.label) for r in runs for p in r.predictions):
+    value_types = {type(prediction.label) for run in runs for prediction in run.predictions}
+    if types == {LABEL, NUMBER} and value_types <= _NUMBERS:
         runs = [
             NUMBER.of_values(
                 [float(example.label) for example in run.examples],
@@ -224,12 +224,14 @@ def _label_tables(tables: Tables) -> Tables:
     if tables.files is not None:
         return _tables_of_files(tables, tables.files)
     if not len(tables.items):
-        tables = with_decided_items(tables)
+        items = decided_items(tables.gold, tables.predicted, tables.predictions)
+        tables = replace(tables, items=items)
     names = sorted_names(tables)
     labels, positive = tables.labels or names, tables.positive
     if positive is None and len(labels) == 2:
         positive = positive_label(labels, Counter(tables.gold))
-    return replace(tables, names=names, positive=positive)
+    separator = next((prediction.separator for prediction in tables.predictions), None)
+    return replace(tables, names=names, positive=positive, separator=separator)
 
 
 LABEL = PredictionType(
@@ -300,7 +302,8 @@ def _with_label_items(tables: Tables) -> Tables:
         missed = np.array([label is None for label in items.predicted], bool)
         sides = zip(items.example[missed], items.gold[missed], strict=True)
         items.score[missed] = [1 - scores[index].get(label, math.nan) for index, label in sides]
-    return replace(tables, items=items)
+    separator = next((prediction.separator for prediction in tables.predictions), None)
+    return replace(tables, items=items, separator=separator)
 
 
 def _every_label(tables: Tables) -> Items:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -45,12 +44,6 @@ def decided_items(
         predicted = [answer if other is None else other for answer, other in pairs]
         abstained = [other is not None for other in left_out]
     return Items.of(np.arange(len(gold)), gold, predicted, scores, abstained=abstained)
-
-
-def with_decided_items(tables: Tables) -> Tables:
-    """Add the ``decided_items`` to gold and predicted values."""
-    items = decided_items(tables.gold, tables.predicted, tables.predictions)
-    return replace(tables, items=items)
 
 
 def by_length(tables: Tables, unit: str) -> Grouping:
