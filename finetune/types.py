@@ -735,6 +735,9 @@ class TokenPrediction(WordPrediction):
         logs = [math.log(max(score, sys.float_info.min)) for score in self.scores]
         return 1 - math.exp(math.fsum(logs) / len(logs)) if logs else 0.0
 
+    def without_temperature(self) -> Self:
+        return dataclasses.replace(self, scores=self.uncalibrated or ())
+
     def abstain(self, least: Callable[[str], float]) -> Self:
         """Leave out the spans, or plain tags, whose probability is below ``least``."""
         nothing: Any = None
