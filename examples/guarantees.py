@@ -15,7 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from finetune import UserError
-from finetune.evaluation.decisions.abstaining import Answers, at_risk, upper_bound
+from finetune.evaluation.decisions.abstaining import (
+    above,
+    answers_of,
+    at_risk,
+    risk_of,
+    upper_bound,
+)
 from finetune.evaluation.decisions.sets import fit_sets, table_of_sets
 from finetune.evaluation.items import Tables
 from finetune.evaluation.predictions import align_runs
@@ -42,23 +48,23 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=1000, help="examples of each draw")
     given = parser.parse_args()
     scored = align_runs([given.predictions]).runs[0]
-    world, rng = Answers.of(scored), np.random.default_rng(0)
+    world, rng = answers_of(scored), np.random.default_rng(0)
     broken, coverages, unsafe = 0, [], 0
     for _ in range(given.draws):
         try:
-            drawn = Answers.of(sample(scored, rng, given.number))
+            drawn = answers_of(sample(scored, rng, given.number))
             chosen = at_risk(drawn, given.risk, given.delta)
         except UserError:
             unsafe += 1  # no threshold is safe, so no answer is given
             continue
-        answered = world.above(chosen.confidence)
-        broken += answered.risk > given.risk
+        answered = above(world, chosen.confidence)
+        broken += risk_of(answered) > given.risk
         coverages.append(len(answered) / len(world))
     low, high = (
         1 - upper_bound(given.draws - broken, given.draws, 0.025),
         upper_bound(broken, given.draws, 0.025),
     )
-    print(f"risk of all answers {world.risk:.4f}")
+    print(f"risk of all answers {risk_of(world):.4f}")
     print(
         f"risk above {given.risk:g} in {broken / given.draws:.3f} of draws "
         f"({low:.3f} to {high:.3f}), mean coverage {np.mean(coverages or [0]):.3f}, "

@@ -17,7 +17,7 @@ from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.compare import seed_note, verdict
-from finetune.evaluation.decisions.abstaining import Answers, area_under_risk
+from finetune.evaluation.decisions.abstaining import answers_of, area_under_risk
 from finetune.evaluation.error_analysis import TITLES, Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
@@ -426,7 +426,7 @@ def _reliability(analysis: Analysis) -> Chart:
 
 def _risk_chart(analysis: Analysis) -> Chart:
     points = [(row["coverage"], row["risk"]) for row in analysis.tables["risk"][::-1]]
-    area = area_under_risk(Answers.of(analysis.run))
+    area = area_under_risk(answers_of(analysis.run))
     caption = f"Risk over coverage; the mean risk (aurc) is {area:.4f}"
     label = f"{caption}. All answers are given at coverage 1."
     top = max(risk for _, risk in points) or 1.0

@@ -16,17 +16,20 @@ from finetune.data import halves
 from finetune.evaluation.custom_metrics import CustomMetric
 from finetune.evaluation.decisions import Decisions, SetRule, set_scores, sets
 from finetune.evaluation.decisions.abstaining import (
-    Answers,
+    above,
+    answers_of,
     area_under_risk,
     at_coverage,
     at_risk,
     fewest_for_risk,
+    num_independent,
     risk_bound,
+    risk_of,
     upper_bound,
 )
 from finetune.evaluation.decisions.costs import by_cost, check_costs, read_costs
 from finetune.evaluation.decisions.sets import conformal_quantile, fit_sets, table_of_sets
-from finetune.evaluation.items import Tables
+from finetune.evaluation.items import Items, Tables
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.significance import custom_counts
@@ -66,10 +69,11 @@ def labeled(number: int, names: str = "abc", seed: int = 0, sharp: float = 2.0) 
     return TYPES["label"].tables_of(examples, predictions)
 
 
-def answers(confidence: Any, right: Any, example: Any = None) -> Answers:
-    index = range(len(confidence)) if example is None else example
-    parts = np.array(index), np.array(confidence, float), np.array(right, bool)
-    return Answers(*parts, np.array([""] * len(confidence)))
+def answers(confidence: Any, right: Any, example: Any = None) -> Items:
+    index = np.array(range(len(confidence)) if example is None else example)
+    columns = {"cluster": index, "name": np.array([""] * len(confidence))}
+    sides = [""] * len(confidence), [""] * len(confidence)
+    return Items.of(index, *sides, confidence, credit=np.array(right, bool), **columns)
 
 
 # --- Risk -----------------------------------------------------------------------------------------
@@ -116,7 +120,8 @@ def test_answers_of_one_document_depend_on_each_other() -> None:
     predictions = [TokenPrediction(i, ("a", "b"), ("N", "N"), (0.9, 0.9)) for i in rows]
     for documents, effective in ((True, 2), (False, 6)):
         known = [e if documents else replace(e, document=None) for e in examples]
-        assert Answers.of(setup.tables_of(known, predictions)).effective == effective
+        found = answers_of(setup.tables_of(known, predictions))
+        assert num_independent(found) == effective
 
 
 def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
@@ -126,24 +131,24 @@ def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
 
 
 def test_a_threshold_keeps_the_risk_and_gives_no_fewer_answers_than_it_must() -> None:
-    found = Answers.of(labeled(4000, sharp=3.0))
+    found = answers_of(labeled(4000, sharp=3.0))
     chosen = at_risk(found, 0.1)
-    given = found.above(chosen.confidence)
-    assert chosen.risk == given.risk <= chosen.bound <= 0.1
-    lower = np.sort(found.confidence)[-len(given) - 60]  # the next thresholds do not
-    assert risk_bound(found.above(lower)) > 0.1
+    given = above(found, chosen.confidence)
+    assert chosen.risk == risk_of(given) <= chosen.bound <= 0.1
+    lower = np.sort(found.score)[-len(given) - 60]  # the next thresholds do not
+    assert risk_bound(above(found, lower)) > 0.1
     assert at_coverage(found, 0.8).coverage == pytest.approx(0.8)
-    assert at_coverage(found, 1.0).risk == found.risk
+    assert at_coverage(found, 1.0).risk == risk_of(found)
 
 
 @pytest.mark.slow
 def test_the_guarantee_holds_over_draws() -> None:
-    world, rng = Answers.of(labeled(20_000, sharp=3.0)), np.random.default_rng(1)
+    world, rng = answers_of(labeled(20_000, sharp=3.0)), np.random.default_rng(1)
     broken = 0
     for _ in range(60):
         drawn = world.take(rng.integers(len(world), size=600))
-        chosen = at_risk(answers(drawn.confidence, drawn.right), 0.1, delta=0.1)
-        broken += world.above(chosen.confidence).risk > 0.1
+        chosen = at_risk(answers(drawn.score, drawn.credit), 0.1, delta=0.1)
+        broken += risk_of(above(world, chosen.confidence)) > 0.1
     assert binomtest(broken, 60, 0.1, alternative="greater").pvalue > 0.01
 
 
@@ -156,7 +161,7 @@ def test_too_few_answers_and_unsafe_ones_are_refused() -> None:
     with pytest.raises(UserError, match=r"needs 59 answers or more"):
         at_risk(answers(np.ones(58), np.ones(58)), 0.05)
     with pytest.raises(UserError, match=r"no confidence is safe.*above 0.001: add validation data"):
-        at_risk(Answers.of(labeled(500)), 0.001, 0.9)
+        at_risk(answers_of(labeled(500)), 0.001, 0.9)
     with pytest.raises(UserError, match=r"of the 59 most confident answers 2 are wrong"):
         at_risk(answers(np.linspace(1, 0.5, 100), np.arange(100) % 50 > 0), 0.05)
 

@@ -3,15 +3,13 @@
 The risk is the share of wrong answers among the given ones, the coverage the share of answers that
 are given (El-Yaniv & Wiener 2010). A bound on the risk holds with probability 1 - δ over the data
 it was computed on, for new data of the same kind.
-
-Shapes: N examples, A answers of all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +18,7 @@ from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import Choice, Decisions, below
 from finetune.evaluation.decisions.costs import price_table
 from finetune.evaluation.decisions.sets import table_of_sets
-from finetune.evaluation.items import TableRows, Tables
+from finetune.evaluation.items import Items, TableRows, Tables
 from finetune.evaluation.metrics import name_of
 from finetune.types import UserError, quantity
 
@@ -32,60 +30,41 @@ MOST_STEPS = 100
 """Thresholds to test in turn."""
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The answers of predictions, as columns of equal length.
+def answers_of(tables: Tables) -> Items:
+    """Take the answers whose probability is known; UserError if there are none.
 
-    Attributes:
-        cluster: The index of the document of each answer, or of its example without documents [A].
-        confidence: Their probabilities [A].
-        right: Whether they are right [A].
-        names: Their classes [A]; empty texts if the type of predictions has no classes.
+    The column ``cluster`` is the index of the document of an answer, or of its example without
+    documents, ``name`` its class, or an empty text if the type of predictions has no classes.
     """
+    items = tables.items.answered
+    items = items.take(~np.isnan(items.score))
+    if not len(items):
+        raise UserError("these predictions have no answers with a probability.")
+    has_classes = bool(tables.type.classes)
+    names = [name_of(value) if has_classes else "" for value in items.predicted]
+    columns = {"cluster": tables.clusters[items.example], "name": np.array(names, str)}
+    return replace(items, credit=items.credit > 0, columns=columns)
 
-    cluster: np.ndarray
-    confidence: np.ndarray
-    right: np.ndarray
-    names: np.ndarray
 
-    @classmethod
-    def of(cls, tables: Tables) -> Answers:
-        """Take the answers whose probability is known; UserError if there are none."""
-        items = tables.items.answered
-        items = items.take(~np.isnan(items.score))
-        if not len(items):
-            raise UserError("these predictions have no answers with a probability.")
-        has_classes = bool(tables.type.classes)
-        names = [name_of(value) if has_classes else "" for value in items.predicted]
-        clusters = tables.clusters[items.example]
-        return cls(clusters, items.score, items.credit > 0, np.array(names, str))
+def above(answers: Items, confidence: float | Mapping[str, float]) -> Items:
+    """Take the answers above a threshold, or above the one of their class."""
+    if not isinstance(confidence, Mapping):
+        return answers.take(answers.score >= confidence)
+    names = canonical_names(confidence)  # as in aligned predictions
+    least = below(dict(zip(names, confidence.values(), strict=True)))
+    return answers.take(answers.score >= np.array(list(map(least, answers.columns["name"]))))
 
-    def __len__(self) -> int:
-        return len(self.confidence)
 
-    def take(self, chosen: np.ndarray) -> Answers:
-        """Take some answers, by indices or booleans [A]."""
-        return Answers(*(values[chosen] for values in vars(self).values()))
+def risk_of(answers: Items) -> float:
+    """The share of wrong answers; 0 without any."""
+    return float(1 - answers.credit.mean()) if len(answers) else 0.0
 
-    def above(self, confidence: float | Mapping[str, float]) -> Answers:
-        """Take the answers above a threshold, or above the one of their class."""
-        if not isinstance(confidence, Mapping):
-            return self.take(self.confidence >= confidence)
-        names = canonical_names(confidence)  # as in aligned predictions
-        least = below(dict(zip(names, confidence.values(), strict=True)))
-        return self.take(self.confidence >= np.array([least(name) for name in self.names]))
 
-    @property
-    def risk(self) -> float:
-        """The share of wrong answers; 0 without any."""
-        return float(1 - self.right.mean()) if len(self) else 0.0
-
-    @property
-    def effective(self) -> float:
-        """The number of independent answers: that of the clusters, if all are equally large (Kish
-        1965). Answers of one cluster depend on each other, by an amount that few clusters hide."""
-        sizes = np.unique(self.cluster, return_counts=True)[1]
-        return len(self) ** 2 / float((sizes**2).sum()) if len(self) else 0.0
+def num_independent(answers: Items) -> float:
+    """The number of independent answers: that of the clusters, if all are equally large (Kish
+    1965). Answers of one cluster depend on each other, by an amount that few clusters hide."""
+    sizes = np.unique(answers.columns["cluster"], return_counts=True)[1]
+    return len(answers) ** 2 / float((sizes**2).sum()) if len(answers) else 0.0
 
 
 class Chosen(NamedTuple):
@@ -97,9 +76,10 @@ class Chosen(NamedTuple):
     bound: float
 
 
-def risk_bound(answers: Answers, delta: float = DELTA) -> float:
+def risk_bound(answers: Items, delta: float = DELTA) -> float:
     """Compute the ``upper_bound`` of the risk for the number of independent answers."""
-    return upper_bound(answers.risk * answers.effective, answers.effective, delta)
+    number = num_independent(answers)
+    return upper_bound(risk_of(answers) * number, number, delta)
 
 
 def upper_bound(wrong: float, number: float, delta: float) -> float:
@@ -114,7 +94,7 @@ def fewest_for_risk(risk: float, delta: float = DELTA) -> int:
     return math.ceil(math.log(delta) / math.log1p(-risk))
 
 
-def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
+def at_risk(answers: Items, risk: float, delta: float = DELTA) -> Chosen:
     """Find the lowest threshold above which at most a share ``risk`` of the answers is wrong.
 
     Thresholds are tested from high to low until the bound of one exceeds the risk, which needs no
@@ -130,14 +110,14 @@ def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
         if bound > risk:
             first = confident
             break
-        confidence = float(confident.confidence.min())
-        chosen = Chosen(confidence, len(confident) / len(answers), confident.risk, bound)
+        coverage = len(confident) / len(answers)
+        chosen = Chosen(float(confident.score.min()), coverage, risk_of(confident), bound)
     if chosen is not None:
         return chosen
     if first is None:
         number = quantity(len(answers), "answer")
-        if answers.effective < len(answers):
-            number += f" (as good as {int(answers.effective):,} of different texts or documents)"
+        if (independent := num_independent(answers)) < len(answers):
+            number += f" (as good as {int(independent):,} of different texts or documents)"
         raise UserError(
             f"{number}: a risk of {risk:g} with δ {delta:g} needs "
             f"{fewest_for_risk(risk, delta):,} answers or more: add validation data, or give a "
@@ -145,56 +125,56 @@ def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
         )
     raise UserError(
         f"no confidence is safe: of the {len(first):,} most confident answers "
-        f"{int((~first.right).sum()):,} are wrong, so their risk may be "
+        f"{int((~first.credit).sum()):,} are wrong, so their risk may be "
         f"{risk_bound(first, delta):.3f}, above {risk:g}: add validation data, train a better "
         "model, or give a higher --risk."
     )
 
 
-def _tested(answers: Answers, fewest: int) -> Iterator[Answers]:
-    number, independent = len(answers), answers.effective
+def _tested(answers: Items, fewest: int) -> Iterator[Items]:
+    number, independent = len(answers), num_independent(answers)
     if independent < fewest:
         return
     # enough for the first threshold to bear an error
     first = max(fewest, int(min(4 * fewest, independent / 2)), int(independent / 4))
-    levels = np.sort(answers.confidence)[::-1]
+    levels = np.sort(answers.score)[::-1]
     steps = np.unique(np.linspace(first, number, MOST_STEPS).round().astype(int))
     for threshold in dict.fromkeys(levels[steps - 1].tolist()):
-        confident = answers.above(threshold)
-        if confident.effective >= first:
+        confident = above(answers, threshold)
+        if num_independent(confident) >= first:
             yield confident
 
 
-def at_coverage(answers: Answers, coverage: float, delta: float = DELTA) -> Chosen:
+def at_coverage(answers: Items, coverage: float, delta: float = DELTA) -> Chosen:
     """Find the highest threshold that keeps at least a share ``coverage`` of the answers."""
     number = math.ceil(coverage * len(answers) - 1e-9)
-    threshold = float(np.sort(answers.confidence)[::-1][max(1, number) - 1])
-    kept = answers.above(threshold)
-    return Chosen(threshold, len(kept) / len(answers), kept.risk, risk_bound(kept, delta))
+    threshold = float(np.sort(answers.score)[::-1][max(1, number) - 1])
+    kept = above(answers, threshold)
+    return Chosen(threshold, len(kept) / len(answers), risk_of(kept), risk_bound(kept, delta))
 
 
-def area_under_risk(answers: Answers) -> float:
+def area_under_risk(answers: Items) -> float:
     """Compute the mean risk over all coverages, ``aurc`` (Geifman, Uziel & El-Yaniv 2019)."""
-    order = np.argsort(-answers.confidence, kind="stable")
-    levels, wrong = answers.confidence[order], np.cumsum(~answers.right[order])
+    order = np.argsort(-answers.score, kind="stable")
+    levels, wrong = answers.score[order], np.cumsum(~answers.credit[order])
     last = np.append(levels[1:] != levels[:-1], True).nonzero()[0]  # of equal confidences
     coverage, risk = (last + 1) / len(answers), wrong[last] / (last + 1)
     return float((risk * np.diff(coverage, prepend=0.0)).sum())
 
 
-def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> TableRows:
+def by_class(answers: Items, confidence: float | Mapping[str, float]) -> TableRows:
     """Tabulate the coverage of each predicted class, and its risk without and with a threshold."""
     rows = []
-    for name in np.unique(answers.names).tolist():
-        of_class = answers.take(answers.names == name)
-        kept = of_class.above(confidence)
+    for name in np.unique(answers.columns["name"]).tolist():
+        of_class = answers.take(answers.columns["name"] == name)
+        kept = above(of_class, confidence)
         rows.append(
             {
                 "class": name,
                 "answers": len(of_class),
                 "coverage": len(kept) / len(of_class),
-                "risk of all": of_class.risk,
-                "risk": kept.risk if len(kept) else None,
+                "risk of all": risk_of(of_class),
+                "risk": risk_of(kept) if len(kept) else None,
             }
         )
     return rows
@@ -209,7 +189,7 @@ def choose_confidence(
     chose_epoch: bool,
 ) -> Choice:
     """Choose the threshold for a risk or a coverage, and tabulate its effect on each split."""
-    splits = {name: Answers.of(run) for name, run in runs.items()}
+    splits = {name: answers_of(run) for name, run in runs.items()}
     answers = splits[split]
     if risk is not None:
         chosen = at_risk(answers, risk, delta)
@@ -217,9 +197,9 @@ def choose_confidence(
         chosen = at_coverage(answers, coverage or 1.0, delta)
     rows = []
     for name, every in splits.items():
-        kept = every.above(chosen.confidence)
+        kept = above(every, chosen.confidence)
         row = {"split": name, "answers": len(every), "coverage": len(kept) / len(every)}
-        row |= {"risk of all": every.risk, "risk": kept.risk}
+        row |= {"risk of all": risk_of(every), "risk": risk_of(kept)}
         row[f"bound (δ {delta:g})"] = risk_bound(kept, delta)
         rows.append(row | {"aurc": area_under_risk(every)})
     tables, classes = {"": rows}, by_class(answers, chosen.confidence)
@@ -263,7 +243,7 @@ def tables_of_decisions(tables: Tables, decisions: Decisions) -> dict[str, Table
     """Make the tables of a report on decisions; by default at ``SHOWN_COVERAGE``."""
     by_name: dict[str, TableRows] = {}
     if not np.isnan(tables.items.answered.score).all():
-        answers = Answers.of(tables)
+        answers = answers_of(tables)
         chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
         by_name["risk"] = [
             {"coverage": point.coverage, "confidence": point.confidence, "risk": point.risk}
