@@ -5,7 +5,6 @@ Also the commands that start, resume and use it.
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import json
 import os
@@ -145,19 +144,11 @@ def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
         "threads": threads,
         "device": device,
         "precision": precision,
-        "versions": {"finetune": finetune.__version__, **_versions()},
+        "versions": {
+            "finetune": finetune.__version__,
+            **{package: importlib.metadata.version(package) for package in PACKAGES},
+        },
     }
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
 
 
 def command_line() -> str:

@@ -143,7 +143,11 @@ def _page(
     evaluated = [(name, run.evaluated) for name, run in runs if run.evaluated]
     why = {name: reasons and partial(reasons, run.path) for name, run in runs}
     sections = [
-        _results(models, runs),
+        Section(
+            "Results",
+            html=markup("report.html", "models_and_scores", models, 1 - ALPHA),
+            tables=_score_tables(models, runs),
+        ),
         *([_comparison(models)] if len(models) > 1 else []),
         *([_errors(evaluated, most_examples, why)] if evaluated else []),
         Section("Scores by class", tables=_class_tables(evaluated)),
@@ -162,40 +166,14 @@ def _page(
         ", ".join(model.name for model in models),
         sections,
         about="; ".join(dict.fromkeys("{} on {}".format(*model.source) for model in models)),
-        metadata=_metadata(runs) if len(models) == 1 else (),
         source=f"Fingerprint of the data: {named}." if named else "",
         command="finetune report",
     )
 
 
-def _metadata(runs: NamedRuns) -> list[tuple[Any, str]]:
-    first = runs[0][1]
-    about = first.environment
-    metadata: list[tuple[Any, str]] = [
-        (number, split) for split, number in (about.get("splits") or {}).items()
-    ]
-    if first.training:
-        metadata.append((first.training[-1]["step"], "steps"))
-    metadata += [(len(runs), "runs")] if len(runs) > 1 else []
-    if "device" in about:
-        metadata.append((about.get("precision", ""), f"on {about['device']}"))
-    return metadata
-
-
 def _by_run(title: str, section_of: Callable[[Any], Section], runs: Sequence[Any]) -> Section:
     parts = [replace(section_of(run), title=name) for name, run in runs]
     return replace(parts[0], title=title) if len(parts) == 1 else Section(title, parts=parts)
-
-
-def _results(models: Sequence[ModelRuns], runs: NamedRuns) -> Section:
-    tables = _score_tables(models, runs)
-    scores = [(model.name, model.score) for model in models if model.score]
-    if len({(score.metric, score.split) for _, score in scores}) == 1 < len(scores):
-        rows = [[name, *score.estimate] for name, score in scores]
-        caption = f"{scores[0][1].metric} on {scores[0][1].split} with {1 - ALPHA:.0%} intervals"
-        tables = [PageTable(caption, ["run", "score", "low", "high"], rows), *tables]
-    html = markup("report.html", "models_and_scores", models, 1 - ALPHA)
-    return Section("Results", html=html, tables=tables)
 
 
 def _comparison(models: Sequence[ModelRuns]) -> Section:
@@ -276,54 +254,38 @@ def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> Pa
 
 
 def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
-    rates = {"": "lr"}
-    if any("head_lr" in line for _, run in runs for line in run.training):
-        rates = {"encoder": "lr", "head": "head_lr"}
-    curves = [
-        _curve("Training loss", _series(runs, {"": "loss"})),
-        _validation_curve(runs, metric),
-        _curve("Learning rate", _series(runs, rates)),
-        _curve("Gradient norm", _series(runs, {"": "gradient_norm"})),
-        _curve("Training speed, examples per second", _series(runs, {"": "examples_per_second"})),
-    ]
-    return [curve for curve in curves if curve]
-
-
-def _series(runs: NamedRuns, keys: Mapping[str, str]) -> list[tuple[str, Points]]:
-    return [
-        (f"{run_name} {name}".strip() if len(runs) > 1 else name or run_name, points)
-        for run_name, run in runs
-        for name, key in keys.items()
-        if (points := _points(run.training, key))
-    ]
-
-
-def _validation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
-    lines = [(name, run.evaluations) for name, run in runs if run.evaluations]
-    first = lines[0][1][0] if lines else {}
-    if metric not in first:
-        metric = next((name for name in DEFAULT_METRICS.values() if name in first), None)
-    if metric is None:
-        return None
-    several = len(runs) > 1
-    series = [(name if several else metric, _points(rows, metric)) for name, rows in lines]
-    return _curve(f"{metric} on {first['split']}", series)
+    logs = [(name, [*run.training, *run.evaluations]) for name, run in runs]
+    first = next((run.evaluations[0] for _, run in runs if run.evaluations), {})
+    metric = next((name for name in (metric, *DEFAULT_METRICS.values()) if name in first), "")
+    has_two_rates = any("head_lr" in line for _, log in logs for line in log)
+    keys_of = {
+        "Training loss": {"": "loss"},
+        f"{metric} on {first.get('split')}": {"": metric},
+        "Learning rate": {"encoder": "lr", "head": "head_lr"} if has_two_rates else {"": "lr"},
+        "Gradient norm": {"": "gradient_norm"},
+        "Training speed, examples per second": {"": "examples_per_second"},
+    }
+    curves = []
+    for caption, keys in keys_of.items():
+        series = [
+            (f"{run_name} {name}".strip() if len(runs) > 1 else name or run_name, points)
+            for run_name, log in logs
+            for name, key in keys.items()
+            if len(points := _points(log, key)) > 1
+        ]
+        ends = "; ".join(
+            f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
+            f"at step {points[-1][0]}"
+            for name, points in series
+        )
+        if series:
+            label = f"{caption}. {ends}"
+            curves.append(charts.chart(caption, "step", label=label, lines=series))
+    return curves
 
 
 def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
     return [(line["step"], line[key]) for line in lines if math.isfinite(line.get(key, math.nan))]
-
-
-def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
-    series = [(name, points) for name, points in series if len(points) > 1]
-    if not series:
-        return None
-    ends = "; ".join(
-        f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
-        f"at step {points[-1][0]}"
-        for name, points in series
-    )
-    return charts.chart(caption, "step", label=f"{caption}. {ends}", lines=series)
 
 
 def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:

@@ -70,14 +70,13 @@ def page_of(
     sections: Sequence[Section],
     *,
     about: str = "",
-    metadata: Sequence[tuple[Any, str]] = (),
     source: str = "",
     command: str,
 ) -> str:
     """Render a page of notes, charts and tables: one file that needs no network.
 
-    ``eyebrow`` stands above the heading, ``about`` and ``metadata`` (values with what they count)
-    under it, ``source`` and the ``command`` at the end. A section without content is left out.
+    ``eyebrow`` stands above the heading, ``about`` under it, ``source`` and the ``command`` at the
+    end. A section without content is left out.
     """
     script = _template_text("script.js")
     script_hash = hashlib.sha256(script.encode()).digest()
@@ -87,7 +86,6 @@ def page_of(
         heading=heading,
         sections=[section for section in sections if section.has_content],
         about=about,
-        metadata=metadata,
         source=source,
         command=command,
         script=script,

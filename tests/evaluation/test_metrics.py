@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain, permutations
@@ -475,15 +474,3 @@ def test_the_trainer_takes_a_positive_class():
     assert compute_metrics(["a", "b"], positive="b")(evaluated)["f1"] == pytest.approx(0.8)
     with pytest.raises(UserError, match="--positive c"):
         compute_metrics(["a", "b"], positive="c")
-
-
-def test_scores_of_tags_give_no_warnings():
-    rng = random.Random(0)
-    sentence = ["O"] * 12 + ["B-PER", "I-PER", "B-LOC", "O", "B-ORG", "I-ORG", "I-ORG"]
-    gold = [rng.sample(sentence, rng.randint(1, len(sentence))) for _ in range(500)]
-    predicted = [[tag if rng.random() < 0.95 else "O" for tag in tags] for tags in gold]
-    schemes = ("BIO", "BIO")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = scores_of("tags", gold, predicted, schemes=schemes)
-    assert 0.9 < found["span_f1_strict"] < 1 and 0.9 < found["span_f1_conll"] < 1
