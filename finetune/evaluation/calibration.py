@@ -39,15 +39,13 @@ class Bin(NamedTuple):
     accuracy: float
 
 
-def reliability(
-    confidences: npt.ArrayLike, correct: npt.ArrayLike, num_bins: int = NUM_BINS
-) -> list[Bin]:
+def reliability(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> list[Bin]:
     """Compute the reliability diagram of predictions: bins of equal width from 0 to 1."""
-    number, confidence, accuracy = bin_counts(confidences, correct, num_bins)
+    number, confidence, accuracy = bin_counts(confidences, correct)
     divisor = np.maximum(number, 1)
     rows = zip(number, confidence / divisor, accuracy / divisor, strict=True)
     return [
-        Bin(index / num_bins, (index + 1) / num_bins, int(count), *map(float, means))
+        Bin(index / NUM_BINS, (index + 1) / NUM_BINS, int(count), *map(float, means))
         for index, (count, *means) in enumerate(rows)
     ]
 

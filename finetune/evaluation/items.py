@@ -20,7 +20,7 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.evaluation.decisions import Costs
-from finetune.evaluation.metrics import Metric, mean, name_of
+from finetune.evaluation.metrics import Metric, mean, means, name_of
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def right_by_group(items: Items, names: Iterable[str], order: Sequence[str], uni
     return Grouping(
         example=items.example,
         names=list(names),
-        counts=np.column_stack([items.correct, np.ones(len(items))]),
+        counts=means(items.correct),
         order=order,
         row=row,
         score="accuracy",

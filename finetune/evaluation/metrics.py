@@ -63,6 +63,11 @@ def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.
     return np.stack([by_example(x, items, tables) for x in (correct, predicted, gold)], axis=-1)
 
 
+def means(values: npt.ArrayLike) -> np.ndarray:
+    """Make the counts of a ``mean``: the value of each example [N], and 1 [N, 2]."""
+    return np.column_stack([values, np.ones(len(np.asarray(values)))])
+
+
 def by_example(values: np.ndarray, items: Items, tables: Tables) -> np.ndarray:
     """Sum the values of the items of each example [I] -> [N]."""
     sums = np.bincount(items.example, weights=values, minlength=len(tables))
@@ -118,7 +123,6 @@ def is_rated(tables: Tables) -> bool:
 def bin_counts(
     confidences: npt.ArrayLike,
     correct: npt.ArrayLike,
-    num_bins: int = NUM_BINS,
     groups: tuple[npt.ArrayLike, int] = (0, 1),
 ) -> np.ndarray:
     """Count the predictions of each bin, and sum their confidence and correctness [3, bins].
@@ -126,10 +130,10 @@ def bin_counts(
     A bin includes its upper end, the first one also 0. ``groups`` are the group of each prediction
     and their number G, for bins of each group: [3, G bins].
     """
-    index = np.ceil(np.asarray(confidences) * num_bins - 1e-9).astype(int) - 1
-    index = np.clip(index, 0, num_bins - 1) + np.asarray(groups[0]) * num_bins
+    index = np.ceil(np.asarray(confidences) * NUM_BINS - 1e-9).astype(int) - 1
+    index = np.clip(index, 0, NUM_BINS - 1) + np.asarray(groups[0]) * NUM_BINS
     sides = np.ones(len(index)), confidences, correct
-    number = groups[1] * num_bins
+    number = groups[1] * NUM_BINS
     return np.stack([np.bincount(index, weights=side, minlength=number) for side in sides])
 
 

@@ -126,15 +126,15 @@ def chart(
     return Chart(caption, label or caption, shapes, legend if len(legend) > 1 else (), ranges.size)
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Choose about ``most`` round values from ``low`` to ``high``.
+def ticks(low: float, high: float) -> list[float]:
+    """Choose about five round values from ``low`` to ``high``.
 
     >>> ticks(0, 1)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     """
     if not high > low:
         return [low]
-    rough = (high - low) / most
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)

@@ -45,8 +45,6 @@ class Section:
     notes: Sequence[str] = ()
     charts: Sequence[Chart] = ()
     tables: Sequence[PageTable] = ()
-    links: Sequence[tuple[str, str]] = ()
-    """Names and addresses of other pages."""
     html: str = ""
     """Markup of ``markup``, after the notes."""
     parts: Sequence[Section] = ()
@@ -60,7 +58,7 @@ class Section:
     @property
     def has_content(self) -> bool:
         """True if there is anything to show."""
-        content = self.notes, self.charts, self.tables, self.links, self.html
+        content = self.notes, self.charts, self.tables, self.html
         return any(content) or any(part.has_content for part in self.parts)
 
 

@@ -28,13 +28,12 @@ def calibration_error(confidences, correct):
 def test_error_by_hand():
     """Two of four right at 0.9 (gap 0.4), one of one right at 0.55 (gap 0.45)."""
     confidences, right = [0.9, 0.9, 0.9, 0.9, 0.55], [True, True, False, False, True]
-    assert error_of_bins(reliability(confidences, right, 10)) == pytest.approx(
-        0.8 * 0.4 + 0.2 * 0.45
-    )
-    bins = reliability(confidences, right, 10)
-    assert [bin.number for bin in bins] == [0, 0, 0, 0, 0, 1, 0, 0, 4, 0]
-    assert bins[8][3:] == pytest.approx((0.9, 0.5))
-    assert bins[8][:2] == pytest.approx((0.8, 0.9)), "a bin holds its upper end"
+    bins = reliability(confidences, right)
+    assert error_of_bins(bins) == pytest.approx(0.8 * 0.4 + 0.2 * 0.45)
+    assert {index: bin.number for index, bin in enumerate(bins) if bin.number} == {8: 1, 13: 4}
+    assert bins[13][3:] == pytest.approx((0.9, 0.5))
+    (upper,) = (bin for bin in reliability([0.2], [True]) if bin.number)
+    assert upper[:2] == pytest.approx((2 / 15, 0.2)), "a bin holds its upper end"
 
 
 def test_edges_and_nothing():

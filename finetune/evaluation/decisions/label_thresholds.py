@@ -219,10 +219,9 @@ def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> Table
     ]
 
 
-def trade_of(data: LabelProbabilities, number: int = 9) -> TableRows:
-    """Tabulate the same for evenly spread thresholds of the one positive label."""
-    cuts = np.arange(1, number + 1) / (number + 1)
-    return _rates(data.scores[:, 0], data.applies[:, 0], cuts)
+def trade_of(data: LabelProbabilities) -> TableRows:
+    """Tabulate the same for nine evenly spread thresholds of the one positive label."""
+    return _rates(data.scores[:, 0], data.applies[:, 0], np.arange(1, 10) / 10)
 
 
 def _rates(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> TableRows:

@@ -19,14 +19,9 @@ from finetune.evaluation.items import (
     abstained_in,
     probability,
 )
-from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
+from finetune.evaluation.metrics import Metric, expected_calibration_error, mean, means
 from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
 from finetune.types import ChoicePrediction, ChoiceQuestion
-
-
-def _choice_counts(tables: Tables) -> np.ndarray:
-    correct = tables.items.correct
-    return np.column_stack([correct, np.ones(len(correct))]).astype(np.int64)
 
 
 def choice_text(example: ChoiceQuestion, index: int) -> str:
@@ -83,7 +78,10 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
 CHOICE = PredictionType(
     name="choice",
     wording=Wording("a choice", "text", "choices", "no row has a label."),
-    metrics={"accuracy": Metric(_choice_counts, mean), "ece": expected_calibration_error()},
+    metrics={
+        "accuracy": Metric(lambda tables: means(tables.items.correct), mean),
+        "ece": expected_calibration_error(),
+    },
     default="accuracy",
     gold=attrgetter("label"),
     parse=_parse,

@@ -46,6 +46,7 @@ from finetune.evaluation.metrics import (
     item_counts,
     macro_f1,
     mean,
+    means,
     ratio,
     recall,
     weighted_f1,
@@ -217,7 +218,7 @@ def _cost_counts(tables: Tables) -> np.ndarray:
     # a text without a label, as a blank one, costs as much as the dearest label
     rows = zip((tables.costs[gold] for gold in tables.gold), tables.predicted, strict=True)
     costs = [of_gold.get(predicted, max(of_gold.values())) for of_gold, predicted in rows]
-    return np.column_stack([costs, np.ones(len(costs))])
+    return means(costs)
 
 
 def _label_tables(tables: Tables) -> Tables:
@@ -280,8 +281,7 @@ def _num_wrong(tables: Tables) -> np.ndarray:
 
 
 def _label_set_counts(tables: Tables) -> np.ndarray:
-    equal = _num_wrong(tables) == 0
-    return np.column_stack([equal, np.ones(len(equal))]).astype(np.int64)
+    return means(_num_wrong(tables) == 0)
 
 
 def _hamming_counts(tables: Tables) -> np.ndarray:
@@ -339,8 +339,7 @@ LABELS = PredictionType(
 
 
 def _squared_errors(tables: Tables) -> np.ndarray:
-    difference = np.asarray(tables.gold) - np.asarray(tables.predicted)
-    return np.column_stack([difference * difference, np.ones(len(difference))])
+    return means((np.asarray(tables.gold) - np.asarray(tables.predicted)) ** 2)
 
 
 def moments(tables: Tables) -> np.ndarray:

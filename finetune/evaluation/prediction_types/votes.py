@@ -12,7 +12,7 @@ import numpy as np
 
 from finetune.data.labels import agreement, canonical_names
 from finetune.evaluation.items import Grouping, Tables, right_by_group
-from finetune.evaluation.metrics import Metric, is_rated, mean, ratio
+from finetune.evaluation.metrics import Metric, is_rated, mean, means, ratio
 
 
 def has_votes(tables: Tables) -> bool:
@@ -56,21 +56,17 @@ def _entropies(rows: np.ndarray) -> np.ndarray:
     return entropies
 
 
-def _means(values: np.ndarray) -> np.ndarray:
-    return np.column_stack([values, np.ones(len(values))])
-
-
 def _soft_cross_entropies(tables: Tables) -> np.ndarray:
     shares, probabilities = _distributions(tables)
     # 1e-6 is the least probability of prediction files that is not 0
-    return _means(0.0 - (shares * np.log(np.maximum(probabilities, 1e-6))).sum(-1))
+    return means(0.0 - (shares * np.log(np.maximum(probabilities, 1e-6))).sum(-1))
 
 
 def _divergences(tables: Tables) -> np.ndarray:
     # in bits: 0 for equal distributions, 1 for those without a common label (Lin 1991)
     sides = _distributions(tables)
     both = _entropies((sides[0] + sides[1]) / 2)
-    return _means((both - sum(map(_entropies, sides)) / 2).clip(0) / math.log(2))
+    return means((both - sum(map(_entropies, sides)) / 2).clip(0) / math.log(2))
 
 
 def _majority_shares(tables: Tables) -> np.ndarray:
@@ -82,7 +78,7 @@ def _majority_shares(tables: Tables) -> np.ndarray:
 
 def _entropies_of_votes(tables: Tables) -> np.ndarray:
     distributions = (list(example.label_distribution().values()) for example in tables.examples)
-    return _means(np.concatenate([_entropies(np.array([p])) for p in distributions]))
+    return means(np.concatenate([_entropies(np.array([p])) for p in distributions]))
 
 
 METRICS = {
