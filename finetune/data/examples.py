@@ -278,18 +278,8 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        cls, more = self.example_type, ("targets", "negative", "votes")
-        fields = self.columns(*cls.CONTENT)
-        contents = (f"{_encode(cls.content_of(*values))}\n" for values in fields)
-        if cls is TextExample and not any(set(self.column(n)) - {None} for n in more):
-            labels, codes = self.codes("label")
-            written = [_encode(label) for label in labels]
-            pairs = ("null" if pair is None else _encode(pair) for pair in self.column("pair"))
-            columns = self.column("text"), pairs, codes
-            contents = (  # takes half the time
-                f'["text",{_encode(text)},{pair},{written[code]}]\n'
-                for text, pair, code in zip(*columns, strict=True)
-            )
+        content_of, fields = self.example_type.content_of, self.columns(*self.example_type.CONTENT)
+        contents = (f"{_encode(content_of(*values))}\n" for values in fields)
         for batch in _batches(contents, title, len(self)):
             yield "".join(batch).encode()
 

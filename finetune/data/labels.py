@@ -272,16 +272,6 @@ def majority(votes: Votes) -> str:
     return min(votes, key=lambda vote: (-vote[1], vote[0]))[0]
 
 
-def renamed_votes(votes: Votes | None, names: Mapping[str, str]) -> Votes | None:
-    """Rename the labels of votes; the votes of labels with one name are added."""
-    if votes is None:
-        return None
-    counts = Counter[str]()
-    for name, number in votes:
-        counts[names.get(name, name)] += number  # type: ignore[assignment]
-    return tuple(sorted(counts.items()))
-
-
 def voted_names(splits: Iterable[Examples]) -> set[str]:
     """The labels with votes in texts; none of words."""
     columns = (rows.column("votes") for rows in splits if not rows.are_words)
@@ -332,13 +322,6 @@ def variants(labels: Iterable[str]) -> list[list[str]]:
     return [names for names in groups.values() if len(names) > 1]
 
 
-def _with_names(row: TextExample, names: Mapping[str, str]) -> TextExample:
-    if (votes := renamed_votes(row.votes, names)) is not None:
-        return replace(row, label=majority(votes), votes=votes)
-    label = row.label
-    return replace(row, label=names.get(label, label)) if isinstance(label, str) else row
-
-
 def canonical_name(name: str) -> str:
     """The usual spelling of an NLI label; any other name unchanged."""
     return _ALIASES.get(name.strip().lower(), name)
@@ -360,14 +343,22 @@ def with_standard_names(data: Dataset) -> Dataset:
     mapped = dict(zip(names, canonical_names(names), strict=True))
     if all(name == standard for name, standard in mapped.items()):
         return data
-    renamed = sorted(name for name, standard in mapped.items() if name != standard)
-    listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)
+
+    def renamed(_: int, row: TextExample) -> TextExample:
+        if row.votes is None:
+            is_name = isinstance(row.label, str)
+            return replace(row, label=mapped[row.label]) if is_name else row  # type: ignore[index]
+        counts = Counter[str]()
+        for name, number in row.votes:
+            counts[mapped[name]] += number  # type: ignore[assignment]
+        votes = tuple(sorted(counts.items()))  # those of labels with one name are added
+        return replace(row, label=majority(votes), votes=votes)
+
+    changed = sorted(name for name, standard in mapped.items() if name != standard)
+    listed = ", ".join(f"{name!r} is {mapped[name]}" for name in changed)
     return replace(
         data,
-        splits={
-            split: rows.map(lambda _, row: _with_names(row, mapped))
-            for split, rows in data.splits.items()
-        },
+        splits={split: rows.map(renamed) for split, rows in data.splits.items()},
         notes=[*data.notes, f"labels mapped by name: {listed}"],
         label_order=tuple(dict.fromkeys(mapped.get(name, name) for name in data.label_order)),
     )

@@ -143,12 +143,17 @@ def _answers(row: Row, column: str, context: str, moved: list[str]) -> tuple[Ans
 
 def _pairs(row: Row, column: str, value: Any) -> Iterator[tuple[str, int | None]]:
     texts: Sequence[Any]
+    starts: Sequence[Any]
     if isinstance(value, str | int | float):
         start = row.values.get(START_COLUMN)
         missing = is_missing(start) or start == ""
         texts, starts = [value], [None if missing else start]
     elif isinstance(value, Mapping):
-        texts, starts = (_listed(value.get(name)) for name in ("text", START_COLUMN))
+        cells = (value.get(name) for name in ("text", START_COLUMN))
+        texts, starts = (
+            cell if isinstance(cell, list | tuple) else [] if cell is None else [cell]
+            for cell in cells
+        )
     elif not isinstance(value, list | tuple):
         texts, starts = [value], []
     elif all(isinstance(item, Mapping) for item in value):
@@ -169,21 +174,10 @@ def _pairs(row: Row, column: str, value: Any) -> Iterator[tuple[str, int | None]
                 f"{row.where}: {column} must hold texts, such as "
                 f'{{"text": ["Oslo"], "{START_COLUMN}": [12]}}, not {value!r:.60}.'
             )
-        yield text, _character(row, start)
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _character(row: Row, start: Any) -> int | None:
-    if start is None:
-        return None
-    if (offset := whole_number(start)) is None:
-        raise DataError(
-            f"{row.where}: {START_COLUMN} must be the number of a character of the context, "
-            f"from 0, not {start!r:.40}."
-        )
-    return offset
+        offset = None if start is None else whole_number(start)
+        if offset is None and start is not None:
+            raise DataError(
+                f"{row.where}: {START_COLUMN} must be the number of a character of the context, "
+                f"from 0, not {start!r:.40}."
+            )
+        yield text, offset

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
@@ -15,6 +15,7 @@ from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
     SCHEMES,
     SPAN_TAG,
+    Transitions,
     convert_tags,
     count_transitions,
     illegal_transitions,
@@ -43,16 +44,15 @@ def to_bio(splits: Mapping[str, Sequence[TokenRow]]) -> tuple[dict[str, Examples
     DataError if some but not all tags are of a span scheme.
     """
     by_name = {name: _Split(Examples.of(rows)) for name, rows in splits.items()}
-    every = list(by_name.values())
+    every, notes = list(by_name.values()), list[str]()
     counts = sum((split.counts for split in every), Counter[str]())
     if counts and all(tag.isdecimal() for tag in counts):
-        examples = {name: split.rows.map(Conversion().example) for name, split in by_name.items()}
-        return examples, ["tags are numbers without names: replace them by names"]
-    notes = []
-    no_prefix = all("-" not in tag[:2] for tag in counts)
+        notes.append("tags are numbers without names: replace them by names")
     odd = next((split.names for split in every if split.names), None)
     # O on half of the words: some part-of-speech sets have a tag O too
-    if no_prefix and len(counts) > 1 and counts["O"] * 2 >= counts.total() and not odd:  # Few-NERD
+    is_bare = all("-" not in tag[:2] for tag in counts) and not odd
+    is_bare = is_bare and len(counts) > 1 and counts["O"] * 2 >= counts.total()
+    if is_bare:  # as Few-NERD
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
         for split in every:
             split.names = {tag: f"I-{tag}" for tag in counts if tag != "O"}
@@ -60,20 +60,18 @@ def to_bio(splits: Mapping[str, Sequence[TokenRow]]) -> tuple[dict[str, Examples
         changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
         changes = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(changes, 3)}")
-    notes += _find_schemes(every, named=not (no_prefix and notes))
-    nested = any(split.nests() for split in every)
-    if nested:
+    notes += _find_schemes(every, named=not is_bare)
+    if nested := any(split.nests() for split in every):
         notes.append("nested spans: examples have spans, no tags")
-    return {
-        name: split.rows.map(Conversion(split.names, split.scheme, nested).example)
-        for name, split in by_name.items()
-    }, notes
+    for split in every:
+        split.nested = nested
+    return {name: split.rows.map(split.example) for name, split in by_name.items()}, notes
 
 
 def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
     tagged = [split for split in splits if split.is_tagged]
     for split in tagged:
-        split.find_scheme()
+        split.scheme = scheme_of(split.transitions())
     if any(split.scheme is None for split in tagged):
         _check_plain_tags(splits)
         for split in splits:
@@ -84,9 +82,14 @@ def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
     if converted and named:
         schemes = sorted({str(split.scheme) for split in converted} - {"IO"}) or ["IO"]
         notes.append(f"tag scheme {' and '.join(schemes)} found, converted to BIO")
-    if illegal := [split for split in converted if split.num_illegal()]:
-        counted = quantity(sum(split.num_illegal() for split in illegal), "illegal tag")
-        where = illegal[0].first_illegal()
+    illegal = [
+        (split, number)
+        for split in converted
+        if (number := num_illegal(split.transitions() or Counter(), str(split.scheme)))
+    ]
+    if illegal:
+        counted = quantity(sum(number for _, number in illegal), "illegal tag")
+        where = illegal[0][0].first_illegal()
         notes.append(f"{counted} read as the start of a span, first in {where}")
     for split in splits:
         split.scheme = split.scheme or "BIO"
@@ -99,85 +102,26 @@ def respelled(columns: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[spelled.get(tag, tag) for tag in column] for column in columns]
 
 
-class _Split:
-    """The sentences of a split, how often each tag occurs (``counts``), and how tags are read: by
-    new ``names``, in a ``scheme`` (None: not as spans)."""
+@dataclass
+class Conversion:
+    """The conversion of sentences to examples: how their tags are read."""
 
-    def __init__(self, rows: Examples) -> None:
-        self.rows = rows
-        self.counts = Counter(chain.from_iterable(chain.from_iterable(rows.column("tag_columns"))))
-        self._transitions = count_transitions(chain.from_iterable(rows.column("tag_columns")))
-        num_columns = max(map(len, rows.column("tag_columns")), default=0)
-        self.is_tagged, self.has_several = num_columns > 0, num_columns > 1
-        self.may_nest = self.has_several or any(s is not None for s in rows.column("spans"))
-        self.names: Mapping[str, str] = _spelled({*self.counts})
-        self.scheme: str | None = None
-
-    def find_scheme(self) -> None:
-        if self.names:
-            columns = (_renamed(columns, self.names) for columns in self.rows.column("tag_columns"))
-            self._transitions = count_transitions(chain.from_iterable(columns))
-        self.scheme = scheme_of(self._transitions)
-
-    def num_illegal(self) -> int:
-        return num_illegal(self._transitions or Counter(), str(self.scheme))
-
-    def first_illegal(self) -> str:
-        return next(
-            str(where)
-            for where, columns in self.rows.columns("where", "tag_columns")
-            if any(
-                illegal_transitions(column, str(self.scheme))
-                for column in _renamed(columns, self.names)
-            )
-        )
-
-    def nests(self) -> bool:
-        conversion = Conversion(self.names, self.scheme)
-        names = ("tag_columns", "spans", "misaligned", "offsets")
-        return self.may_nest and any(
-            are_nested(conversion.spans_of(_renamed(columns, self.names), spans), *characters)
-            for columns, spans, *characters in self.rows.columns(*names)
-        )
-
-
-def _spelled(all_tags: Set[str]) -> dict[str, str]:
-    tags = all_tags - {"O"}
-    if not tags or all(SPAN_TAG.fullmatch(tag) for tag in tags):
-        return {}
-    for pattern in _SPELLINGS:
-        matches = {tag: pattern.fullmatch(tag) for tag in tags - {"o"}}
-        spelled = {
-            tag: f"{match['prefix'].upper()}-{match['type']}"
-            for tag, match in matches.items()
-            if match
-        }
-        prefixes = {tag[0] for tag in spelled.values()}
-        fits = any(prefixes <= {*SCHEMES[name]} for name in DISTINCT_SCHEMES)
-        if spelled and len(spelled) == len(matches) and fits and prefixes & {"B", "I"}:
-            return spelled | {"o": "O"}
-    return {}
-
-
-def _renamed(columns: _TagColumns, names: Mapping[str, str]) -> _TagColumns:
-    if not names:
-        return columns
-    return tuple(tuple(names.get(tag, tag) for tag in column) for column in columns)
-
-
-class Conversion(NamedTuple):
-    """The conversion of the sentences of a split to examples."""
-
-    names: Mapping[str, str] = {}
+    names: Mapping[str, str] = field(default_factory=dict)
     """New names of tags."""
     scheme: str | None = None
     """The scheme of the tags; None if they are not spans."""
     nested: bool = False
     """Whether spans may overlap, so that there are no tags for them."""
 
+    def renamed(self, columns: _TagColumns) -> _TagColumns:
+        """The columns of tags with their new names."""
+        if not self.names:
+            return columns
+        return tuple(tuple(self.names.get(tag, tag) for tag in column) for column in columns)
+
     def example(self, index: int, sentence: TokenRow) -> TokenExample:
         """Convert a sentence to an example, with its spans and one column of tags in BIO."""
-        columns = _renamed(sentence.tag_columns, self.names)
+        columns = self.renamed(sentence.tag_columns)
         spans = self.spans_of(columns, sentence.spans)
         tags = columns[0] if columns else None
         if self.scheme is not None and len(columns) > 1:
@@ -208,6 +152,53 @@ class Conversion(NamedTuple):
             return spans
         tag_spans = chain.from_iterable(tags_to_spans(column, self.scheme) for column in columns)
         return tuple(sorted({*tag_spans}))
+
+
+class _Split(Conversion):
+    """The conversion of a split; ``counts`` are the numbers of its tags before."""
+
+    def __init__(self, rows: Examples) -> None:
+        self.rows, numbers = rows, {*map(len, rows.column("tag_columns"))}
+        self.counts = Counter(chain.from_iterable(chain.from_iterable(rows.column("tag_columns"))))
+        self.is_tagged, self.has_several = bool(numbers - {0}), bool(numbers - {0, 1})
+        super().__init__(_spelled({*self.counts}))
+
+    def transitions(self) -> Transitions | None:
+        columns = map(self.renamed, self.rows.column("tag_columns"))
+        return count_transitions(chain.from_iterable(columns))
+
+    def first_illegal(self) -> str:
+        for where, columns in self.rows.columns("where", "tag_columns"):
+            if any(illegal_transitions(c, str(self.scheme)) for c in self.renamed(columns)):
+                return str(where)
+        raise AssertionError
+
+    def nests(self) -> bool:
+        if not self.has_several and all(spans is None for spans in self.rows.column("spans")):
+            return False
+        names = ("tag_columns", "spans", "misaligned", "offsets")
+        return any(
+            are_nested(self.spans_of(self.renamed(columns), spans), *characters)
+            for columns, spans, *characters in self.rows.columns(*names)
+        )
+
+
+def _spelled(all_tags: Set[str]) -> dict[str, str]:
+    tags = all_tags - {"O"}
+    if not tags or all(SPAN_TAG.fullmatch(tag) for tag in tags):
+        return {}
+    for pattern in _SPELLINGS:
+        matches = {tag: pattern.fullmatch(tag) for tag in tags - {"o"}}
+        spelled = {
+            tag: f"{match['prefix'].upper()}-{match['type']}"
+            for tag, match in matches.items()
+            if match
+        }
+        prefixes = {tag[0] for tag in spelled.values()}
+        fits = any(prefixes <= {*SCHEMES[name]} for name in DISTINCT_SCHEMES)
+        if spelled and len(spelled) == len(matches) and fits and prefixes & {"B", "I"}:
+            return spelled | {"o": "O"}
+    return {}
 
 
 def are_nested(
@@ -241,8 +232,11 @@ def _check_plain_tags(splits: Sequence[_Split]) -> None:
     if num_inside and (plain.total() * 2 <= num_inside or spelled_alike or len(schemes) > 1):
         for split in splits:
             for where, words, columns in split.rows.columns("where", "words", "tag_columns"):
-                for column in _renamed(columns, split.names):
-                    _check_span_tags(where, words, column, plain, num_inside)
+                for word, tag in chain(
+                    *(zip(words, c, strict=True) for c in split.renamed(columns))
+                ):
+                    if tag in plain:
+                        raise _stray_tag(where, word, tag, plain, num_inside)
     for split in splits:
         if split.has_several:
             rows = split.rows.columns("where", "tag_columns")
@@ -253,15 +247,11 @@ def _check_plain_tags(splits: Sequence[_Split]) -> None:
             )
 
 
-def _check_span_tags(
-    where: str, words: Sequence[str], tags: Sequence[str], plain: Counter[str], num_inside: int
-) -> None:
-    for word, tag in zip(words, tags, strict=True):
-        if tag in plain:
-            other_tags = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
-            raise DataError(
-                f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
-                f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} "
-                "(B-TYPE, I-TYPE, …) and the rest O: correct it, or remove a "
-                f"header{f' (also: {other_tags})' if other_tags else ''}."
-            )
+def _stray_tag(where: str, word: str, tag: str, plain: Counter[str], num_inside: int) -> DataError:
+    other_tags = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
+    return DataError(
+        f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
+        f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} (B-TYPE, I-TYPE, …) "
+        "and the rest O: correct it, or remove a "
+        f"header{f' (also: {other_tags})' if other_tags else ''}."
+    )

@@ -17,7 +17,7 @@ from finetune.data.examples import Examples
 from finetune.data.labels import NLI_LABELS
 from finetune.data.preparation import with_gold
 from finetune.data.splitting import per_class
-from finetune.types import UserError, abbreviated, quantity
+from finetune.types import TextExample, UserError, abbreviated, quantity
 
 
 def problem_of(config: TextConfig, data: Dataset) -> Literal["single", "multi", "regression"]:
@@ -133,9 +133,7 @@ def _require_pairs(config: TextConfig, data: Dataset) -> None:
 
 def names_of(label: Any) -> Sequence[str]:
     """The names of a label: none, one or several."""
-    if isinstance(label, tuple):
-        return label
-    return [] if label is None else [str(label)]
+    return TextExample.labels_of(label) or []
 
 
 def labeled(data: Dataset) -> Dataset:

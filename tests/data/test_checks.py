@@ -199,17 +199,23 @@ def test_words_through_a_tokenizer():
 
 
 @pytest.mark.parametrize(
-    ("pair", "max_length", "count"), [(None, 6, 0), (None, 5, 1), ("bb", 9, 0), ("bb", 8, 1)]
+    ("pair", "max_length", "special", "count"),
+    [
+        (None, 6, (2, 3), 0),
+        (None, 5, (2, 3), 1),
+        ("bb", 9, (2, 3), 0),
+        ("bb", 8, (2, 3), 1),
+        ("bb", 9, (2, 4), 1),
+    ],
 )
-def test_texts_through_a_tokenizer(pair, max_length, count):
+def test_texts_through_a_tokenizer(pair, max_length, special, count):
     def subwords(batch):
         assert all(isinstance(item, str) for item in batch)
         return [len(item) for item in batch]
 
     rows = [text(0, "aaaa", pair=pair), text(1, "a", "b", pair=pair and "c")]
-    findings = found(
-        texts(train=rows), "lengths", "warning", count_subwords=subwords, max_length=max_length
-    )
+    options = {"count_subwords": subwords, "max_length": max_length, "num_special": special}
+    findings = found(texts(train=rows), "lengths", "warning", **options)
     assert len(findings) == count
     assert all("will be cut" in finding.message for finding in findings)
 
@@ -254,18 +260,3 @@ def test_pairs_and_single_texts():
     assert "1 of 1 example unlike train, which has single texts" in finding.message
     both = Dataset("d", {"train": [one, two], "test": [two]})
     assert not found(both, "pairs")
-
-
-@pytest.mark.parametrize(("num_special", "number"), [((2, 3), 0), ((2, 4), 1)])
-def test_the_tokenizer_tells_the_special_tokens_of_a_pair(num_special, number):
-    pair = TextExample(0, "abc", "defg", "x", where="a.csv:1")
-    data = Dataset("d", {"train": [pair, TextExample(1, "a", "b", "y", where="a.csv:2")]})
-    findings = found(
-        data,
-        "lengths",
-        "warning",
-        max_length=10,
-        num_special=num_special,
-        count_subwords=lambda texts: list(map(len, texts)),
-    )
-    assert len(findings) == number

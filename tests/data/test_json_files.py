@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from finetune.config.values import conforms, description
 from finetune.data.json_files import parse_json, read_object
 from finetune.types import UserError
 
@@ -44,41 +42,3 @@ def test_saved_objects(content: bytes, problem: str, tmp_path: Path):
         read_object(path, {"n": int, "names": list[str] | None})
     path.write_bytes(b'{"n": 1, "more": 2}')
     assert read_object(path, {"n": int, "names": list[str] | None}) == {"n": 1, "more": 2}
-
-
-class Place(TypedDict):
-    a: int
-    b: NotRequired[str]
-
-
-@pytest.mark.parametrize(
-    ("value", "hint", "expected"),
-    [
-        (1, float, True),
-        (True, float, False),
-        (True, bool, True),
-        ("1", int, False),
-        (None, int | None, True),
-        ({"a": {"b": 1}}, dict[str, dict[str, float]], True),
-        ({"a": {"b": "1"}}, dict[str, dict[str, float]], False),
-        ((), tuple[str, ...], True),
-        ("on", Literal["on", "off"], True),
-        ("no", Literal["on", "off"], False),
-        ([["x"]], list[list[Any]], True),
-        (True, Any, True),
-        ([], dict, False),
-        ({"a": 1, "more": 2}, Place, True),
-        ({"a": 1, "b": "x"}, Place, True),
-        ({"a": 1, "b": 2}, Place, False),
-        ({"b": "x"}, Place, False),
-        ([], Place, False),
-    ],
-)
-def test_types(value: object, hint: Any, expected: bool):
-    assert conforms(value, hint) is expected
-
-
-def test_descriptions():
-    assert description(float | None) == "a number"
-    assert description(int | str) == "a whole number or text"
-    assert description(Literal["a", "b"] | None) == "one of a, b"

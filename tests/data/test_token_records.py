@@ -17,30 +17,7 @@ def train(dataset):
     return dataset.splits["train"]
 
 
-TEXT = "Ann  Lee, Oslo (Norway) ran"
-
-
 # --- forms -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {
-            "text": TEXT,
-            "spans": [{"start_char": 0, "end_char": 8, "start": 0, "end": 2, "label": "PER"}],
-        },
-        {"text": TEXT, "entities": [[0, 8, "PER"]], "cats": {}},
-        {"text": TEXT, "entities": [{"type": "PER", "offsets": [[0, 3], [5, 8]]}]},
-        {"text": TEXT, "entities": [{"type": "PER", "offsets": [0, 8]}]},
-        {"tokens": TEXT.split(), "spans": [{"offsets": [[0, 1], [1, 2]], "label": "PER"}]},
-    ],
-)
-def test_forms(read, row):
-    dataset = read(row)
-    assert train(dataset)[0].spans == (Span(0, 2, "PER"),)
-    assert train(dataset)[0].words[0] == "Ann"
-    assert not any("discontinuous" in note for note in dataset.notes)
 
 
 def test_rows_without_spans_have_no_gold(read):

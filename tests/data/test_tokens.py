@@ -287,10 +287,20 @@ def test_prefixes_of_no_scheme(error):
         {"tokens": ["Ann", "Lee", "ran"], "entities": [[0, 2, "PER"]]},
         {"text": "Ann Lee ran", "entities": [{"start": 0, "end": 7, "label": "PER"}]},
         {"text": "Ann Lee ran", "spans": [{"start": 0, "end": 7, "type": "PER"}]},
+        {"text": "Ann Lee ran", "entities": [[0, 7, "PER"]], "cats": {}},
+        {"text": "Ann Lee ran", "entities": [{"type": "PER", "offsets": [[0, 3], [4, 7]]}]},
+        {"text": "Ann Lee ran", "entities": [{"type": "PER", "offsets": [0, 7]}]},
+        {"tokens": ["Ann", "Lee", "ran"], "spans": [{"offsets": [[0, 1], [1, 2]], "label": "PER"}]},
+        {
+            "text": "Ann Lee ran",
+            "spans": [{"start_char": 0, "end_char": 7, "start": 0, "end": 2, "label": "PER"}],
+        },
     ],
 )
 def test_json_forms(read, row):
-    example = train(read("a.jsonl", jsonl({**row, "document": 3})))[0]
+    dataset = read("a.jsonl", jsonl({**row, "document": 3}))
+    assert not any("discontinuous" in note for note in dataset.notes)
+    example = train(dataset)[0]
     assert example.words == ("Ann", "Lee", "ran")
     assert example.tags == ("B-PER", "I-PER", "O")
     assert example.spans == (Span(0, 2, "PER"),)

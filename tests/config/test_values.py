@@ -1,0 +1,47 @@
+"""Types of values of saved files and settings, and their descriptions."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+import pytest
+
+from finetune.config.values import conforms, description
+
+
+class Place(TypedDict):
+    a: int
+    b: NotRequired[str]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        (1, float, True),
+        (True, float, False),
+        (True, bool, True),
+        ("1", int, False),
+        (None, int | None, True),
+        ({"a": {"b": 1}}, dict[str, dict[str, float]], True),
+        ({"a": {"b": "1"}}, dict[str, dict[str, float]], False),
+        ((), tuple[str, ...], True),
+        ("on", Literal["on", "off"], True),
+        ("no", Literal["on", "off"], False),
+        ([["x"]], list[list[Any]], True),
+        (True, Any, True),
+        ([], dict, False),
+        ({"a": 1, "more": 2}, Place, True),
+        ({"a": 1, "b": "x"}, Place, True),
+        ({"a": 1, "b": 2}, Place, False),
+        ({"b": "x"}, Place, False),
+        ([], Place, False),
+    ],
+)
+def test_types(value: object, hint: Any, expected: bool):
+    assert conforms(value, hint) is expected
+
+
+def test_descriptions():
+    assert description(float | None) == "a number"
+    assert description(int | str) == "a whole number or text"
+    assert description(Literal["a", "b"] | None) == "one of a, b"
