@@ -168,9 +168,6 @@ def forward_passes(
     packed = (batch_of(group) for group in groups)
     batches = ahead(packed) if len(groups) > 1 else packed
     encoder = model if isinstance(model, Encoder) else model.encoder
-    rows = [
-        RowShape(int(of.sum()), len(of), int(of.max())) for of in map(lengths.__getitem__, groups)
-    ]
     # outputs are copied on another stream, to decode a batch while the device computes the next
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     waiting: deque[tuple[Array, Batch, Any, Any]] = deque()
@@ -185,7 +182,11 @@ def forward_passes(
             stream.synchronize()  # the memory of the output is free now
         return group, result
 
-    replaying, in_precision = replayed_predictions(encoder, rows), casting(model, precision, device)
+    of_groups = map(lengths.__getitem__, groups)
+    replaying = replayed_predictions(
+        encoder, lambda: [RowShape(int(of.sum()), len(of), int(of.max())) for of in of_groups]
+    )
+    in_precision = casting(model, precision, device)
     with torch.no_grad(), in_precision, replaying, contextlib.closing(batches):
         for done, (group, batch) in enumerate(zip(groups, batches, strict=True), 1):
             model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device

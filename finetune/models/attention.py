@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedConfig
 
 from finetune.models.dropout import dropout as drop
-from finetune.models.packing import PackedCall, PackedLayout, PaddedIndex, RowOrder
+from finetune.models.packing import PackedCall, PackedLayout, RowOrder
 from finetune.types import UserError
 
 NAME = "finetune_packed"
@@ -95,8 +95,6 @@ def attend(
     compute: Callable[..., Tensor] = _grouped
     if _flash_supports(query):
         compute = _flash
-    elif query.device.type != "cpu" and layout.is_one_group:
-        return _padded(query, key, value, call), None
     elif query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT):
         compute = _by_products
     # 3 of [T, A, D]; the gradient of an index would be written into zeros
@@ -105,10 +103,10 @@ def attend(
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    order = call.layout.row_order(query.shape[1])
+    order, shape = call.layout.row_order(1), value.shape[1:]
     outputs = []
-    for group, rows in order.split(*(order.to_groups(t) for t in (query, key, value))):
-        queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
+    for group, rows in order.split(*order.to_groups(query, key, value)):
+        queries, keys, values = (row.unflatten(-1, shape).transpose(1, 2) for row in rows)
         output = F.scaled_dot_product_attention(
             queries,
             keys,
@@ -117,49 +115,9 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
             dropout_p=call.dropout,
             scale=call.scaling,
         )
-        outputs.append(output.flatten(0, 2))  # [size * A * L, D]
-    return order.to_tokens(torch.cat(outputs)).view(query.shape)
-
-
-def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    """[1, A, T, D] three times -> [1, T, A, D]; views would be nodes of autograd."""
-    index = call.layout.padded_index
-    queries, keys, values = _Pad.apply(index, query, key, value)  # type: ignore[no-untyped-call]
-    bias = call.layout.bias(index.group, call.sliding_window, query.dtype)
-    output = F.scaled_dot_product_attention(
-        queries, keys, values, attn_mask=bias, dropout_p=call.dropout, scale=call.scaling
-    )
-    attended: Tensor = _Unpad.apply(index, output)  # type: ignore[no-untyped-call]
-    return attended
-
-
-class _Pad(torch.autograd.Function):
-    """Copies rows [1, A, T, D] to padded rows [N, A, L, D].
-
-    The gradient of padding is 0, since no token attends to it.
-    """
-
-    @staticmethod
-    def forward(context: Any, index: PaddedIndex, *tensors: Tensor) -> tuple[Tensor, ...]:
-        context.index = index
-        return tuple([index.pad(tensor.transpose(1, 2)) for tensor in tensors])
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *[context.index.unpad(gradient).transpose(1, 2) for gradient in gradients]
-
-
-class _Unpad(torch.autograd.Function):
-    """Copies padded rows [N, A, L, D] to rows [1, T, A, D]."""
-
-    @staticmethod
-    def forward(context: Any, index: PaddedIndex, padded: Tensor) -> Tensor:
-        context.index = index
-        return index.unpad(padded)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        return None, context.index.pad_with_zeros(gradients[0])
+        outputs.append(output.transpose(1, 2).reshape(-1, shape.numel()))  # [size * L, A * D]
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return order.to_tokens(joined).view(value.shape)
 
 
 def _by_products(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
@@ -183,7 +141,7 @@ def attend_in_groups(
     broadcastable, is -inf where a query must not attend to a key. Softmax runs in at least float32.
     """
     outputs = []
-    groups = order.split(*(order.to_groups(row) for row in rows))
+    groups = order.split(*order.to_groups(*rows))
     for bias, (group, (query, key, value)) in zip(biases, groups, strict=True):
         scores = torch.bmm(query, key.transpose(1, 2)).unflatten(0, (group.size, -1))
         dtype = torch.promote_types(scores.dtype, torch.float32)

@@ -141,8 +141,7 @@ def _attend(
     order = layout.row_order(num_heads, heads_first=True)
     p = module.dropout.p if module.training else 0.0
     outputs = []
-    tensors = [order.to_groups(t) for t in (query, key, value)]
-    for group, rows in order.split(*tensors):
+    for group, rows in order.split(*order.to_groups(query, key, value)):
         dense = [row.view(num_heads, -1, row.shape[2]) for row in rows]  # [A, size * L, D]
         outputs.append(_attend_group(dense, to_keys, to_queries, group, p))
     return order.to_tokens(torch.cat(outputs)).view(len(hidden), -1)

@@ -27,6 +27,17 @@ class FastDropout(nn.Dropout):
 
 
 @contextlib.contextmanager
+def same_modes(model: nn.Module) -> Iterator[None]:
+    """Context that restores at its end which modules are in training mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextlib.contextmanager
 def fast_dropout(model: nn.Module) -> Iterator[None]:
     """Let a model's layers of class ``nn.Dropout`` be ``FastDropout`` within a ``with`` block."""
     layers = [module for module in model.modules() if type(module) is nn.Dropout]

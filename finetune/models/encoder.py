@@ -31,6 +31,7 @@ from transformers import AutoModel, PreTrainedModel
 from finetune.models import deberta, mpnet
 from finetune.models.attention import packed_attention
 from finetune.models.bilstm import BILSTM, add_bilstm
+from finetune.models.dropout import same_modes
 from finetune.models.families import (
     FAMILIES,
     Family,
@@ -379,20 +380,16 @@ def _probed_family(model: Any, pad_id: int) -> Family:
     padded[0] = ids[0]
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     model_type = model.config.model_type
     try:
-        with torch.no_grad():
+        with torch.no_grad(), same_modes(model):
+            model.eval()
             among_longer = model(input_ids=padded, attention_mask=mask).last_hidden_state[1, :5]
             among_equal = model(input_ids=ids[:, :5], attention_mask=mask[:, :5])
             alone = model(input_ids=ids[1:, :5], attention_mask=mask[1:, :5]).last_hidden_state[0]
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         detail = f"{' '.join(str(error).split()):.200}"
         raise UserError(f"{model_type} models do not run on token ids alone: {detail}") from error
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     tolerance = max(1e-3, torch.finfo(alone.dtype).eps ** 0.5) * float(alone.abs().max())
     if not torch.allclose(among_equal.last_hidden_state[1], alone, rtol=0, atol=tolerance):
         raise UserError(

@@ -3,9 +3,8 @@
 To start the kernels of a step takes a host several times as long as a GPU takes to run them. A CUDA
 graph starts them all at once. Head, loss, clipping and optimizer run plainly.
 
-Recorded passes read and write tensors that stay in place. The backward pass is recorded twice: one
-recording overwrites the gradients of a step, the other adds to them. Recorded passes share one pool
-of memory, so that only one of them may wait for its backward pass; meanwhile others run plainly.
+Recorded passes read and write tensors that stay in place. They share one pool of memory, so that
+only one of them may wait for its backward pass; meanwhile others run plainly.
 
 A recording is compared with the plain passes that it replaces before it is used. If they differ, or
 an error occurs, everything runs plainly from then on, in the same shapes and so with the same
@@ -18,9 +17,8 @@ import contextlib
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,10 +28,9 @@ from torch.autograd.function import once_differentiable
 from finetune.models.recording import (
     Action,
     CudaRecorder,
-    GradientBuffers,
     Passes,
     PassKey,
-    Recorder,
+    WrongFillersError,
     require_equal_tensors,
 )
 from finetune.models.shapes import RowShape, RowShapes, with_fillers
@@ -41,8 +38,8 @@ from finetune.types import Batch
 
 if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
-    from finetune.models.master_weights import MasterWeights
 
+DEVICE = "cuda"
 NUM_SIZES_OF_PREDICTIONS = 3
 HALF = torch.bfloat16, torch.float16
 """The types of weights of models whose predictions are replayed."""
@@ -58,13 +55,9 @@ class _Recording:
     states: list[Tensor]
     above: list[Tensor]  # the gradients of the states
     forward: Action
-    backward: dict[bool, Action]  # by whether gradients are added
-    weights: list[nn.Parameter]  # those with a gradient
+    backward: Action
+    gradients: dict[nn.Parameter, Tensor]  # of each weight that has one
     addresses: tuple[int, ...]
-
-
-class _Waiting:
-    """Lives as long as the autograd graph of a replayed pass, which waits for its backward pass."""
 
 
 class EncoderGraphs:
@@ -74,7 +67,6 @@ class EncoderGraphs:
         encoder: The encoder, on its device. No weight is added or exchanged from now on.
         shapes: The shapes of rows; None leaves all passes alone.
         recorder: Records passes; None runs all plainly.
-        gradients: Where recorded backward passes leave gradients.
         report: Gets one sentence if recordings cannot be used.
 
     Attributes:
@@ -85,20 +77,22 @@ class EncoderGraphs:
         self,
         encoder: Encoder,
         shapes: RowShapes | None = None,
-        recorder: Recorder | None = None,
-        gradients: GradientBuffers | None = None,
+        recorder: CudaRecorder | None = None,
         report: Callable[[str], object] = print,
     ) -> None:
         self.encoder, self.shapes, self.recorder = encoder, shapes, recorder
-        self.gradients, self.report, self.reason = gradients or GradientBuffers(), report, ""
+        self.report, self.reason = report, ""
         self.trained = encoder.trained_parameters()
+        self.gradients: dict[str, Tensor] = {}
+        """The tensors that hold the gradients of all recordings, by the names of weights."""
         self.read = [*encoder.model.parameters(), *encoder.model.buffers()]
         self.anchor = torch.zeros((), device=self.read[0].device, requires_grad=True)
         self.seen: Counter[PassKey] = Counter()
         self.recordings: dict[PassKey, _Recording] = {}
-        self.waiting: weakref.ref[_Waiting] | None = None
+        self.waiting: weakref.ref[Any] | None = None
+        """The node of autograd of a replayed pass, which waits for its backward pass."""
         self.predictions: RowShapes | None = None
-        self.fillers_are_compared = self.fillers_are_wrong = False
+        self.fillers_fit: bool | None = None  # not compared yet
 
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of an encoder has none
@@ -109,38 +103,31 @@ class EncoderGraphs:
         None if no shape holds the batch.
         """
         shape = None if self.shapes is None else self.shapes.shape_of(RowShape.of(batch))
-        if shape is None or self.fillers_are_wrong:
+        if shape is None:
             return None
         if self.encoder.num_token_types > 1 and batch.token_type_ids is None:
             batch = replace(batch, token_type_ids=torch.zeros_like(batch.input_ids))
         row, num_tokens = with_fillers(batch, shape), len(batch.input_ids)
         recording = self._recording(shape, tuple(layers), batch, row)
-        if self.fillers_are_wrong:
+        if self.fillers_fit is False:
             return None
         if recording is None:
             states = self.encoder.packed_states(row, layers, shape=shape)
             return [state[:num_tokens] for state in states]
         for tensor, new in zip(_tensors(recording.row), _tensors(row), strict=True):
             tensor.copy_(new)
-        if recording.backward:
+        if recording.gradients:
             return list(_Replay.apply(self.anchor, self, recording, num_tokens))  # type: ignore[no-untyped-call]
         recording.forward()
         return [state[:num_tokens].clone() for state in recording.states]
 
     def shapes_of_predictions(self, rows: Sequence[RowShape]) -> RowShapes:
         """Choose shapes for the rows of predictions, or keep the last ones if they suit, too."""
-        shapes, last = RowShapes.of(rows, num_sizes=NUM_SIZES_OF_PREDICTIONS), self.predictions
-        more = 0.05 * sum(row.num_tokens for row in rows)
-        if last is not None and last.fillers(rows) <= shapes.fillers(rows) + more:
-            return last
-        for key in [key for key in self.recordings if not key.training]:
-            del self.recordings[key]
-        # room for more sequences, and longer ones, in the next call
-        num_sequences, longest = (
-            1 << (n - 1).bit_length() for n in (shapes.num_sequences, shapes.longest)
-        )
-        longest = min(longest, self.encoder.max_length or longest)
-        self.predictions = RowShapes(shapes.sizes, num_sequences, longest)
+        shapes = RowShapes.of(rows, NUM_SIZES_OF_PREDICTIONS)
+        if self.predictions is None or not self.predictions.suits(rows, shapes):
+            for key in [key for key in self.recordings if not key.training]:
+                del self.recordings[key]
+            self.predictions = shapes.with_room(self.encoder.max_length)
         return self.predictions
 
     def _recording(
@@ -156,66 +143,66 @@ class EncoderGraphs:
             self.encoder.model.training,
             (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
         )
+        addresses = tuple([tensor.data_ptr() for tensor in self.read])
         recording = self.recordings.get(key)
-        if recording is not None and recording.addresses == self._addresses():
+        if recording is not None and recording.addresses == addresses:
             return recording
         self.seen[key] += 1
         if self.seen[key] < SIGHTINGS:
             return None
         state = recorder.random.get_rng_state()
         try:
-            recording = self.recordings[key] = self._record(recorder, key, batch, row)
+            recording = self._record(recorder, key, batch, row, addresses)
+            self.recordings[key] = recording
         except Exception as error:  # out of memory is one of them
             self.recorder = recording = None
             self.recordings.clear()
+            self.fillers_fit = not isinstance(error, WrongFillersError)
             self.reason = f"{' '.join(str(error).split()):.200}"
             self.report(f"CUDA graphs are not used: {self.reason}")
         finally:
             recorder.random.set_rng_state(state)
         return recording
 
-    def _addresses(self) -> tuple[int, ...]:
-        return tuple([tensor.data_ptr() for tensor in self.read])
-
-    def _record(self, recorder: Recorder, key: PassKey, batch: Batch, row: Batch) -> _Recording:
+    def _record(
+        self,
+        recorder: CudaRecorder,
+        key: PassKey,
+        batch: Batch,
+        row: Batch,
+        addresses: tuple[int, ...],
+    ) -> _Recording:
         passes = Passes(self.encoder, key, self.trained)
         row = replace(row.each(torch.clone), lengths=(), targets={}, host=None)
         random_state = recorder.random.get_rng_state()
 
-        def plain() -> tuple[list[Tensor], list[Tensor]]:
+        def plain() -> list[Tensor]:
             recorder.random.set_rng_state(random_state)
-            return passes.forward(row), passes.backward()
+            return passes.forward(row) + passes.backward()
 
         first, second = recorder.warm_up(plain), recorder.warm_up(plain)
-        if not self.fillers_are_compared:
-            self.fillers_are_wrong = not passes.are_equal_without_fillers(batch, row)
-            self.fillers_are_compared = True
-        if self.fillers_are_wrong:
-            raise RuntimeError("filling sequences change the states of others")
-        weights = [self.trained[name] for name in passes.used]
-        buffers = [self.gradients.of(weight) for weight in weights]
-        before = [buffer.clone() for buffer in buffers]
+        if self.fillers_fit is None:
+            passes.require_equal_without_fillers(batch, row)
+            self.fillers_fit = True
+        gradients = {
+            self.trained[name]: self.gradients.setdefault(name, torch.empty_like(leaf))
+            for name, leaf in passes.used.items()
+        }
+        buffers = list(gradients.values())
+        _keep_gradients(gradients)
 
-        def move(add: bool) -> list[Tensor]:
-            (torch._foreach_add_ if add else torch._foreach_copy_)(buffers, passes.backward())
+        def backward() -> list[Tensor]:
+            torch._foreach_copy_(buffers, passes.backward())
             return []
 
         forward, states = recorder.record(lambda: passes.forward(row))
-        ways = (False, True) if key.has_gradients else ()
-        backward = {add: recorder.record(partial(move, add))[0] for add in ways}
+        actions = [forward, *([recorder.record(backward)[0]] if gradients else [])]
         passes.live.clear()  # their memory is free for the next recording
         recorder.random.set_rng_state(random_state)
-        forward()
-        require_equal_tensors(states, first[0], second[0])
-        for times, replay in enumerate(backward.values(), 1):
+        for replay in actions:
             replay()
-            require_equal_tensors(
-                buffers, *([g.float() * times for g in outcome[1]] for outcome in (first, second))
-            )
-        for buffer, values in zip(buffers, before, strict=True):
-            buffer.copy_(values)
-        addresses = self._addresses()
-        return _Recording(row, states, passes.above, forward, backward, weights, addresses)
+        require_equal_tensors([*states, *buffers], first, second)
+        return _Recording(row, states, passes.above, forward, actions[-1], gradients, addresses)
 
 
 class _Replay(torch.autograd.Function):
@@ -224,8 +211,8 @@ class _Replay(torch.autograd.Function):
         context: Any, anchor: Tensor, graphs: EncoderGraphs, recording: _Recording, num_tokens: int
     ) -> tuple[Tensor, ...]:
         recording.forward()
-        context.graphs, context.recording, context.waiting = graphs, recording, _Waiting()
-        graphs.waiting = weakref.ref(context.waiting)
+        context.graphs, context.recording = graphs, recording
+        graphs.waiting = weakref.ref(context)
         # no caller keeps memory that the next pass overwrites
         return tuple([state[:num_tokens].clone() for state in recording.states])
 
@@ -233,14 +220,27 @@ class _Replay(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, *gradients: Tensor) -> tuple[None, ...]:
         graphs, recording = context.graphs, context.recording
-        if graphs.waiting is None or graphs.waiting() is not context.waiting:
+        if graphs.waiting is None or graphs.waiting() is not context:
             raise RuntimeError("a replayed pass has one backward pass, before the next replay")
         graphs.waiting = None
         for above, gradient in zip(recording.above, gradients, strict=True):
             above[: len(gradient)].copy_(gradient)
             above[len(gradient) :].zero_()
-        recording.backward[graphs.gradients.fill(recording.weights)]()
+        _keep_gradients(recording.gradients)
+        recording.backward()
+        if earlier := [weight for weight in recording.gradients if weight.grad is not None]:
+            buffers = [recording.gradients[weight] for weight in earlier]
+            torch._foreach_add_(buffers, [weight.grad for weight in earlier])
+        for weight, buffer in recording.gradients.items():
+            weight.grad = buffer
         return None, None, None, None
+
+
+def _keep_gradients(gradients: Mapping[nn.Parameter, Tensor]) -> None:
+    """Copy gradients of earlier passes that the next replay would overwrite."""
+    for weight, buffer in gradients.items():
+        if weight.grad is buffer:
+            weight.grad = buffer.clone()
 
 
 def _tensors(row: Batch) -> list[Tensor]:
@@ -248,23 +248,13 @@ def _tensors(row: Batch) -> list[Tensor]:
     return tensors if row.token_type_ids is None else [*tensors, row.token_type_ids]
 
 
-def reason_to_run_plainly(encoder: Encoder) -> str:
-    """Why an encoder in training has no rows of fixed shapes; empty if it has."""
-    if encoder.model.device.type != "cuda":
+def reason_to_run_plainly(encoder: Encoder, *, predicting: bool = False) -> str:
+    """Why an encoder has no rows of fixed shapes; empty if it has."""
+    if encoder.model.device.type != DEVICE:
         return "there is no GPU"
-    return reason_of_model(encoder)
-
-
-def reason_to_predict_plainly(encoder: Encoder) -> str:
-    """Why predictions have no rows of fixed shapes; empty if they have."""
-    if encoder.model.dtype not in HALF:
+    if predicting and encoder.model.dtype not in HALF:
         # batches of equal lengths differ in both, so that one shape would be mostly padding
         return "attention in single precision pads all sequences to the longest one"
-    return reason_to_run_plainly(encoder)
-
-
-def reason_of_model(encoder: Encoder) -> str:
-    """Why the passes of a model are not recorded on any device; empty if they can be."""
     if encoder.padding_reason:
         return "sequences are padded"
     if encoder.family.packing != "interface":
@@ -276,13 +266,15 @@ def reason_of_model(encoder: Encoder) -> str:
 
 
 @contextlib.contextmanager
-def replayed_predictions(encoder: Encoder, rows: Sequence[RowShape]) -> Iterator[None]:
+def replayed_predictions(
+    encoder: Encoder, rows: Callable[[], Sequence[RowShape]]
+) -> Iterator[None]:
     """Context in which an encoder computes rows of these sizes without gradients.
 
     On a GPU their passes are replayed. Recordings stay for later rows of similar sizes.
     """
     graphs = encoder.graphs
-    if reason_to_predict_plainly(encoder) or not rows:
+    if reason_to_run_plainly(encoder, predicting=True) or not (sizes := rows()):
         encoder.graphs = None  # shapes of training would not suit
         try:
             yield
@@ -291,7 +283,7 @@ def replayed_predictions(encoder: Encoder, rows: Sequence[RowShape]) -> Iterator
         return
     if graphs is None:
         graphs = encoder.graphs = EncoderGraphs(encoder, recorder=new_recorder())
-    before, graphs.shapes = graphs.shapes, graphs.shapes_of_predictions(rows)
+    before, graphs.shapes = graphs.shapes, graphs.shapes_of_predictions(sizes)
     try:
         yield
     finally:
@@ -303,7 +295,6 @@ def replayed_training(
     encoder: Encoder,
     rows: Callable[[], Sequence[RowShape]],
     num_steps: int,
-    masters: MasterWeights | None = None,
     report: Callable[[str], object] = print,
 ) -> Iterator[None]:
     """Context in which an encoder on a GPU trains on rows of fixed shapes, which are replayed.
@@ -312,21 +303,19 @@ def replayed_training(
         encoder: The encoder, with adapters, and in the precision of its passes.
         rows: Returns the sizes of rows of the run, or of a sample.
         num_steps: Number of steps; less than ``FEWEST_STEPS`` run plainly.
-        masters: The float32 weights of the encoder.
         report: Gets a sentence if graphs cannot be used.
     """
     before = encoder.graphs
     if not reason_to_run_plainly(encoder):
         recorder = new_recorder() if num_steps >= FEWEST_STEPS else None
-        shapes, gradients = RowShapes.of(rows()), GradientBuffers(masters)
-        encoder.graphs = EncoderGraphs(encoder, shapes, recorder, gradients, report)
+        encoder.graphs = EncoderGraphs(encoder, RowShapes.of(rows()), recorder, report)
     try:
         yield
     finally:
         encoder.graphs = before
 
 
-def new_recorder() -> Recorder | None:
+def new_recorder() -> CudaRecorder | None:
     """Make a recorder of CUDA graphs; None if the user turned them off."""
     return None if os.environ.get("FINETUNE_CUDA_GRAPHS") == "0" else CudaRecorder()
 

@@ -501,14 +501,10 @@ def _why_damaged(folder: Path) -> str:
     import transformers
     from safetensors import SafetensorError, safe_open
 
-    model_type = ""
     for path in sorted(folder.iterdir()):
         try:
             if path.name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-                content = read_object(path)
-                model_type = (
-                    str(content.get("model_type")) if path.name == "config.json" else model_type
-                )
+                read_object(path)
             elif path.suffix == ".safetensors":
                 with safe_open(path, "numpy"):
                     pass
@@ -516,6 +512,7 @@ def _why_damaged(folder: Path) -> str:
             return str(error)
         except (OSError, SafetensorError) as error:
             return f"{path}: {error}"
+    model_type = config_content(folder).get("model_type")
     if model_type not in FAMILIES or model_type in transformers.CONFIG_MAPPING:
         return ""
     return (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Self
 
@@ -56,15 +55,29 @@ def casting(model: Any, precision: str, device: torch.device) -> Any:
     return autocast("fp32" if is_half else precision, device)
 
 
-@dataclass(eq=False)
 class _Flat:
-    """Weights end to end: bfloat16, float32, and their gradients."""
+    """Weights end to end: bfloat16, which the model reads, float32, and their gradients."""
 
-    working: Tensor
-    master: Tensor
-    gradient: Tensor
-    numbers: range
-    """The indices of the weights in ``MasterWeights.working``."""
+    def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
+        self.names, self.weights = list(weights), list(weights.values())
+        sizes = [-(-weight.numel() // _ALIGNMENT) * _ALIGNMENT for weight in self.weights]
+        self.starts = list(accumulate(sizes, initial=0))
+        self.master = torch.zeros(self.starts[-1], device=self.weights[0].device)
+        self.masters = self.views(self.master)
+        torch._foreach_copy_(self.masters, [weight.data for weight in self.weights])
+        self.working, self.gradient = self.master.bfloat16(), torch.zeros_like(self.master)
+        self.gradients = self.views(self.gradient)
+        self.empty: set[int] | None = None
+        """The weights without a gradient in this step; None before the first gradient."""
+        for weight, half in zip(self.weights, self.views(self.working), strict=True):
+            weight.data = half
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The parts of a flat tensor, in the shapes of the weights."""
+        return [
+            flat[start : start + weight.numel()].view(weight.shape)
+            for start, weight in zip(self.starts, self.weights, strict=False)
+        ]
 
 
 class MasterWeights:
@@ -77,16 +90,12 @@ class MasterWeights:
     In ``fp32``, and for families that need autocast, all weights stay in place and nothing is flat.
 
     In each step come the backward passes, with ``add_gradients`` after each, ``gradients_of_step``,
-    ``prepare``, the update of the optimizer, and ``finish_step``. Something else that computes
-    gradients, such as a CUDA graph, writes those of ``working[i]`` to ``gradients[i]``: it copies
-    them, or adds them where ``filled[i]``, and sets ``filled[i]``.
+    and the update of the optimizer within ``updating``.
 
     Attributes:
         precision: See above.
         groups: The groups of the optimizer.
         working: The bfloat16 weights.
-        gradients: Their float32 gradients, views of the flat tensors.
-        filled: Whether each has a gradient in this step.
         shapes: The shapes of all trained weights by name.
     """
 
@@ -107,15 +116,9 @@ class MasterWeights:
         """
         self.precision, self._whole = precision, whole
         self.groups: list[dict[str, Any]] = []
-        self.working: list[nn.Parameter] = []
-        self.gradients: list[Tensor] = []
         self.shapes: dict[str, torch.Size] = {}
-        self._names: list[str] = []
-        self._starts: list[int] = []
         self._flats: list[_Flat] = []
         self._plain: dict[nn.Parameter, str] = {}
-        self._float32: list[tuple[nn.Parameter, Tensor]] = []
-        self._before: list[tuple[Tensor, Tensor]] = []
         half = {id(weight): weight for weight in half_weights(model)} if precision == "bf16" else {}
         encoder = model if isinstance(model, Encoder) else model.encoder
         of_encoder = {id(weight) for weight in encoder.trained_parameters().values()}
@@ -124,51 +127,43 @@ class MasterWeights:
             plain: dict[nn.Parameter, str] = {}
             for name, weight in zip(group["names"], group["params"], strict=True):
                 self.shapes[name] = weight.shape
-                module = "" if id(weight) in of_encoder else ".".join(name.split(".")[:2])
                 if half.pop(id(weight), None) is None:
                     plain[weight] = name
                 else:
-                    parts.setdefault(module, {})[name] = weight
-            masters = [self._flatten(weights) for weights in parts.values()]
+                    part = "" if id(weight) in of_encoder else ".".join(name.split(".")[:2])
+                    parts.setdefault(part, {})[name] = weight
+            flats = [_Flat(weights) for weights in parts.values()]
+            self._flats += flats
             self._plain |= plain
-            self.groups.append({**group, "params": [*masters, *plain]})
+            self.groups.append({**group, "params": [*(flat.master for flat in flats), *plain]})
+        self.working = [weight for flat in self._flats for weight in flat.weights]
+        self._float32 = [
+            pair for flat in self._flats for pair in zip(flat.weights, flat.masters, strict=True)
+        ]
         for weight in half.values():  # frozen
             self._float32.append((weight, weight.data))
             weight.data = weight.data.to(DTYPES[precision])
-        self.filled = [False] * len(self.working)
-        self._filled_before = list(self.filled)
-
-    def _flatten(self, weights: Mapping[str, nn.Parameter]) -> Tensor:
-        sizes = [-(-weight.numel() // _ALIGNMENT) * _ALIGNMENT for weight in weights.values()]
-        master = torch.zeros(sum(sizes), device=next(iter(weights.values())).device)
-        first = len(self.working)
-        numbers = range(first, first + len(weights))
-        flat = _Flat(master.bfloat16(), master, torch.zeros_like(master), numbers)
-        self._flats.append(flat)
-        self.working += weights.values()
-        self._names += weights
-        self._starts += accumulate(sizes[:-1], initial=0)
-        for number, weight in zip(numbers, weights.values(), strict=True):
-            float32 = self._view(flat.master, number).copy_(weight.data)
-            weight.data = self._view(flat.working, number).copy_(float32)
-            self.gradients.append(self._view(flat.gradient, number))
-            self._float32.append((weight, float32))
-        return master
-
-    def _view(self, flat: Tensor, number: int) -> Tensor:
-        start, shape = self._starts[number], self.working[number].shape
-        return flat[start : start + shape.numel()].view(shape)
 
     def add_gradients(self) -> None:
         """Move the gradients of the working weights to the float32 gradients, which add up."""
         new: tuple[list[Tensor], list[Tensor]] = ([], [])
         more: tuple[list[Tensor], list[Tensor]] = ([], [])
-        for number, weight in enumerate(self.working):
-            if (gradient := weight.grad) is not None:
-                targets, sources = more if self.filled[number] else new
-                targets.append(self.gradients[number])
-                sources.append(gradient)
-                weight.grad, self.filled[number] = None, True
+        for flat in self._flats:
+            empty = set[int]()
+            targets, sources = new if flat.empty is None else more
+            for number, weight in enumerate(flat.weights):
+                if weight.grad is None:
+                    empty.add(number)
+                else:
+                    targets.append(flat.gradients[number])
+                    sources.append(weight.grad)
+                    weight.grad = None
+            if flat.empty is not None:
+                flat.empty &= empty
+            elif len(empty) < len(flat.weights):
+                flat.empty = empty
+                for number in empty:
+                    flat.gradients[number].zero_()
         if new[0]:
             torch._foreach_copy_(*new)
         if more[0]:
@@ -176,30 +171,25 @@ class MasterWeights:
 
     def gradients_of_step(self) -> list[Tensor]:
         """All gradients of the step, in flat tensors with 0 for weights without one."""
-        if self.filled != self._filled_before:
-            pairs = zip(self.gradients, self._filled_before, self.filled, strict=True)
-            if stale := [gradient for gradient, before, now in pairs if before and not now]:
-                torch._foreach_zero_(stale)
-            self._filled_before = list(self.filled)
+        for flat in self._flats:
+            if flat.empty is None:
+                flat.gradient.zero_()
         plain = [weight.grad for weight in self._plain if weight.grad is not None]
         return [*(flat.gradient for flat in self._flats), *plain]
 
-    def prepare(self) -> None:
-        """Give the optimizer the gradients of the step, for the weights that have one."""
+    @contextlib.contextmanager
+    def updating(self) -> Iterator[None]:
+        """Give the optimizer the gradients of the step; then write new weights to the model."""
+        before = []
         for flat in self._flats:
-            empty = [number for number in flat.numbers if not self.filled[number]]
-            flat.master.grad = flat.gradient if len(empty) < len(flat.numbers) else None
-            if flat.master.grad is not None:
-                masters = [self._view(flat.master, number) for number in empty]
-                self._before += [(master, master.clone()) for master in masters]
-
-    def finish_step(self) -> None:
-        """Write the updated weights to the model, and forget the gradients."""
-        for master, before in self._before:
-            master.copy_(before)
-        self._before.clear()
+            flat.master.grad = None if flat.empty is None else flat.gradient
+            masters = [flat.masters[number] for number in flat.empty or ()]
+            before += [(master, master.clone()) for master in masters]
+            flat.empty = None
+        yield
+        for master, values in before:
+            master.copy_(values)
         self._write_working()
-        self.filled = [False] * len(self.working)
         for weight in self._plain:
             weight.grad = None
 
@@ -235,32 +225,30 @@ class MasterWeights:
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
         """The state of an optimizer for each weight by name, such as AdamW's moments."""
-        state = optimizer.state
-        moments = {
-            name: dict(state[weight]) for weight, name in self._plain.items() if weight in state
-        }
-        for flat in self._flats:
-            for number in flat.numbers if flat.master in state else ():
-                moments[self._names[number]] = {
-                    moment: self._view(values, number) if values.ndim else values.clone()
-                    for moment, values in state[flat.master].items()
-                }
+        moments: dict[str, dict[str, Tensor]] = {}
+        for updated, names, views in self._updated():
+            for moment, values in optimizer.state.get(updated, {}).items():
+                parts = views(values) if values.ndim else [values.clone() for _ in names]
+                for name, part in zip(names, parts, strict=True):
+                    moments.setdefault(name, {})[moment] = part
         return moments
 
     def load_moments(
         self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """Restore the result of ``moments``."""
-        for weight, name in self._plain.items():
-            if name in moments:
-                state = {moment: value.to(weight.device) for moment, value in moments[name].items()}
-                optimizer.state[weight] = state
-        for flat in self._flats:
-            for number in flat.numbers:
-                state = optimizer.state[flat.master] if self._names[number] in moments else {}
-                for moment, value in moments.get(self._names[number], {}).items():
+        for updated, names, views in self._updated():
+            for number, name in enumerate(names):
+                for moment, value in moments.get(name, {}).items():
+                    state = optimizer.state[updated]
                     if value.ndim:
-                        values = state.setdefault(moment, torch.zeros_like(flat.master))
-                        self._view(values, number).copy_(value)
+                        values = state.setdefault(moment, torch.zeros_like(updated))
+                        views(values)[number].copy_(value)
                     else:
-                        state[moment] = value.to(flat.master.device)
+                        state[moment] = value.to(updated.device)
+
+    def _updated(self) -> Iterator[tuple[Tensor, list[str], Callable[[Tensor], list[Tensor]]]]:
+        for flat in self._flats:
+            yield flat.master, flat.names, flat.views
+        for weight, name in self._plain.items():
+            yield weight, [name], lambda values: [values]

@@ -33,9 +33,19 @@ registers of a CPU, and torch compiles kernels for few shapes."""
 class Group(NamedTuple):
     """Sequences that share a dense attention call: ``size`` of them, padded to ``longest`` L."""
 
-    size: int
-    longest: int
-    key_mask: Tensor | None  # [size, 1, 1, L], False at padding; None without padding
+    tokens: Tensor  # indices in the packed row [size, L]; padding repeats the first of its sequence
+    valid: Tensor  # False at padding [size, L]
+    key_mask: Tensor | None  # [size, 1, 1, L] on the device of the row; None without padding
+
+    @property
+    def size(self) -> int:
+        """The number of sequences."""
+        return self.tokens.shape[0]
+
+    @property
+    def longest(self) -> int:
+        """L, the number of columns."""
+        return self.tokens.shape[1]
 
     def attention_mask(self, sliding_window: int | None, device: torch.device) -> Tensor | None:
         """Build a mask broadcastable to [size, A, L, L], True where a query attends to a key.
@@ -74,60 +84,36 @@ class PackedLayout:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """Groups that cover all sequences but empty ones."""
-        device = self.cu_seqlens.device
-        groups = []
-        for _, valid in self.group_tokens:
-            key_mask = None if valid.all() else to_device(valid[:, None, None], device)
-            groups.append(Group(valid.shape[0], valid.shape[1], key_mask))
-        return tuple(groups)
+        """Groups that cover all sequences but, on the CPU, empty ones.
 
-    @cached_property
-    def group_tokens(self) -> list[tuple[Tensor, Tensor]]:
-        """For each group the token indices in the packed row and a mask of real tokens.
-
-        Both are [size, L], on the CPU. Padding repeats the first token of its sequence.
+        On a GPU a single group is computed there, if it is not too much padding.
         """
+        size = (len(self.cu_seqlens) - 1) * round_up(self.max_seqlen, TOKEN_MULTIPLE)
+        is_small = size <= (1 + self.max_waste) * self.num_tokens
+        if is_small and self.cu_seqlens.device.type != "cpu":
+            return (self.all_padded(),)
         if not self.lengths:
             raise RuntimeError("one sequence is so long that attention cannot pad all others to it")
-        ends = torch.tensor(self.lengths).cumsum(0)
-        groups = []
+        ends, groups = torch.tensor(self.lengths).cumsum(0), []
         for members in group_by_length(self.lengths, self.max_waste, TOKEN_MULTIPLE):
             lengths = torch.tensor([self.lengths[member] for member in members])[:, None]
             begin = ends[members][:, None] - lengths
             offsets = torch.arange(round_up(int(lengths[-1]), TOKEN_MULTIPLE))
             valid = offsets < lengths
-            groups.append((torch.where(valid, begin + offsets, begin), valid))
-        return groups
+            key_mask = None if valid.all() else valid[:, None, None]
+            if key_mask is not None:
+                key_mask = to_device(key_mask, self.cu_seqlens.device)
+            groups.append(Group(torch.where(valid, begin + offsets, begin), valid, key_mask))
+        return tuple(groups)
 
-    @property
-    def padded_size(self) -> tuple[int, int]:
-        """N and L of a single group of all sequences."""
-        number = len(self.lengths) if self.shape is None else self.shape.num_sequences
-        return number, round_up(self.max_seqlen, TOKEN_MULTIPLE)
-
-    @property
-    def is_one_group(self) -> bool:
-        """Whether a single group is not too much padding."""
-        number, longest = self.padded_size
-        return number * longest <= (1 + self.max_waste) * self.num_tokens
-
-    @cached_property
-    def padded_index(self) -> PaddedIndex:
-        """The index of a single group, computed on the device."""
-        (number, longest), device = self.padded_size, self.cu_seqlens.device
-        starts, lengths = self.cu_seqlens[:-1], self.cu_seqlens.diff()
-        columns = torch.arange(longest, device=device)
-        valid = columns < lengths[:, None]
-        # padding repeats the first token of its sequence
-        sources = starts[:, None] + columns * valid
-        before = torch.arange(number, device=device) * longest - starts
-        positions = torch.repeat_interleave(before, lengths, output_size=self.num_tokens)
-        positions += torch.arange(self.num_tokens, device=device)
+    def all_padded(self) -> Group:
+        """A single group of all sequences, computed on the device of the row."""
+        longest = round_up(self.max_seqlen, TOKEN_MULTIPLE)
+        columns = torch.arange(longest, device=self.cu_seqlens.device)
+        valid = columns < self.cu_seqlens.diff()[:, None]
+        tokens = (self.cu_seqlens[:-1, None] + columns * valid).clamp(max=self.num_tokens - 1)
         # a query attends to something in an empty sequence, too
-        key_mask = valid | (columns == 0)
-        group = Group(number, longest, key_mask[:, None, None])
-        return PaddedIndex(sources.flatten().clamp_(max=self.num_tokens - 1), positions, group)
+        return Group(tokens, valid, (valid | (columns == 0))[:, None, None])
 
     def bias(self, group: Group, sliding_window: int | None, dtype: torch.dtype) -> Tensor | None:
         """The bias of the attention scores of a group: -inf between unrelated tokens.
@@ -164,34 +150,6 @@ class PackedCall(NamedTuple):
     sliding_window: int | None = None
 
 
-class PaddedIndex(NamedTuple):
-    """The positions of T tokens among N padded rows of L, laid end to end."""
-
-    sources: Tensor  # the token at each position [N * L]
-    positions: Tensor  # the padded position of each token [T]
-    group: Group
-
-    def pad(self, rows: Tensor) -> Tensor:
-        """Copy rows [1, T, A, D] to padded rows [N, A, L, D]."""
-        return self._split(rows[0].flatten(1).index_select(0, self.sources), rows)
-
-    def pad_with_zeros(self, rows: Tensor) -> Tensor:
-        """Copy rows [1, T, A, D] to rows [N, A, L, D] padded with 0."""
-        flat = rows[0].flatten(1)
-        padded = rows.new_zeros(len(self.sources), flat.shape[1])
-        return self._split(padded.index_copy_(0, self.positions, flat), rows)
-
-    def unpad(self, padded: Tensor) -> Tensor:
-        """Copy padded rows [N, A, L, D] to rows [1, T, A, D]."""
-        heads = padded.shape[1], padded.shape[3]
-        flat = padded.transpose(1, 2).flatten(0, 1).flatten(1)
-        return flat.index_select(0, self.positions).view(1, -1, *heads)
-
-    def _split(self, padded: Tensor, rows: Tensor) -> Tensor:
-        size, longest, _ = self.group
-        return padded.view(size, longest, *rows.shape[2:]).transpose(1, 2)
-
-
 class RowOrder(NamedTuple):
     """The permutation between rows of tokens [T * A] and padded rows of groups [G * A].
 
@@ -206,22 +164,21 @@ class RowOrder(NamedTuple):
     @classmethod
     def of(cls, layout: PackedLayout, num_heads: int, heads_first: bool) -> RowOrder:
         """Compute the order for a layout and A heads."""
-        heads = torch.arange(num_heads)
-        sources, real = [], []
-        for tokens, valid in layout.group_tokens:  # [size, L]
-            axis = 0 if heads_first else 1  # of the heads
-            head = heads.view((num_heads, 1, 1) if heads_first else (num_heads, 1))
-            rows = tokens.unsqueeze(axis) * num_heads + head
+        axis = 0 if heads_first else 1  # of the heads
+        sources, targets, total = [], [], num_heads * layout.num_tokens
+        for group in layout.groups:
+            heads = torch.arange(num_heads, device=group.tokens.device)
+            heads = heads.view((num_heads, 1, 1) if heads_first else (num_heads, 1))
+            rows = group.tokens.unsqueeze(axis) * num_heads + heads
             sources.append(rows.flatten())
-            real.append(valid.unsqueeze(axis).expand_as(rows).flatten())
-        joined = torch.cat(sources)
-        rows = torch.cat(real).nonzero()[:, 0]
-        positions = torch.empty_like(rows)
-        positions[joined[rows]] = rows
+            targets.append(rows.where(group.valid.unsqueeze(axis), total).flatten())
+        joined, numbers = torch.cat(sources), torch.cat(targets)
+        # padding has the position after the last
+        positions = joined.new_empty(total + 1)
+        positions.scatter_(0, numbers, torch.arange(len(joined), device=joined.device))
         device = layout.cu_seqlens.device
-        return cls(
-            to_device(joined, device), to_device(positions, device), num_heads, layout.groups
-        )
+        index = to_device(joined, device), to_device(positions[:-1], device)
+        return cls(*index, num_heads, layout.groups)
 
     def split(self, *tensors: Tensor) -> Iterator[tuple[Group, list[Tensor]]]:
         """Yield each group with its rows of tensors [G * A, D], as matrices [size * A, L, D]."""
@@ -230,13 +187,29 @@ class RowOrder(NamedTuple):
         for group, *rows in zip(self.groups, *columns, strict=True):
             yield group, [row.view(-1, group.longest, row.shape[1]) for row in rows]
 
-    def to_groups(self, rows: Tensor) -> Tensor:
+    def to_groups(self, *rows: Tensor) -> tuple[Tensor, ...]:
         """Copy rows of tokens [T, A, D] to rows of groups [G * A, D]."""
-        return rows.flatten(0, 1).index_select(0, self.sources)
+        copies: tuple[Tensor, ...] = _ToGroups.apply(self, *rows)  # type: ignore[no-untyped-call]
+        return copies
 
     def to_tokens(self, rows: Tensor) -> Tensor:
         """Copy rows of groups [G * A, D] to rows of tokens [T * A, D]."""
         return rows.index_select(0, self.positions)
+
+
+class _ToGroups(torch.autograd.Function):
+    """The gradient of padding is 0, since no token attends to it: torch would add it up."""
+
+    @staticmethod
+    def forward(context: Any, order: RowOrder, *rows: Tensor) -> tuple[Tensor, ...]:
+        context.order, context.shape = order, rows[0].shape
+        flat = (row.reshape(len(order.positions), -1) for row in rows)
+        return tuple([row.index_select(0, order.sources) for row in flat])
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        rows = [context.order.to_tokens(gradient) for gradient in gradients]
+        return None, *[row.view(context.shape) for row in rows]
 
 
 def round_up(number: int, multiple: int) -> int:

@@ -1,4 +1,4 @@
-"""Recorders of functions on tensors that stay in place, and their recordings."""
+"""The passes of an encoder on rows of one shape, and CUDA graphs of them."""
 
 from __future__ import annotations
 
@@ -6,44 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from finetune.models.dropout import same_modes
 from finetune.models.shapes import RowShape
 from finetune.types import Batch
 
 if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
-    from finetune.models.master_weights import MasterWeights
 
 T = TypeVar("T")
 Action = Callable[[], None]
-
-
-class CallAgain:
-    """Repeats a function by calling it again, where there are no CUDA graphs."""
-
-    random: Any = torch
-    """The module with the random state of the device."""
-
-    def warm_up(self, run: Callable[[], T]) -> T:
-        """Call the function where ``record`` does, without recording it."""
-        return run()
-
-    def record(self, run: Callable[[], list[Tensor]]) -> tuple[Action, list[Tensor]]:
-        """An action that repeats the function, and its results, which it overwrites."""
-        results = run()
-
-        def replay() -> None:
-            for result, new in zip(results, run(), strict=True):
-                result.copy_(new)
-
-        return replay, results
 
 
 class CudaRecorder:
     """Records CUDA graphs on the current device, all in one pool of memory."""
 
     random: Any = torch.cuda
+    """The module with the random state of the device."""
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
@@ -58,7 +38,10 @@ class CudaRecorder:
         return result
 
     def record(self, run: Callable[[], list[Tensor]]) -> tuple[Action, list[Tensor]]:
-        """Capture the function, which computes nothing meanwhile."""
+        """An action that repeats the function, and its results, which the action overwrites.
+
+        The function computes nothing while it is recorded.
+        """
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         generator = torch.cuda.default_generators[current.device_index]
         before = generator.clone_state()
@@ -73,53 +56,6 @@ class CudaRecorder:
         return graph.replay, results
 
 
-Recorder = CallAgain | CudaRecorder
-"""Records what functions do to tensors that stay in place."""
-
-
-class GradientBuffers:
-    """Buffers that stay in place, where recorded backward passes leave the gradients of weights.
-
-    They are the float32 gradients of ``MasterWeights``. The buffers of other weights become their
-    own gradients, ``weight.grad``.
-    """
-
-    def __init__(self, masters: MasterWeights | None = None) -> None:
-        self.masters = masters
-        working = [] if masters is None else masters.working
-        self.numbers = {id(weight): number for number, weight in enumerate(working)}
-        self.own: dict[int, Tensor] = {}
-
-    def of(self, weight: nn.Parameter) -> Tensor:
-        """The buffer of a weight."""
-        if self.masters is not None and (number := self.numbers.get(id(weight))) is not None:
-            return self.masters.gradients[number]
-        if id(weight) not in self.own:
-            self.own[id(weight)] = torch.empty_like(weight, requires_grad=False)
-        return self.own[id(weight)]
-
-    def fill(self, weights: Sequence[nn.Parameter]) -> bool:
-        """Let the buffers be gradients of this step; return whether others must be added to them.
-
-        If only some of them have been gradients of this step, the others become 0.
-        """
-        empty: list[Tensor] = []
-        for weight in weights:
-            buffer, number = self.of(weight), self.numbers.get(id(weight))
-            if self.masters is not None and number is not None:
-                is_empty = not self.masters.filled[number]
-                self.masters.filled[number] = True
-            else:
-                is_empty = weight.grad is None
-                if weight.grad is not None and weight.grad is not buffer:
-                    buffer.copy_(weight.grad)
-                weight.grad = buffer
-            empty += [buffer] if is_empty else []
-        if 0 < len(empty) < len(weights):
-            torch._foreach_zero_(empty)
-        return len(empty) < len(weights)
-
-
 class PassKey(NamedTuple):
     """The key of a recorded pass: everything its kernels depend on besides tensors."""
 
@@ -128,6 +64,10 @@ class PassKey(NamedTuple):
     has_gradients: bool
     training: bool
     autocast: tuple[bool, torch.dtype]
+
+
+class WrongFillersError(RuntimeError):
+    """Filling sequences change the states of others."""
 
 
 class Passes:
@@ -142,11 +82,12 @@ class Passes:
             name: weight.detach().requires_grad_()
             for name, weight in (trained.items() if key.has_gradients else ())
         }
-        self.used = list(self.leaves)
-        """The names of the weights with a gradient."""
+        self.used = dict(self.leaves)
+        """The leaves with a gradient."""
         self.live: list[Tensor] = []
         """The last states, with their autograd graph."""
         self.above: list[Tensor] = []
+        """The gradients of the states."""
 
     def states(self, row: Batch, shape: RowShape | None) -> list[Tensor]:
         """Compute the last hidden states [T, H] of a row, and those of layers."""
@@ -172,32 +113,29 @@ class Passes:
     def gradients(self, states: Sequence[Tensor], above: Sequence[Tensor]) -> list[Tensor]:
         """Compute the gradients of the weights in ``used``, which then leaves out the others."""
         pairs = [pair for pair in zip(states, above, strict=True) if pair[0].requires_grad]
+        outputs, outer = zip(*pairs, strict=True)
+        leaves = list(self.used.values())
         gradients = torch.autograd.grad(
-            [state for state, _ in pairs],
-            [self.leaves[name] for name in self.used],
-            [gradient for _, gradient in pairs],
-            retain_graph=True,
-            allow_unused=True,
+            outputs, leaves, outer, retain_graph=True, allow_unused=True
         )
-        gradient_of = {n: g for n, g in zip(self.used, gradients, strict=True) if g is not None}
-        self.used = list(gradient_of)
-        return list(gradient_of.values())
+        named = zip(self.used.items(), gradients, strict=True)
+        self.used = {name: leaf for (name, leaf), gradient in named if gradient is not None}
+        return [gradient for gradient in gradients if gradient is not None]
 
-    def are_equal_without_fillers(self, batch: Batch, row: Batch) -> bool:
-        """Compare passes without dropout: rounding is all that fillers may change."""
+    def require_equal_without_fillers(self, batch: Batch, row: Batch) -> None:
+        """Compare passes without dropout: rounding is all that fillers may change.
+
+        Raises WrongFillersError if they change more.
+        """
         model, num_tokens = self.encoder.model, len(batch.input_ids)
-        modes = [(module, module.training) for module in model.modules()]
         results = []
-        try:
+        with same_modes(model):
             model.eval()
             for call, shape in ((batch, None), (row, self.key.shape)):
                 states = [state[:num_tokens] for state in self.states(call, shape)]
                 above = [gradient[:num_tokens] for gradient in self.above]
                 gradients = self.gradients(states, above) if self.key.has_gradients else []
                 results.append((states, gradients))
-        finally:
-            for module, mode in modes:
-                module.training = mode
         (states, gradients), (filled_states, filled_gradients) = results
         enabled, dtype = self.key.autocast
         tolerance = 2 * torch.finfo(dtype if enabled else states[0].dtype).eps ** 0.5
@@ -206,16 +144,19 @@ class Passes:
             for new, old in zip(filled_states, states, strict=True)
         ]
         if gradients:
-            pairs = zip(filled_gradients, gradients, strict=True)
-            error = _norm([new.float() - old.float() for new, old in pairs])
-            equal.append(error <= tolerance * _norm(gradients))
-        return bool(torch.stack(equal).all())
+            equal.append(_distance(filled_gradients, gradients) <= tolerance * _norm(gradients))
+        if not torch.stack(equal).all():
+            raise WrongFillersError("filling sequences change the states of others")
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
     norms = torch.stack([tensor.float().norm() for tensor in tensors])
     norm: Tensor = torch.linalg.vector_norm(norms)
     return norm
+
+
+def _distance(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    return _norm([new.float() - old.float() for new, old in zip(tensors, others, strict=True)])
 
 
 def require_equal_tensors(
@@ -225,12 +166,12 @@ def require_equal_tensors(
 
     The plain passes differ if a kernel adds in any order; the replayed one may then differ, too.
     """
-    exact = all(map(torch.equal, first, second))
-    for new, old, other in zip(replayed, first, second, strict=True):
-        if exact:
-            equal = torch.equal(new.to(old.dtype), old)
-        else:
-            noise = 4 * _norm([other.float() - old.float()]) + 0.01 * _norm([old])
-            equal = bool(_norm([new.float() - old.float()]) <= noise)
-        if not equal:
-            raise RuntimeError("a replayed pass differs from the plain pass")
+    if all(map(torch.equal, first, second)):
+        equal = all(map(torch.equal, replayed, first))
+    else:
+        equal = all(
+            _distance([new], [old]) <= 4 * _distance([other], [old]) + 0.01 * _norm([old])
+            for new, old, other in zip(replayed, first, second, strict=True)
+        )
+    if not equal:
+        raise RuntimeError("a replayed pass differs from the plain pass")

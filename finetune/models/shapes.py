@@ -54,16 +54,10 @@ class RowShapes:
     longest: int
 
     @classmethod
-    def of(
-        cls, rows: Sequence[RowShape], longest: int = 0, num_sizes: int = NUM_SIZES
-    ) -> RowShapes:
-        """Choose the sizes that hold the rows of a run with the fewest filling tokens.
-
-        ``longest`` is the length of the run's longest sequence, where ``rows`` are a sample.
-        """
+    def of(cls, rows: Sequence[RowShape], num_sizes: int = NUM_SIZES) -> RowShapes:
+        """Choose the sizes that hold the rows of a run with the fewest filling tokens."""
         tokens, sequences, lengths = (np.array(column) for column in zip(*rows, strict=True))
-        sizes = best_sizes(tokens, num_sizes)
-        longest = max(longest, int(lengths.max()))
+        sizes, longest = best_sizes(tokens, num_sizes), int(lengths.max())
         gaps = np.diff([min(sizes[0], int(tokens.min())), *sizes])
         return cls(sizes, int(sequences.max() + -(-gaps.max() // longest)), longest)
 
@@ -76,11 +70,19 @@ class RowShapes:
         held = most >= size - row.num_tokens
         return RowShape(size, self.num_sequences, self.longest) if held else None
 
-    def fillers(self, rows: Sequence[RowShape]) -> float:
-        """The number of tokens that fill rows; infinite if a row has no shape."""
+    def suits(self, rows: Sequence[RowShape], best: RowShapes) -> bool:
+        """Whether rows have at most 5 % more fillers than in the ``best`` shapes for them."""
+        more = 0.05 * sum(row.num_tokens for row in rows)
+        return self._num_tokens(rows) <= best._num_tokens(rows) + more
+
+    def _num_tokens(self, rows: Sequence[RowShape]) -> float:
         shapes = [self.shape_of(row) for row in rows]
-        sizes = [math.inf if shape is None else shape.num_tokens for shape in shapes]
-        return sum(sizes) - sum(row.num_tokens for row in rows)
+        return sum(math.inf if shape is None else shape.num_tokens for shape in shapes)
+
+    def with_room(self, max_length: int | None) -> RowShapes:
+        """Shapes for more sequences, and longer ones up to the ``max_length`` of the model."""
+        number, longest = (1 << (n - 1).bit_length() for n in (self.num_sequences, self.longest))
+        return RowShapes(self.sizes, number, min(longest, max_length or longest))
 
 
 def best_sizes(tokens: np.ndarray, num_sizes: int) -> tuple[int, ...]:

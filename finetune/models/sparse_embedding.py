@@ -8,7 +8,7 @@ multiply them by 1 - learning rate * weight decay in each step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from finetune.models.families import family_of
 MOST_OCCURRING = 0.6
 """Share of the rows from which all rows are trained: leaving out fewer saves little."""
 _BLOCK = 2**24
-"""Number of token ids to sort together."""
+"""Number of token ids to read together."""
 
 
 class CompactEmbedding(nn.Module):
@@ -72,7 +72,12 @@ class SparseEmbeddings:
         if self.reason:
             return
         size = len(self.plain.weight)
-        self.rows = self._rows(read, added).to(self.plain.weight.device)
+        occurs = np.zeros(size + 1, bool)  # ids beyond the table are for the encoder to refuse
+        special = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
+        for ids in (*read, np.array([*special])):
+            for start in range(0, len(ids), _BLOCK):
+                occurs[np.minimum(ids[start : start + _BLOCK], size)] = True
+        self.rows = torch.from_numpy(np.flatnonzero(occurs[:size])).to(self.plain.weight.device)
         occur = f"{len(self.rows):,} of {size:,} subwords of the vocabulary occur in the data"
         if len(self.rows) >= MOST_OCCURRING * size:
             self.reason = occur
@@ -81,21 +86,9 @@ class SparseEmbeddings:
         self.embedding = CompactEmbedding(self.plain, self.rows)
         self._replace(self.plain, self.embedding)
 
-    def _rows(self, read: Iterable[np.ndarray], added: Sequence[int]) -> Tensor:
-        special_ids = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
-        seen = [
-            np.unique(ids[start : start + _BLOCK])
-            for ids in read
-            for start in range(0, len(ids), _BLOCK)
-        ]
-        seen.append(np.array(list(special_ids)))
-        ids = np.unique(np.concatenate(seen)).astype(np.int64)
-        return torch.from_numpy(ids[ids < len(self.plain.weight)])
-
     def _replace(self, old: nn.Module, new: nn.Module) -> None:
         name = next(n for n, m in self.encoder.model.named_modules() if m is old)
-        parent, _, child = name.rpartition(".")
-        setattr(self.encoder.model.get_submodule(parent), child, new)
+        self.encoder.model.set_submodule(name, new)
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +36,7 @@ from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import chunks, full_precision, predict
 from finetune.inference.predictor import Predictor
 from finetune.models.fewer_layers import save_with_layers, spread_layers
-from finetune.models.graphs import reason_to_predict_plainly, replayed_predictions
+from finetune.models.graphs import replayed_predictions
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.master_weights import cast_weights, casting
@@ -163,9 +164,9 @@ class DistillationLoss(RunLoss):
             self._require_same_windows(data.train.sequences, self.read_by_teacher)
             ids = self.read_by_teacher.example.tolist()
             self.rows = {id: row for row, id in enumerate(ids)}
-        elif not reason_to_predict_plainly(teacher.model.encoder):
-            shapes = data.row_shapes(teacher.model.texts_per_sequence)
-            opened.enter_context(replayed_predictions(teacher.model.encoder, shapes))
+        else:
+            rows = partial(data.row_shapes, teacher.model.texts_per_sequence)
+            opened.enter_context(replayed_predictions(teacher.model.encoder, rows))
 
     def _unlabeled(self, encoding: str, first_id: int) -> Iterator[list[Example]]:
         state = self.task.state

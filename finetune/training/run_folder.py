@@ -220,15 +220,14 @@ def open_run(
 class RunWriter:
     """A run folder that this launch holds and writes.
 
-    The main process writes while the others wait; if it fails, all processes raise its error. For
-    the disk, a thread waits: a model or checkpoint replaces the one before once it is on disk, and
-    ``wait`` raises the error if that fails.
+    The main process writes while the others wait; if it fails, all processes raise its error. A
+    model or checkpoint replaces the one before once it is on disk. A thread waits for that, and the
+    next save, or ``wait``, for the thread.
     """
 
     def __init__(self, run: RunFolder, accelerator: Accelerator, last: Path | None = None) -> None:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
-        self._latest: Future[None] | None = None
-        self._saves: dict[Path, Future[None]] = {}
+        self._save: Future[None] | None = None
         self.run, self.path, self.accelerator = run, run.path, accelerator
         self.best, self.last = run.best, last or run.path / "last"
         self.adapter = run.path / "adapter"
@@ -321,36 +320,28 @@ class RunWriter:
     def replacing(self, folder: Path) -> Iterator[Path]:
         """Yield an empty folder that replaces one of the run once it is on disk.
 
-        The main process alone calls it.
+        The main process alone calls it. The folder saved before is on disk by then.
         """
-        self._wait(folder)
-
-        def later(replace: Callable[[], None]) -> None:
-            before = self._latest
-
-            def work() -> None:
-                if before is not None:
-                    before.result()  # after an error, nothing is replaced
-                replace()
-
-            self._latest = self._saves[folder] = self._disk.submit(work)
-
-        with replace_folder(folder, later) as fresh:
+        self._wait()
+        with replace_folder(folder, self._replace_later) as fresh:
             yield fresh
+
+    def _replace_later(self, replace: Callable[[], None]) -> None:
+        self._save = self._disk.submit(replace)
 
     def wait(self) -> None:
         """Wait until all models and checkpoints are on disk; raise the error if one is not."""
-        on_main_process(lambda: self._wait(*self._saves))
+        on_main_process(self._wait)
 
-    def _wait(self, *folders: Path) -> None:
-        for folder in folders:
-            if (save := self._saves.pop(folder, None)) is not None:
-                save.result()
+    def _wait(self) -> None:
+        save, self._save = self._save, None
+        if save is not None:
+            save.result()
 
     def close(self) -> None:
         """Wait as ``wait`` does, in this process alone; end the thread."""
         try:
-            self._wait(*self._saves)
+            self._wait()
         finally:
             self._disk.shutdown()
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from accelerate.utils import ProjectConfiguration
 from torch import Tensor
-from torch.optim import Optimizer
 
 from finetune.config.metric_properties import properties_of
 from finetune.config.tasks import TrainConfig, settings
@@ -20,7 +19,7 @@ from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.loop import predict
 from finetune.inference.vectors import decision_vectors
-from finetune.models.adapters import plain_layers
+from finetune.models.adapters import plain_layers, weight_numbers
 from finetune.models.graphs import use_of_graphs
 from finetune.models.master_weights import MasterWeights, cast_weights
 from finetune.runtime.device import model_to_device, resolve_precision
@@ -117,6 +116,14 @@ class Scorer:
         )
         return resuming
 
+    def hold(self, model: Any) -> None:
+        """Move the model, with its adapters, to the device."""
+        self.weights = weight_numbers(model)
+        self.model = model_to_device(model, self.folder.accelerator.device)
+        if reason := model.encoder.padding_reason:
+            near = "" if model.encoder.family.reads_padding else "near-"
+            self.reporter.log(f"sequences are padded, in groups of {near}equal length: {reason}")
+
     def check(self, *, resuming: bool) -> None:
         """Predict and score an example of each split, so that nothing in it ends a finished run.
 
@@ -194,10 +201,6 @@ class Scorer:
         """Whether the last step is followed by an evaluation."""
         step, schedule = self.progress.step, self.data.schedule
         return step == schedule.num_steps or step % schedule.eval_every == 0
-
-    def flush(self, optimizer: Optimizer, *, wait: bool) -> str:
-        """End a line of the log (``RunLog.flush``)."""
-        return self.log.flush(self.progress.step, optimizer, wait=wait)
 
     def evaluate(self) -> None:
         """Score the validation split, save the model if it is the best yet, report its scores.

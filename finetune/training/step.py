@@ -101,10 +101,9 @@ class Step:
         torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
 
         # the update of the float32 weights
-        self.masters.prepare()
-        self.scaler.step(self.optimizer)
+        with self.masters.updating():
+            self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.masters.finish_step()
         if self.scaler.is_enabled():
             diverging = self.scaler.scale(torch.ones_like(norm)) < 1
             norm = torch.where(norm.isfinite() | diverging, norm, 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,12 @@ from finetune.models.adapters import (
     load_adapter_state,
     parameter_efficient_tuning,
     trained_share,
-    weight_numbers,
 )
-from finetune.models.dropout import fast_dropout
+from finetune.models.dropout import fast_dropout, same_modes
 from finetune.models.encoder import checkpointed_layers
 from finetune.models.graphs import replayed_training
 from finetune.models.master_weights import MasterWeights
 from finetune.models.sparse_embedding import SparseEmbeddings
-from finetune.runtime.device import model_to_device
 from finetune.runtime.launch import on_main_process
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
@@ -157,8 +155,13 @@ def _train(  # noqa: C901 (the whole course is in one place)
         set_seed(config.seed)
         model = task.model(last) if resuming else model or task.model()
         for name, (_, of_task) in tasks_and_models(task, model).items():
-            saved = last / name if resuming else None
-            restored.enter_context(_prepared(scorers[name], of_task, saved))
+            scorer = scorers[name]
+            restored.enter_context(parameter_efficient_tuning(of_task, scorer.config))
+            if resuming:
+                load_adapter_state(of_task, last / name)
+            if scorer.config.gradient_checkpointing:
+                restored.enter_context(checkpointed_layers(of_task.encoder))
+            scorer.hold(of_task)
         restored.enter_context(same_modes(model))
         restored.enter_context(fast_dropout(model))
         for scorer in scorers.values():
@@ -187,7 +190,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
             scorer.masters, encoder = masters, scorer.model.encoder
             shapes = partial(scorer.data.row_shapes, scorer.model.texts_per_sequence)
             restored.enter_context(
-                replayed_training(encoder, shapes, schedule.num_steps, masters, reporter.log)
+                replayed_training(encoder, shapes, schedule.num_steps, reporter.log)
             )
 
         # restore or begin
@@ -222,7 +225,8 @@ def _train(  # noqa: C901 (the whole course is in one place)
                     saving = stop or state.finished or state.step % schedule.save_every == 0
                     if saving or scorer.is_due or state.step % schedule.log_every == 0:
                         for logged in scorers.values() if saving else [scorer]:
-                            line = logged.flush(optimizer, wait=saving or scorer.is_due)
+                            steps, wait = logged.progress.step, saving or scorer.is_due
+                            line = logged.log.flush(steps, optimizer, wait=wait)
                     reporter.update(state.step, line)
                     if scorer.is_due:
                         scorer.evaluate()
@@ -259,23 +263,6 @@ def _require_no_checkpoint(scorers: Mapping[str, Scorer], schedule: Schedule, la
         )
 
 
-@contextlib.contextmanager
-def _prepared(scorer: Scorer, model: Any, saved: Path | None) -> Iterator[None]:
-    config = scorer.config
-    with contextlib.ExitStack() as restored:
-        restored.enter_context(parameter_efficient_tuning(model, config))
-        if saved is not None:
-            load_adapter_state(model, saved)
-        if config.gradient_checkpointing:
-            restored.enter_context(checkpointed_layers(model.encoder))
-        scorer.weights = weight_numbers(model)
-        scorer.model = model_to_device(model, scorer.folder.accelerator.device)
-        if reason := model.encoder.padding_reason:
-            near = "" if model.encoder.family.reads_padding else "near-"
-            scorer.reporter.log(f"sequences are padded, in groups of {near}equal length: {reason}")
-        yield
-
-
 def _report_threads(before: int | None, now: int | None, reporter: Reporter) -> None:
     if before not in (None, now):
         reporter.log(
@@ -283,14 +270,3 @@ def _report_threads(before: int | None, now: int | None, reporter: Reporter) -> 
             "differ by rounding from an uninterrupted run "
             f"(OMP_NUM_THREADS={before} avoids that)"
         )
-
-
-@contextlib.contextmanager
-def same_modes(model: torch.nn.Module) -> Iterator[None]:
-    """Context that restores at its end which modules are in training mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -222,7 +222,7 @@ def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
         step([batch], weight=1.0, lr_factor=1.0)
 
     sizes = [RowShape.of(batch) for batch in batches]
-    shapes = replayed_training(head.encoder, lambda: sizes, FEWEST_STEPS, masters)
+    shapes = replayed_training(head.encoder, lambda: sizes, FEWEST_STEPS)
     with shapes if replayed else contextlib.nullcontext():
         if replayed:
             for batch in batches * 2:

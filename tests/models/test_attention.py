@@ -96,7 +96,7 @@ def test_rows_go_to_their_groups_and_back(heads_first: bool) -> None:
     order = layout.row_order(num_heads, heads_first)
     assert layout.row_order(num_heads, heads_first) is order
     rows = torch.randn(sum(lengths), num_heads, 2, requires_grad=True)
-    grouped = order.to_groups(rows)
+    (grouped,) = order.to_groups(rows)
     assert torch.equal(order.to_tokens(grouped), rows.flatten(0, 1))
     weight = torch.zeros_like(grouped)  # as gradients are at padding
     weight[order.positions] = torch.randn(len(order.positions), 2)
@@ -206,21 +206,26 @@ def test_one_padded_group_as_on_a_gpu(
 ) -> None:
     """Output and gradients equal those of several groups, also with an empty sequence."""
     lengths = [20, 1, 33, 0]
-    on_device = [replace(layout_of(n), max_waste=3.0) for n in (lengths, [*lengths, 500])]
-    assert [layout.is_one_group for layout in on_device] == [True, False]
-    shape, call = (1, 2, sum(lengths), 8), PackedCall(layout_of(lengths, device), 0.0, None, window)
-    query, key, value = (
-        torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3)
-    )
-    padded = attention._padded(query, key, value, call)[0]
-    grouped = attention._grouped(*[row[0].transpose(0, 1) for row in (query, key, value)], call)
-    weight = torch.randn_like(grouped)
-    found = [
-        [output, *torch.autograd.grad((output * weight).sum(), (query, key, value))]
-        for output in (padded, grouped)
+    results = []
+    rows = [
+        torch.randn(sum(lengths), 2, 8, dtype=dtype, device=device, requires_grad=True)
+        for _ in range(3)
     ]
-    for mine, other in zip(*found, strict=True):
+    weight = torch.randn(sum(lengths), 2, 8, dtype=dtype, device=device)
+    for is_one_group in (False, True):
+        layout = layout_of(lengths, device)
+        if is_one_group:
+            layout.groups = (layout.all_padded(),)
+        output = attention._grouped(*rows, PackedCall(layout, 0.0, None, window))
+        results.append([output, *torch.autograd.grad((output * weight).sum(), rows)])
+    for mine, other in zip(*results, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=error)
+
+
+def test_a_gpu_pads_all_sequences_unless_one_is_much_longer() -> None:
+    for lengths, is_one_group in (([20, 1, 33, 0], True), ([20, 1, 33, 0, 1, 500], False)):
+        layout = replace(layout_of(lengths, "meta"), max_waste=3.0)
+        assert (len(layout.groups) == 1) == is_one_group
 
 
 def test_half_precision_is_as_near_as_its_products() -> None:

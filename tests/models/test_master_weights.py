@@ -184,9 +184,8 @@ def train_heads(precision: str, turns: str, saved_after: int | None = None) -> d
         masters.add_gradients()
         gradients = masters.gradients_of_step()
         torch._foreach_mul_(gradients, 1 / torch.stack(torch._foreach_norm(gradients)).norm())
-        masters.prepare()
-        optimizer.step()
-        masters.finish_step()
+        with masters.updating():
+            optimizer.step()
     found = {f"{n}/{k}": v for n, s in masters.moments(optimizer).items() for k, v in s.items()}
     with masters.float32():
         return found | {name: value.clone() for name, value in model.state_dict().items()}
@@ -214,26 +213,6 @@ def test_saved_moments_continue_bit_equal(precision: str, turns: str) -> None:
         found = train_heads(precision, turns, saved_after)
         assert found.keys() == expected.keys()
         assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
-
-
-def test_gradients_that_are_written_in_place_count_as_those_of_a_backward_pass() -> None:
-    """As a CUDA graph writes them: copied at first, then added."""
-    found = []
-    for in_place in (False, True):
-        torch.manual_seed(0)
-        model = TwoHeads()
-        names, weights = zip(*model.named_parameters(), strict=True)
-        masters = MasterWeights(model, [{"names": names, "params": weights}], "bf16")
-        for _ in range(2):
-            model.loss("one").backward()
-            for number, weight in enumerate(masters.working):
-                if in_place and weight.grad is not None:
-                    slot, gradient = masters.gradients[number], weight.grad.float()
-                    slot.copy_(slot + gradient if masters.filled[number] else gradient)
-                    masters.filled[number], weight.grad = True, None
-            masters.add_gradients()
-        found.append([gradient.clone() for gradient in masters.gradients_of_step()])
-    assert all(map(torch.equal, *found))
 
 
 def test_families_that_need_autocast_keep_float32_weights() -> None:
