@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from finetune.models.shapes import RowShape, with_fillers
-from finetune.runtime.device import to_device
+from finetune.runtime.device import all_to_device, to_device
 from finetune.types import Batch
 
 T = TypeVar("T")
@@ -156,7 +157,8 @@ class RowOrder(NamedTuple):
     Rows of a group are ordered as [size, A, L], or as [A, size, L] with heads first.
     """
 
-    sources: Tensor  # the token row of each group row [G * A]
+    sources: Tensor  # the token row of each group row [G * A]; that of its first token for padding
+    targets: Tensor  # the same [G * A]; T * A for padding
     positions: Tensor  # the group row of each token row [T * A]
     num_heads: int
     groups: tuple[Group, ...]
@@ -172,13 +174,11 @@ class RowOrder(NamedTuple):
             rows = group.tokens.unsqueeze(axis) * num_heads + heads
             sources.append(rows.flatten())
             targets.append(rows.where(group.valid.unsqueeze(axis), total).flatten())
-        joined, numbers = torch.cat(sources), torch.cat(targets)
-        # padding has the position after the last
-        positions = joined.new_empty(total + 1)
-        positions.scatter_(0, numbers, torch.arange(len(joined), device=joined.device))
-        device = layout.cu_seqlens.device
-        index = to_device(joined, device), to_device(positions[:-1], device)
-        return cls(*index, num_heads, layout.groups)
+        source, target = torch.cat(sources), torch.cat(targets)
+        numbers = torch.arange(len(source), device=source.device)
+        positions = source.new_empty(total + 1).scatter_(0, target, numbers)[:-1]
+        index = all_to_device([source, target, positions], layout.cu_seqlens.device)
+        return cls(index[0], index[1], index[2], num_heads, layout.groups)
 
     def split(self, *tensors: Tensor) -> Iterator[tuple[Group, list[Tensor]]]:
         """Yield each group with its rows of tensors [G * A, D], as matrices [size * A, L, D]."""
@@ -189,27 +189,33 @@ class RowOrder(NamedTuple):
 
     def to_groups(self, *rows: Tensor) -> tuple[Tensor, ...]:
         """Copy rows of tokens [T, A, D] to rows of groups [G * A, D]."""
-        copies: tuple[Tensor, ...] = _ToGroups.apply(self, *rows)  # type: ignore[no-untyped-call]
+        flat = [row.flatten(0, 1) for row in rows]
+        copies: tuple[Tensor, ...] = _Take.apply(self.sources, self.positions, *flat)  # type: ignore[no-untyped-call]
         return copies
 
     def to_tokens(self, rows: Tensor) -> Tensor:
         """Copy rows of groups [G * A, D] to rows of tokens [T * A, D]."""
-        return rows.index_select(0, self.positions)
+        (copies,) = _Take.apply(self.positions, self.targets, rows)  # type: ignore[no-untyped-call]
+        return copies  # type: ignore[no-any-return]
 
 
-class _ToGroups(torch.autograd.Function):
-    """The gradient of padding is 0, since no token attends to it: torch would add it up."""
+class _Take(torch.autograd.Function):
+    """Takes rows, and takes their gradients back: a CPU would add them up one by one.
+
+    Rows of padding have no gradient, since no token attends to them.
+    """
 
     @staticmethod
-    def forward(context: Any, order: RowOrder, *rows: Tensor) -> tuple[Tensor, ...]:
-        context.order, context.shape = order, rows[0].shape
-        flat = (row.reshape(len(order.positions), -1) for row in rows)
-        return tuple([row.index_select(0, order.sources) for row in flat])
+    def forward(context: Any, index: Tensor, back: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+        context.back = back
+        context.to_padding = len(back) > len(index)
+        return tuple([row.index_select(0, index) for row in rows])
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows = [context.order.to_tokens(gradient) for gradient in gradients]
-        return None, *[row.view(context.shape) for row in rows]
+        if context.to_padding:
+            gradients = tuple([functional.pad(rows, (0, 0, 0, 1)) for rows in gradients])
+        return None, None, *[rows.index_select(0, context.back) for rows in gradients]
 
 
 def round_up(number: int, multiple: int) -> int:

@@ -145,7 +145,7 @@ def test_kernel_equals_groups(window: int | None) -> None:
     ]
     call = PackedCall(layout_of(lengths, "cuda"), sliding_window=window)
     fast = attention._flash(*rows, call)
-    slow = attention._grouped(*[row.float() for row in rows], call)
+    slow = attention._grouped(*[row.float().transpose(0, 1)[None] for row in rows], call)[0]
     torch.testing.assert_close(fast.float(), slow, rtol=0, atol=2e-2)
     weight = torch.randn_like(slow)
     grads = [torch.autograd.grad((out * weight).sum(), rows) for out in (fast.float(), slow)]
@@ -188,8 +188,8 @@ def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
     out, _ = attend(LAYER, *rows, None, layout=layout_of(lengths))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
     ordered = [row[0].transpose(0, 1) for row in rows]
-    for path in (attention._grouped, attention._by_products):
-        found = path(*ordered, PackedCall(layout_of(lengths)))
+    call = PackedCall(layout_of(lengths))
+    for found in (attention._grouped(*rows, call)[0], attention._by_products(*ordered, call)):
         torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
 
 
@@ -208,10 +208,10 @@ def test_one_padded_group_as_on_a_gpu(
     lengths = [20, 1, 33, 0]
     results = []
     rows = [
-        torch.randn(sum(lengths), 2, 8, dtype=dtype, device=device, requires_grad=True)
+        torch.randn(1, 2, sum(lengths), 8, dtype=dtype, device=device, requires_grad=True)
         for _ in range(3)
     ]
-    weight = torch.randn(sum(lengths), 2, 8, dtype=dtype, device=device)
+    weight = torch.randn(1, sum(lengths), 2, 8, dtype=dtype, device=device)
     for is_one_group in (False, True):
         layout = layout_of(lengths, device)
         if is_one_group:
