@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -93,16 +93,14 @@ def attend(
     if getattr(module, "is_causal", False):
         raise UserError(f"{type(module).__name__} attends causally; packing is for encoders")
     call = PackedCall(layout, dropout, scaling, sliding_window)
-    compute: Callable[..., Tensor]
-    if _flash_supports(query):
-        compute = _flash
-    elif query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT):
-        compute = _by_products
-    else:
+    has_kernel = _flash_supports(query)
+    is_short = query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT)
+    if not (has_kernel or is_short):
         return _grouped(query, key, value, call), None
     # 3 of [T, A, D]; the gradient of an index would be written into zeros
-    rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
-    return compute(*rows, call)[None], None
+    query, key, value = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
+    compute = _flash if has_kernel else _by_products
+    return compute(query, key, value, call)[None], None
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
