@@ -19,11 +19,11 @@ from benchmarks import measure, measured_model, prediction, shapes, synthetic, t
 from benchmarks.__main__ import main, memory_returned
 from benchmarks.measure import Variant, Work, Workload
 from finetune.models import attention, graphs
-from finetune.models.recording import CallAgain
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from tests import fixtures as fx
 from tests import tiny
 from tests.gpu.__main__ import measured
+from tests.models.call_again import CallAgain
 from tests.models.test_graphs import attend
 
 TRAIN = [

@@ -28,7 +28,7 @@ from finetune.models.families import FAMILIES
 from finetune.models.graphs import EncoderGraphs
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.packing import PackedCall
-from finetune.models.recording import CudaRecorder, Passes, PassKey
+from finetune.models.recording import Passes, PassKey
 from finetune.models.shapes import MULTIPLE, RowShape, RowShapes, best_sizes, with_fillers
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
@@ -39,6 +39,7 @@ from tests import fixtures as fx
 from tests import tiny
 from tests.covering import few
 from tests.forks import in_two_forks
+from tests.models.call_again import CallAgain
 from tests.models.parity import CLOSE, assert_equal, encodings
 from tests.operators import DEVICE, finding_waits
 from tests.small_data import read_jsonl
@@ -66,27 +67,6 @@ def device_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_flash_supports", lambda query: True)
     monkeypatch.setattr(attention, "_flash", attend)
     monkeypatch.setattr(graphs, "SIGHTINGS", 1)
-
-
-class CallAgain(CudaRecorder):
-    """Repeats a function by calling it again, where there are no CUDA graphs."""
-
-    random = torch
-
-    def __init__(self) -> None:
-        pass
-
-    def warm_up(self, run: Callable[[], Any]) -> Any:
-        return run()
-
-    def record(self, run: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
-        results = run()
-
-        def replay() -> None:
-            for result, new in zip(results, run(), strict=True):
-                result.copy_(new)
-
-        return replay, results
 
 
 class Pool(CallAgain):
