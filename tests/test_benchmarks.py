@@ -94,7 +94,7 @@ def test_steps_that_count_are_replayed_from_recordings_made_before(
         Recorder.counting = not Recorder.counting
         return float(Recorder.counting)
 
-    monkeypatch.setattr(graphs, "reason_to_run_plainly", graphs.reason_of_model)
+    monkeypatch.setattr(graphs, "DEVICE", "cpu")
     monkeypatch.setattr(graphs, "new_recorder", Recorder)
     monkeypatch.setattr(training, "now", now)
     monkeypatch.setattr(attention, "_flash_supports", lambda query: True)
