@@ -541,11 +541,6 @@ class Prediction:
         raise NotImplementedError
 
     @property
-    def label_probabilities(self) -> Mapping[str, float] | None:
-        """The probability of every label of a text; None where it is not known."""
-        return None
-
-    @property
     def uncertainty(self) -> float | None:
         """How unsure the model is; None without a measure."""
         return None
@@ -583,10 +578,6 @@ class TextPrediction(Prediction):
     def value(self) -> Any:
         """The label; "" for a blank text, with which no gold label agrees."""
         return "" if self.label is None else self.label
-
-    @property
-    def label_probabilities(self) -> Mapping[str, float] | None:
-        return self.scores
 
     @property
     def uncertainty(self) -> float | None:
@@ -885,10 +876,6 @@ class SentencePrediction(Prediction):
     @property
     def value(self) -> Any:
         return self.label
-
-    @property
-    def label_probabilities(self) -> Mapping[str, float] | None:
-        return self.scores
 
     @property
     def uncertainty(self) -> float | None:

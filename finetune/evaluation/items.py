@@ -232,7 +232,8 @@ class Tables:
     @property
     def all_probabilities(self) -> list[Mapping[str, float]]:
         """The probability of every label for each text; empty where one is not known."""
-        rows = [prediction.label_probabilities for prediction in self.predictions]
+        is_labeled = self.type.classes is not None and self.type.classes.column == "label"
+        rows = [prediction.scores for prediction in self.predictions if is_labeled]
         known = [row for row in rows if row is not None]
         return known if len(known) == len(rows) else []
 

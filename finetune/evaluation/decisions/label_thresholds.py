@@ -65,7 +65,7 @@ class LabelProbabilities:
     def of(cls, run: Tables, names: Sequence[str], positive: str | None) -> LabelProbabilities:
         """Collect the gold and the probabilities of a model's labels from aligned predictions."""
         columns = tuple(names) if positive is None else (positive,)
-        rows = [prediction.label_probabilities for prediction in run.predictions]
+        rows = [prediction.scores for prediction in run.predictions]
         if not all(row is not None and {*columns} <= row.keys() for row in rows):
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
