@@ -229,9 +229,8 @@ def correlations(
     """Compute Spearman's and Pearson's correlation with gold, with 95 % bootstrap intervals."""
     pairs, scores = TYPES["number"].of_values(gold, predicted), {}
     for name in ("spearman", "pearson"):
-        metric, ranks = TYPES["number"].metrics[name], name == "spearman"
-        rows = np.array([gold, predicted], dtype=np.float64).T if ranks else metric.counts(pairs)
-        counts = Counts(rows.astype(np.float64), metric.value, ranks)
+        metric = TYPES["number"].metrics[name]
+        counts = Counts(metric.counts(pairs), metric.value, metric.weighted)
         scores[name] = estimate([counts], num_resamples=num_resamples, seed=seed)
     return scores
 

@@ -199,7 +199,6 @@ class Tables:
         positive: The positive class of two labels.
         separator: What divides the levels of labels; None for labels without levels.
         vocabulary: The words of the training data, if they are known.
-        scale: The numbers that all compared runs predict.
         costs: The costs of mistakes.
     """
 
@@ -217,7 +216,6 @@ class Tables:
     positive: str | None = None
     separator: str | None = None
     vocabulary: TrainingVocabulary | None = None
-    scale: Sequence[float] = ()
     costs: Costs = field(default_factory=dict)
 
     def __len__(self) -> int:

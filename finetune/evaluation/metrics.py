@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +40,13 @@ class Metric:
     """
 
     counts: Callable[[Tables], np.ndarray]
-    value: Callable[[np.ndarray], np.ndarray]
+    value: Callable[..., np.ndarray]
     applies: Callable[[Tables], bool] = lambda _: True
     reported: bool = True
     analyzed: bool = False
+    weighted: bool = False
+    """Whether the value is no function of sums: it takes the counts [N, ...], and the weights of
+    the examples in each resample [R, N]."""
 
 
 # --- Counts of each example -----------------------------------------------------------------------
@@ -213,6 +216,36 @@ def _exact_sum(values: np.ndarray) -> np.ndarray:
     return exact
 
 
+def pearson(pairs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The Pearson correlation of pairs [N, 2] with weights [R, N] -> [R]; 0 for a constant side."""
+    x, y = np.zeros((2, len(pairs)))
+    for centered, side in ((x, pairs[:, 0]), (y, pairs[:, 1])):
+        if len({*side.tolist()}) > 1:
+            centered += side - math.fsum(side) / len(side)
+            centered /= np.abs(centered).max()  # no square underflows
+    moments = np.column_stack([x * y, x, y, x * x, y * y, np.ones(len(x))])
+    return _correlation(*(weights @ moments).T)
+
+
+def spearman(pairs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The correlation of ranks, which change with the weights; the shapes are as in ``pearson``."""
+    number = weights.sum(axis=1)
+    center = (number[:, None] + 1) / 2  # the mean of all ranks, exactly
+    x, y = (weighted_ranks(side, weights) - center for side in pairs.T)
+    xy, xx, yy = (np.einsum("rn,rn,rn->r", weights, *sides) for sides in ((x, y), (x, x), (y, y)))
+    zero = np.zeros_like(number)
+    return _correlation(xy, zero, zero, xx, yy, number)
+
+
+def _correlation(xy: Any, x: Any, y: Any, xx: Any, yy: Any, number: Any) -> np.ndarray:
+    spreads = []
+    for total, squares in ((x, xx), (y, yy)):
+        spread = squares - ratio(total * total, number)
+        spreads.append(np.where(spread > 1e-13 * squares, spread, 0.0))  # 0 but for rounding
+    covariance, root = xy - ratio(x * y, number), np.sqrt(spreads[0] * spreads[1])
+    return ratio(covariance, root).clip(-1.0, 1.0)
+
+
 RATES = {"precision": precision, "recall": recall, "f1": f1}
 """The rates of correct, predicted and gold items."""
 
@@ -240,6 +273,10 @@ def score(tables: Tables, *, analysis: bool = False) -> dict[str, float]:
     scores = {}
     for name, metric in tables.type.metrics.items():
         if (metric.reported or (analysis and metric.analyzed)) and metric.applies(tables):
+            if metric.weighted:
+                ones = np.ones((1, len(tables)))
+                scores[name] = float(metric.value(metric.counts(tables), ones)[0])
+                continue
             if metric.counts not in sums:
                 sums[metric.counts] = total(metric.counts, tables)
             scores[name] = float(metric.value(sums[metric.counts]))

@@ -11,7 +11,7 @@ of the two systems on each unit with probability one half. Both p-values are two
 observed outcome as one of the resamples (Davison & Hinkley 1997; Phipson & Smyth 2010).
 
 Most metrics are functions of sums of counts of each example: one matrix product gives the sums of R
-resamples. Ranks change with the resample.
+resamples. Correlations and custom metrics take the weights of a resample.
 
 Shapes: R resamples, U resampling units (examples or documents), N examples.
 """
@@ -30,7 +30,6 @@ from finetune.evaluation import metrics
 from finetune.evaluation.custom_metrics import CustomMetric
 from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric
-from finetune.evaluation.prediction_types.labels import rank_moments
 from finetune.types import UserError, abbreviated, did_you_mean
 
 ALPHA = 0.05
@@ -50,16 +49,15 @@ UNLIMITED = (-math.inf, math.inf)
 class Counts:
     """The counts of a run for each example, from which any resample of them can be scored.
 
-    The score of a resample is the ``value`` of the sum of its ``rows`` [N, ...]; ``ranks`` rows are
-    pairs of numbers [N, 2]. ``unit`` [N] is the unit of each example, where units hold several.
+    The score of a resample is the ``value`` of the sum of its ``rows`` [N, ...], or of ``weighted``
+    rows and the weights of a resample. ``unit`` [N] is the unit of each example, where units hold
+    several.
     """
 
     rows: np.ndarray
-    value: Callable[[np.ndarray], np.ndarray]
-    ranks: bool = False
+    value: Callable[..., np.ndarray]
+    weighted: bool = False
     unit: np.ndarray | None = None
-    function: Callable[[Sequence[Any], Sequence[Any]], float] | None = None
-    """A custom metric: rows are gold and prediction [N, 2], and it is called for each resample."""
 
     @property
     def num_units(self) -> int:
@@ -78,23 +76,10 @@ class Counts:
         """Score resamples in which unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
         if self.unit is not None:
             weights = weights[:, self.unit]
-        if self.function is not None:
-            drawn = (
-                self.rows[np.repeat(np.arange(len(self.rows)), row)]
-                for row in weights.astype(np.int64)
-            )
-            return np.array([self.function(*rows.T.tolist()) for rows in drawn])
-        if not self.ranks:
-            sums = weights @ self.rows.reshape(len(self.rows), -1)
-            return self.value(sums.reshape(len(weights), *self.rows.shape[1:]))
-        number = weights.sum(axis=1)
-        center = (number[:, None] + 1) / 2  # the mean of all ranks, exactly
-        x, y = (metrics.weighted_ranks(side, weights) - center for side in self.rows.T)
-        xy, xx, yy = (
-            np.einsum("rn,rn,rn->r", weights, *sides) for sides in ((x, y), (x, x), (y, y))
-        )
-        zero = np.zeros_like(number)
-        return self.value(np.stack([xy, zero, zero, xx, yy, number], axis=-1))
+        if self.weighted:
+            return self.value(self.rows, weights)
+        sums = weights @ self.rows.reshape(len(self.rows), -1)
+        return self.value(sums.reshape(len(weights), *self.rows.shape[1:]))
 
     def concatenate(self, other: Counts) -> Counts:
         """Append the units of another run to these."""
@@ -107,8 +92,13 @@ class Counts:
 
 def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
     """Collect gold and predictions of each run for a custom metric."""
+
+    def value(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        drawn = (rows[np.repeat(np.arange(len(rows)), row)] for row in weights.astype(np.int64))
+        return np.array([metric(*some.T.tolist()) for some in drawn])
+
     sides = [[np.fromiter(side, object) for side in metric.sides(run)] for run in runs]
-    return [Counts(np.column_stack(both), np.asarray, function=metric) for both in sides]
+    return [Counts(np.column_stack(both), value, weighted=True) for both in sides]
 
 
 def count_metric(metric: str, runs: Sequence[Tables]) -> list[Counts]:
@@ -119,8 +109,7 @@ def count_metric(metric: str, runs: Sequence[Tables]) -> list[Counts]:
     ``finetune report``. A UserError names the metrics of the predictions.
     """
     names = tuple(sorted({name for run in runs for name in run.names}))
-    scale = [number for run in runs for number in run.scale]
-    runs = [replace(run, names=names, scale=scale) for run in runs]  # columns of counts agree
+    runs = [replace(run, names=names) for run in runs]  # columns of counts agree
     type = runs[0].type
     applicable = {name: m for name, m in type.metrics.items() if all(map(m.applies, runs))}
     applicable |= metrics.metrics_of_names(runs[0])
@@ -128,11 +117,10 @@ def count_metric(metric: str, runs: Sequence[Tables]) -> list[Counts]:
     for run in runs if metric not in applicable else ():
         of_subgroups |= subgroup_metrics(run)
     if chosen := (applicable | of_subgroups).get(metric):
-        if chosen.counts is rank_moments:
-            return [Counts(np.array([r.gold, r.predicted]).T, chosen.value, True) for r in runs]
         rows = [chosen.counts(run) for run in runs]
         if not of_subgroups or any(counts.any() for counts in rows):  # the subgroup occurs
-            return [Counts(counts.astype(np.float64), chosen.value) for counts in rows]
+            weighted = chosen.weighted
+            return [Counts(counts.astype(np.float64), chosen.value, weighted) for counts in rows]
     legal = [*applicable, *of_subgroups]
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
     of_training = "in_training" in metric or "unseen" in metric

@@ -47,10 +47,11 @@ from finetune.evaluation.metrics import (
     macro_f1,
     mean,
     means,
+    pearson,
     ratio,
     recall,
+    spearman,
     weighted_f1,
-    weighted_ranks,
 )
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.evaluation.prediction_types import votes
@@ -342,39 +343,8 @@ def _squared_errors(tables: Tables) -> np.ndarray:
     return means((np.asarray(tables.gold) - np.asarray(tables.predicted)) ** 2)
 
 
-def moments(tables: Tables) -> np.ndarray:
-    """Compute the moments of gold x and predicted y: xy, x, y, xx, yy, 1 [N, 6].
-
-    Both sides are centered and scaled, by the values of all runs: no square underflows.
-    """
-    x = _centered(tables.gold, tables.gold)
-    y = _centered(tables.predicted, tables.scale)
-    return np.column_stack([x * y, x, y, x * x, y * y, np.ones(len(x))])
-
-
-def _centered(values: Sequence[float], all_values: Sequence[float]) -> np.ndarray:
-    if len(set(all_values)) < 2:
-        return np.zeros(len(values))
-    mean = math.fsum(all_values) / len(all_values)
-    return (np.asarray(values) - mean) / (np.abs(np.asarray(all_values) - mean).max() or 1.0)
-
-
-def rank_moments(tables: Tables) -> np.ndarray:
-    """Compute the ``moments`` of ranks, which change in a resample (``significance.Counts``)."""
-    one = np.ones((1, len(tables)))
-    gold, predicted = (weighted_ranks(side, one)[0] for side in (tables.gold, tables.predicted))
-    return moments(replace(tables, gold=gold, predicted=predicted, scale=predicted))
-
-
-def correlation(sums: np.ndarray) -> np.ndarray:
-    """The Pearson correlation from ``moments`` [..., 6] -> [...], 0 for a constant side."""
-    xy, x, y, xx, yy, n = np.moveaxis(sums, -1, 0)
-    deviations = []
-    for total, squares in ((x, xx), (y, yy)):
-        spread = squares - ratio(total * total, n)
-        rounding = 1e-13 * squares  # a constant side leaves no more than this
-        deviations.append(np.sqrt(np.where(spread > rounding, spread, 0.0)))
-    return ratio(xy - ratio(x * y, n), deviations[0] * deviations[1]).clip(-1.0, 1.0)
+def _pairs(tables: Tables) -> np.ndarray:
+    return np.array([tables.gold, tables.predicted], dtype=np.float64).T
 
 
 def _as_numbers(tables: Tables) -> Tables:
@@ -389,18 +359,18 @@ def _as_numbers(tables: Tables) -> Tables:
     nothing = np.zeros(len(gold), bool)  # no number is exactly right
     columns = {"deviation": deviation, "category": np.full(len(gold), "error", object)}
     items = Items.of(range(len(gold)), gold, predicted, credit=nothing, **columns)
-    return replace(tables, gold=gold, predicted=predicted, items=items, scale=predicted)
+    return replace(tables, gold=gold, predicted=predicted, items=items)
 
 
 NUMBER = PredictionType(
     name="number",
     wording=Wording("numbers", "text", without_gold=_WITHOUT_GOLD),
     metrics={
-        "pearson": Metric(moments, correlation),
-        "spearman": Metric(rank_moments, correlation),
+        "pearson": Metric(_pairs, pearson, weighted=True),
+        "spearman": Metric(_pairs, spearman, weighted=True),
         "mse": Metric(_squared_errors, mean),
-        "pearson_all": Metric(moments, correlation, reported=False),
-        "spearman_all": Metric(rank_moments, correlation, reported=False),
+        "pearson_all": Metric(_pairs, pearson, reported=False, weighted=True),
+        "spearman_all": Metric(_pairs, spearman, reported=False, weighted=True),
     },
     default="pearson",
     tables=_as_numbers,
