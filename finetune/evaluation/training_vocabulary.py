@@ -38,13 +38,19 @@ class TrainingVocabulary:
         sentences = Examples.of(examples)
         if not sentences.are_words:
             return cls({}, {})
-        all_tags, lack_spans, entity_types = _forms_of_spans(sentences)
-        word_tags = dict[str, frozenset[str]]()
-        if all_tags and not spell_spans(all_tags):
-            word_tags = _tags_of_words(sentences)
-        elif all_tags and lack_spans:
+        entity_types, word_tags = FormSets(), FormSets()
+        all_tags = {tag for tags in sentences.column("tags") for tag in tags or ()}
+        is_plain, scheme = bool(all_tags) and not spell_spans(all_tags), None
+        both = sentences.columns("spans", "tags")
+        if all_tags and not is_plain and any(spans is None and tags for spans, tags in both):
             _, scheme = tags_and_scheme(sentences)
-            *_, entity_types = _forms_of_spans(sentences, scheme)
+        for words, spans, tags in sentences.columns("words", "spans", "tags"):
+            if spans is None and tags and scheme is not None:
+                spans = tags_to_spans(tags, scheme)
+            for span in spans or ():
+                _add(entity_types, surface(words, span), span.label)
+            for word, tag in zip(words, tags or (), strict=bool(tags)) if is_plain else ():
+                _add(word_tags, word, tag)
         return cls(entity_types, word_tags)
 
     @classmethod
@@ -68,28 +74,8 @@ class TrainingVocabulary:
             file.write("\n")
 
 
-def _forms_of_spans(
-    examples: Examples, scheme: str | None = None
-) -> tuple[set[str], bool, FormSets]:
-    # with a scheme, a sentence that has tags and no spans has the spans that its tags spell
-    all_tags, lack_spans, types = set[str](), False, FormSets()
-    for words, spans, tags in examples.columns("words", "spans", "tags"):
-        all_tags.update(tags or ())
-        if spans is None and tags:
-            lack_spans = True
-            spans = tags_to_spans(tags, scheme) if scheme else None
-        for span in spans or ():
-            form = surface(words, span)
-            types[form] = _joined(types.get(form, frozenset()), span.label)
-    return all_tags, lack_spans, types
-
-
-def _tags_of_words(examples: Examples) -> FormSets:
-    forms = FormSets()
-    for words, tags in examples.columns("words", "tags"):
-        for word, tag in zip(words, tags or (), strict=bool(tags)):
-            forms[word] = _joined(forms.get(word, frozenset()), tag)
-    return forms
+def _add(forms: FormSets, form: str, name: str) -> None:
+    forms[form] = _joined(forms.get(form, frozenset()), name)
 
 
 @cache
