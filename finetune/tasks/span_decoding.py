@@ -126,7 +126,7 @@ class SpanDecoder(Decoder):
 
 
 def best_spans(
-    candidates: ScoredSpans, decoding: str, thresholds: Mapping[str, float], default: float = 0.5
+    candidates: ScoredSpans, decoding: str, thresholds: Mapping[str, float]
 ) -> list[tuple[Span, float]]:
     """Find the set of spans of largest total weight that a decoding allows, with their scores.
 
@@ -134,7 +134,7 @@ def best_spans(
     candidates never matters. Spans are sorted by start, the longer first, and label.
     """
     scores = _unique(candidates)
-    chosen = _decided(list(scores.items()), decoding, thresholds, default)
+    chosen = _decided(list(scores.items()), decoding, thresholds)
     return [(span, scores[span]) for span in sorted(chosen, key=_order)]
 
 
@@ -149,12 +149,10 @@ def _unique(candidates: ScoredSpans) -> dict[Span, float]:
     return {span: scores[span] for span in sorted(scores, key=_order)}
 
 
-def _decided(
-    candidates: ScoredSpans, decoding: str, thresholds: Mapping[str, float], default: float
-) -> list[Span]:
+def _decided(candidates: ScoredSpans, decoding: str, thresholds: Mapping[str, float]) -> list[Span]:
     weights = {}
     for span, score in candidates:
-        threshold = max(thresholds.get(span.label, default), LOWEST_THRESHOLD)
+        threshold = max(thresholds.get(span.label, 0.5), LOWEST_THRESHOLD)
         if score >= threshold:
             # Weights in steps of 2^-24, followed by 16 bits for the number of spans, 1. Whole
             # numbers have the same sum in any order; sums compare weights first, then numbers.
@@ -266,60 +264,48 @@ def choose_span_thresholds(
     scores are calibrated, the best threshold is half the F1 it gives (Lipton, Elkan & Narayanaswamy
     2014), so values below 0.5 are common.
     """
-    validation = _Validation(gold, candidates, decoding)
-    common = max(GRID, key=lambda t: validation.f1({label: t for label in labels}))
+    num_gold = Counter(span.label for spans in gold for span in set(spans))
+    # spans without conflicts are only compared with their threshold, by sorted scores of each label
+    alone: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+    groups: list[tuple[ScoredSpans, frozenset[Span]]] = []
+    for spans, scored in zip(map(frozenset, gold), candidates, strict=True):
+        scores = {s: p for s, p in _unique(scored).items() if p >= min(GRID)}
+        for group in _groups(list(scores), decoding):
+            if len(group) == 1:
+                alone[group[0].label].append((scores[group[0]], group[0] in spans))
+            else:
+                groups.append(([(s, scores[s]) for s in group], spans & {*group}))
+    of_gold = {name: np.sort([p for p, right in pairs if right]) for name, pairs in alone.items()}
+    of_all = {name: np.sort([p for p, _ in pairs]) for name, pairs in alone.items()}
+    counts: dict[tuple[float, ...], tuple[int, int]] = {}
+    """Correct and predicted spans of a group, by its number and the thresholds of its spans."""
+
+    def f1(thresholds: Mapping[str, float]) -> float:
+        correct, predicted = 0, 0
+        for label in alone:
+            right, every, threshold = of_gold[label], of_all[label], thresholds[label]
+            correct += len(right) - int(right.searchsorted(threshold))
+            predicted += len(every) - int(every.searchsorted(threshold))
+        for number, (in_group, gold_of_group) in enumerate(groups):
+            key = (number, *[thresholds[span.label] for span, _ in in_group])
+            if key not in counts:
+                chosen = _decided(in_group, decoding, thresholds)
+                counts[key] = len(gold_of_group.intersection(chosen)), len(chosen)
+            correct += counts[key][0]
+            predicted += counts[key][1]
+        return 2 * correct / total if (total := predicted + num_gold.total()) else 0.0
+
+    common = max(GRID, key=lambda t: f1({label: t for label in labels}))
     best = {label: common for label in labels}
-    highest = validation.f1(best)
-    often = [label for label in labels if validation.num_gold[label] >= FEWEST_GOLD]
+    highest = f1(best)
+    often = [label for label in labels if num_gold[label] >= FEWEST_GOLD]
     tried: dict[str, dict[str, float]] = {}
     for label in often * 2 if per_type else ():
         if tried.get(label) != best:
             trials = [{**best, label: threshold} for threshold in GRID]
-            scores = [validation.f1(trial) for trial in trials]
-            if max(scores) > highest:
-                highest = max(scores)
-                best = trials[scores.index(highest)]
+            scores_of_trials = list(map(f1, trials))
+            if max(scores_of_trials) > highest:
+                highest = max(scores_of_trials)
+                best = trials[scores_of_trials.index(highest)]
             tried[label] = best
     return best
-
-
-class _Validation:
-    """Texts prepared for scoring many thresholds.
-
-    ScoredSpans without conflicts are only compared with their threshold, by sorted scores of each
-    label. The others are decoded group by group, once for the same thresholds.
-    """
-
-    def __init__(
-        self, gold: Sequence[Collection[Span]], candidates: Sequence[ScoredSpans], decoding: str
-    ) -> None:
-        self.decoding = decoding
-        self.num_gold = Counter(span.label for spans in gold for span in set(spans))
-        self.groups: list[tuple[ScoredSpans, frozenset[Span]]] = []
-        self.counts: dict[tuple[float, ...], tuple[int, int]] = {}
-        alone: dict[str, list[tuple[float, bool]]] = defaultdict(list)
-        for spans, scored in zip(map(frozenset, gold), candidates, strict=True):
-            scores = {s: p for s, p in _unique(scored).items() if p >= min(GRID)}
-            for group in _groups(list(scores), decoding):
-                if len(group) == 1:
-                    alone[group[0].label].append((scores[group[0]], group[0] in spans))
-                else:
-                    self.groups.append(([(s, scores[s]) for s in group], spans & {*group}))
-        self.alone = {
-            label: (np.sort([p for p, gold in pairs if gold]), np.sort([p for p, _ in pairs]))
-            for label, pairs in alone.items()
-        }
-
-    def f1(self, thresholds: Mapping[str, float]) -> float:
-        correct, predicted = 0, 0
-        for label, (of_gold, of_all) in self.alone.items():
-            correct += len(of_gold) - int(of_gold.searchsorted(thresholds[label]))
-            predicted += len(of_all) - int(of_all.searchsorted(thresholds[label]))
-        for number, (candidates, gold) in enumerate(self.groups):
-            key = (number, *[thresholds[span.label] for span, _ in candidates])
-            if key not in self.counts:
-                chosen = _decided(candidates, self.decoding, thresholds, 0.5)
-                self.counts[key] = len(gold.intersection(chosen)), len(chosen)
-            correct += self.counts[key][0]
-            predicted += self.counts[key][1]
-        return 2 * correct / total if (total := predicted + self.num_gold.total()) else 0.0
