@@ -78,13 +78,9 @@ def process_shard(
 
 
 def micro_batches(
-    encodings: Iterable[TokenSequence],
-    max_tokens: int,
-    rows: np.ndarray | None = None,
-    *,
-    together: bool = False,
+    encodings: Iterable[TokenSequence], max_tokens: int, *, together: bool = False
 ) -> list[FlatSequences]:
-    """Sort all sequences, or the ``rows``, by length, and cut them into groups.
+    """Sort sequences by length, and cut them into groups.
 
     A group has at most ``max_tokens`` tokens, or is one longer sequence. Sequences of similar
     length share attention calls, and need little padding if a model must be padded. With
@@ -92,11 +88,8 @@ def micro_batches(
     lengths of whole examples, and may be one longer example.
     """
     encodings = FlatSequences.of(encodings)
-    rows = np.arange(len(encodings)) if rows is None else rows
-    offsets = encodings.ids.offsets
-    examples = encodings.example[rows] if together else None
-    groups = grouped(offsets[rows + 1] - offsets[rows], max_tokens, examples)
-    return [encodings.take(rows[group]) for group in groups]
+    examples = encodings.example if together else None
+    return [encodings.take(rows) for rows in grouped(encodings.lengths, max_tokens, examples)]
 
 
 def grouped(

@@ -86,9 +86,6 @@ def test_micro_batches_keep_the_limit() -> None:
     assert ordered == sorted(ordered)
     assert len(micro_batches(made, 1)) == 30, "a longer sequence goes alone"
     assert micro_batches([], 64) == []
-    some = np.array([7, 2, 29, 3])
-    groups = micro_batches(made, 64, some)
-    assert [[*g] for g in groups] == [[*g] for g in micro_batches([made[i] for i in some], 64)]
 
 
 @pytest.mark.parametrize("seed", range(5))
