@@ -157,9 +157,7 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     bare = [{k: v for k, v in row.items() if k != "label"} for row in rows]
     assert [p.scores for p in model.predict(bare)] == [p.scores for p in found]
     out = tmp_path / "predicted.jsonl"
-    assert (
-        run("predict", trained, "--file", fx.data("choice") / "test.jsonl", "--out", out).code == 0
-    )
+    run("predict", trained, "--file", fx.data("choice") / "test.jsonl", "--out", out).ok()
     lines = read_jsonl(out)
     assert [line["choice"] for line in lines] == [each.choice for each in found]
     expected = {
@@ -169,8 +167,7 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
         (out, fx.data("choice") / "test.jsonl"),
         (trained, "--data", fx.data("choice") / "test.jsonl"),
     ):
-        outcome = run("score", *words, "--json")
-        assert outcome.code == 0 and json.loads(outcome.out) == expected
+        assert json.loads(run("score", *words, "--json").ok().out) == expected
     stored = read_jsonl(trained / "predictions.test.jsonl")
     assert [row["gold"] for row in stored] == [row["label"] for row in rows]
     assert [row["choices"] for row in stored] == [row["choices"] for row in rows]
@@ -182,14 +179,13 @@ def test_analysis_comparison_and_report(trained: Path, tmp_path: Path) -> None:
     rows = read_jsonl(trained / "predictions.test.jsonl")
     rows[0] |= {"choice": 1 - rows[0]["gold"], "scores": [0.5] * len(rows[0]["choices"])}
     wrong.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    outcome = run("report", wrong, "--format", "table")
-    assert outcome.code == 0 and "By length of the text" in outcome.out, outcome.err
+    outcome = run("report", wrong, "--format", "table").ok()
+    assert "By length of the text" in outcome.out
     right, chosen = (rows[0]["choices"][n] for n in (rows[0]["gold"], rows[0]["choice"]))
     assert f"gold {right}, predicted {chosen}" in outcome.out
-    outcome = run("compare", wrong, trained, "--resamples=50")
-    assert outcome.code == 0 and "accuracy on 6 texts" in outcome.out, outcome.err
+    assert "accuracy on 6 texts" in run("compare", wrong, trained, "--resamples=50").ok().out
     (trained / "predictions.test.jsonl").write_text(wrong.read_text())
-    assert run("report", trained, "--out", tmp_path / "report.html").code == 0
+    run("report", trained, "--out", tmp_path / "report.html").ok()
     page = (tmp_path / "report.html").read_text()
     for text, mark in ((right, "right"), (chosen, "wrong")):
         assert re.search(
@@ -211,8 +207,7 @@ def test_wrong_prediction_files(row: dict, message: str, tmp_path: Path) -> None
     gold = {"id": "q1", "question": "Who?", "choices": ["me", "you"], "label": 0}
     for name, content in (("p", row), ("g", gold)):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(content) + "\n")
-    outcome = run("score", tmp_path / "p.jsonl", tmp_path / "g.jsonl")
-    assert outcome.code == 2 and f"p.jsonl:1: {message}" in outcome.err
+    run("score", tmp_path / "p.jsonl", tmp_path / "g.jsonl").refused(f"p.jsonl:1: {message}")
 
 
 @pytest.mark.parametrize("gold", [2, -1, "b", 1.5, True, ["a"], {"a": 1}])
@@ -236,8 +231,7 @@ def test_what_a_model_does_not_do_is_said(trained: Path, tmp_path: Path) -> None
         (("export", trained, "--out", tmp_path / "onnx"), "a question has a sequence for each"),
         (("check", fx.data("choice"), "--task=chioce"), "Perhaps you meant 'choice'"),
     ):
-        outcome = run(*words)
-        assert outcome.code == 2 and message in outcome.err, outcome.err
+        run(*words).refused(message)
     with pytest.raises(UserError, match="input 0: 'hello' is no example of this model"):
         finetune.load(trained).predict(["hello"])
 
@@ -255,8 +249,8 @@ def test_a_model_that_transformers_saved(trained: Path, tmp_path: Path) -> None:
 
 
 def test_check_reads_choices() -> None:
-    outcome = run("check", fx.data("choice"), "--task", "choice", "--model", fx.checkpoint())
-    assert outcome.code == 0 and "0 errors" in outcome.out and "train 24" in outcome.out
+    outcome = run("check", fx.data("choice"), "--task", "choice", "--model", fx.checkpoint()).ok()
+    assert "0 errors" in outcome.out and "train 24" in outcome.out
     assert "longest 23" in outcome.out, "subwords of the longest choice, and not of all"
 
 

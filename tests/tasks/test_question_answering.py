@@ -33,10 +33,8 @@ from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerCandidates, AnswerDecoder, legal_answers
 from finetune.types import Answer, FoundAnswer, Question, TokenSequence, UserError, WindowOutput
 from tests import fixtures as fx
-from tests import small_data
 from tests.command import run
 from tests.small_data import read_jsonl, write_jsonl
-from tests.tiny import save_tiny_checkpoint
 
 
 def made_context(chance: random.Random, length: int) -> tuple[str, ContextTokens]:
@@ -149,9 +147,8 @@ CONTEXTS = [
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "deberta-v2", "modernbert"])
-def tokenizer(request: Any, tmp_path_factory: pytest.TempPathFactory) -> SubwordTokenizer:
-    folder = save_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / request.param, request.param)
-    return SubwordTokenizer.from_pretrained(str(folder))
+def tokenizer(request: Any) -> SubwordTokenizer:
+    return fx.tokenizer(request.param)
 
 
 def test_tokens_have_the_characters_of_the_context(tokenizer: SubwordTokenizer) -> None:
@@ -368,16 +365,14 @@ def test_few_answers_without_a_place_are_left_out_and_named(tmp_path: Path) -> N
 
 def test_commands(tmp_path: Path) -> None:
     """Train, predict, score, analyze, compare, report and distill."""
-    save_tiny_checkpoint(tmp_path / "bert", "bert")
-    data, run_folder = small_data.questions(tmp_path / "data"), tmp_path / "run"
-    options = ("--data", data, "--steps", "4", "--batch-size", "8", "--max-length", "24")
-    run("qa", "--model", tmp_path / "bert", *options, "--seeds", "2", "--out", run_folder).ok()
+    data, run_folder = fx.data("qa"), tmp_path / "run"
+    fx.train("qa", run_folder, "--seeds", "2", steps=4, max_length=24).ok()
     first = run_folder / "seed-1"
     card = (first / "best" / "README.md").read_text(encoding="utf-8")
     assert "AutoModelForQuestionAnswering" in card and "pipeline(" not in card
     gold = data / "test.jsonl"
     predicted = tmp_path / "predicted.jsonl"
-    assert run("predict", first, "--file", gold, "--out", predicted).code == 0
+    run("predict", first, "--file", gold, "--out", predicted).ok()
     rows = read_jsonl(predicted)
     contexts = [json.loads(line)["context"] for line in gold.open(encoding="utf-8")]
     for row, context in zip(rows, contexts, strict=True):
@@ -398,9 +393,8 @@ def test_commands(tmp_path: Path) -> None:
     analyzed = run("report", first, "--format", "table")
     assert "By question word" in analyzed.out and "Errors: " in analyzed.out
     run("compare", first, run_folder / "seed-2", "--metric", "exact_match").ok()
-    assert run("report", first, "--out", tmp_path / "report.html").code == 0
-    refused = run("thresholds", first)
-    assert refused.code == 2 and "`qa` choose thresholds in training" in refused.err
+    run("report", first, "--out", tmp_path / "report.html").ok()
+    run("thresholds", first).refused("`qa` choose thresholds in training")
     run("distill", first, "--layers", "1", "--steps", "2", "--out", tmp_path / "student").ok()
     asked = ("--text", "who", "--pair", "anna saw the river")
     found = run("predict", first, *asked, "--threshold", "1")
@@ -408,8 +402,7 @@ def test_commands(tmp_path: Path) -> None:
 
 
 def test_the_loss_is_that_of_transformers_without_padding(tmp_path: Path) -> None:
-    folder = save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.0)
-    head = QuestionAnswerer.from_pretrained(folder, labels=ANSWER_ENDS)
+    head = QuestionAnswerer.from_pretrained(fx.checkpoint(dropout=0.0), labels=ANSWER_ENDS)
     head.save_pretrained(tmp_path / "head")
     model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "head")
     rows, starts, ends = [[2, 5, 6, 3, 7, 8, 3], [2, 5, 3, 9, 3]], [4, 0], [5, 0]

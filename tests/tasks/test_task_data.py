@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.config.tasks import CONFIGS
 from finetune.data import check_data, read_text, read_tokens
 from finetune.data.examples import Examples
 from finetune.data.text_labels import with_problem
@@ -22,9 +21,9 @@ from finetune.tasks import load_task
 from finetune.training.data import TrainingData
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, TextExample, TextPrediction, UserError, WindowOutput
+from tests import fixtures as fx
 from tests.small_data import read_jsonl, write_jsonl
 from tests.tasks.cases import BIO, CASES, SINGLE, WAYS, Runs, texts
-from tests.tiny import save_tiny_checkpoint
 
 
 def test_class_weights_by_hand(runs: Runs) -> None:
@@ -217,17 +216,9 @@ def test_nli_labels_are_mapped_by_name(runs: Runs, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tag", "ner"])
 def test_training_splits_words_where_gold_begins_and_ends(name: str, tmp_path: Path) -> None:
-    save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.0)
     rows = [{"text": "in Paris Anns", "entities": [[3, 8, "LOC"], [9, 12, "PER"]]}] * 3
-    for split in ("train", "validation"):
-        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
-    config = CONFIGS[name](
-        model=str(tmp_path / "bert"),
-        data=str(tmp_path / "data"),
-        out=str(tmp_path / "run"),
-        steps=2,
-        batch_size=2,
-    )
+    data = splits(tmp_path / "data", train=rows, validation=rows)
+    config = fx.config(name, data=data, out=tmp_path / "run", batch_size=2)
     task, dataset = load_task(config, name)
     assert any("PER" in label for label in task.state.labels)  # a type of misaligned spans only
     trained = TrainingData(task, dataset, config, make_accelerator(config), lambda note: None)
@@ -259,12 +250,11 @@ def test_training_agrees_with_check(name: str, tmp_path: Path) -> None:
     rows = {"validation": PROBLEMS[name]["train"], **PROBLEMS[name]}
     data = splits(tmp_path / "data", **rows)
     task_name = "tag" if "tokens" in rows["train"][0] else "classify"
-    save_tiny_checkpoint(tmp_path / "bert", "bert")
     found = check_data((read_tokens if task_name == "tag" else read_text)(data), max_length=None)
     errors = [finding.message for finding in found if finding.level == "error"]
     warnings = [finding.message for finding in found if finding.level == "warning"]
     assert errors or warnings
-    config = CONFIGS[task_name](model=str(tmp_path / "bert"), data=data)
+    config = fx.config(task_name, data=data)
     if errors:
         with pytest.raises(UserError, match=re.escape(errors[0])):
             load_task(config, task_name)

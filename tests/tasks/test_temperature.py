@@ -16,9 +16,9 @@ from finetune.tasks import load_task, saved_task
 from finetune.tasks.calibration import calibrate
 from finetune.training.trainer import fit
 from finetune.types import TextExample, TextPrediction, WindowOutput
+from tests import fixtures as fx
 from tests.covering import few
 from tests.small_data import read_jsonl, write_jsonl
-from tests.tiny import save_tiny_checkpoint
 
 WORDS = "the train from paris to berlin was late and nobody knew why".split()
 
@@ -53,7 +53,6 @@ def tagged(number: int, seed: int) -> list[dict]:
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("temperature")
-    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0, num_hidden_layers=2)
     for split, number, seed in (("train", 60, 1), ("validation", 80, 2), ("test", 80, 3)):
         write_jsonl(folder / "single" / f"{split}.jsonl", texts(number, seed))
         write_jsonl(folder / "multi" / f"{split}.jsonl", texts(number, seed, several=True))
@@ -63,17 +62,9 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def configured(workdir: Path, name: str, out: Path, **changes: Any) -> tuple[TrainConfig, str]:
     task = "tag" if name == "tag" else "classify"
-    config = CONFIGS[task](
-        model=str(workdir / "bert"),
-        data=str(workdir / name),
-        out=str(out),
-        steps=40,
-        eval_every=40,
-        lr=5e-3,
-        precision="fp32",
-        calibrate="temperature",
-        **changes,
-    )
+    model, data = str(fx.checkpoint(dropout=0.0, num_hidden_layers=2)), str(workdir / name)
+    changes |= {"steps": 40, "eval_every": 40, "lr": 5e-3, "precision": "fp32"}
+    config = CONFIGS[task](model=model, data=data, out=str(out), calibrate="temperature", **changes)
     return config, task
 
 
