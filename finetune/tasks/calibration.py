@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any
 
 from finetune.data import halves
 from finetune.evaluation.prediction_types import TYPES
 from finetune.tasks.base import Task
-from finetune.types import Prediction, UserError, abbreviated, did_you_mean
+from finetune.types import UserError, abbreviated, did_you_mean
 
 
-class Calibrated(NamedTuple):
-    """Result of a calibration: the new task, its predictions, and a note for the log."""
-
-    task: Task
-    predictions: Sequence[Prediction]
-    note: str
-
-
-def calibrate(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Calibrated:
+def calibrate(
+    task: Task, gold: Sequence[Any], predicted: Sequence[Any]
+) -> tuple[Task, list[Any], str]:
     """Fit the values of a task on the validation split.
+
+    Returns the new task, its predictions, and a note for the log.
 
     The predictions are cross-fitted: each half of the split has the values that were fitted on the
     other half, so that no example is scored with values fitted on it.
@@ -40,7 +36,7 @@ def calibrate(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Cali
             predictions[index] = of_other_half.apply_fitted(gold[index], predicted[index])
     calibrated, note = fitted(range(len(gold)))
     note += "; each half of validation is scored with the value fitted on the other half"
-    return Calibrated(calibrated, predictions, note)
+    return calibrated, predictions, note
 
 
 def with_threshold(

@@ -329,11 +329,10 @@ class Scorer:
             )
         if not self.task.calibrated:
             return predicted
-        calibrated = calibrate(self.task, examples, predicted)
-        self.task = calibrated.task
-        self.notes.append(calibrated.note)
+        self.task, predicted, note = calibrate(self.task, examples, predicted)
+        self.notes.append(note)
         self.folder.save_best(self.task, self.task.model(self.folder.best))
-        return list(calibrated.predictions)
+        return predicted
 
     @property
     def _replays(self) -> bool:

@@ -156,7 +156,7 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(
     assert [p.label for p in after] == [p.label for p in predicted]
     assert [task.state.decide(i, row) for i, row in enumerate(probabilities)] == predicted
     other = TextPrediction(200, "late", 1.0, dict.fromkeys(task.state.labels, 1 / 3))
-    again = calibrate(task, [*gold, TextExample(200, "x")], [*predicted, other]).task
+    again, *_ = calibrate(task, [*gold, TextExample(200, "x")], [*predicted, other])
     assert again.state.temperature == pytest.approx(fitted.state.temperature, rel=1e-6)
 
 
