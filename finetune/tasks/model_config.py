@@ -17,12 +17,12 @@ from finetune.config.tasks import CONFIGS
 from finetune.data.json_files import read_object
 from finetune.data.labels import NLI_LABELS, canonical_name
 from finetune.data.tag_schemes import detect_scheme
-from finetune.models.families import FAMILIES, position_limit
 from finetune.models.heads.base import labels_of
 from finetune.models.heads.crf import CrfTaggerConfig
 from finetune.models.heads.task_models import problem_of
-from finetune.models.loading import library_errors, load_config
+from finetune.models.loading import library_errors
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.tasks.definition import sequence_limit
 from finetune.types import LabelSet, UserError
 
 if TYPE_CHECKING:
@@ -95,12 +95,10 @@ def task_of_config(folder: Path) -> Task:
     task_name, changes, fields = _derived(family, config)
     task, settings = task_class(task_name), CONFIGS[task_name](model=str(folder), **changes)
     tokenizer = SubwordTokenizer.saved(folder, words=settings.description.words)
-    encoder = load_config(str(folder))
-    limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
     state = task.state_class(
         config=settings,
         labels=labels_of(config) if settings.description.labels else LabelSet(()),
-        max_length=tokenizer.max_length(limit, None),
+        max_length=sequence_limit(settings, tokenizer, None),
         **fields,
     )
     return task(state, tokenizer)
