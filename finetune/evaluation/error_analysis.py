@@ -197,8 +197,7 @@ def tables_of_groups(tables: Tables) -> dict[str, TableRows]:
             for side in (items.gold, items.answer)
         )
         by_name |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
-    groupings = tables.groupings().items()
-    return by_name | {name: grouping.table(name) for name, grouping in groupings if grouping.shown}
+    return by_name | {name: group.table(name) for name, group in tables.groupings().items()}
 
 
 def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:

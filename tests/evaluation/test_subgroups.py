@@ -39,7 +39,7 @@ def tables_of(prediction_type: str, words, gold, predicted, train=None) -> dict[
     examples = [TokenExample(0, tuple(each)) for each in words]
     fields = {"examples": examples, "vocabulary": train}
     groupings = TYPES[prediction_type].of_values(gold, predicted, **fields).groupings()
-    return {name: each.table(name) for name, each in groupings.items() if each.shown}
+    return {name: each.table(name) for name, each in groupings.items()}
 
 
 def span_tables(*sides, train=None) -> dict[str, list[dict]]:

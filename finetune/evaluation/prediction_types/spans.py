@@ -240,44 +240,31 @@ def with_documents(tables: Tables) -> Tables:
 
 def span_groupings(tables: Tables) -> dict[str, Grouping]:
     """Divide spans by length, depth, position, and occurrence in training data."""
-    items = tables.items
+    items, columns = tables.items, tables.items.columns
     words = [example.words for example in tables.examples]
+    example, sides = items.example.tolist(), (items.gold, items.predicted)
+    spans = [pair for side in sides for pair in zip(example, side, strict=True)]
 
-    def by(order: Sequence[str], name: Callable[[int, Span], str]) -> Grouping:
-        spans = (
-            (index, span)
-            for side in (items.gold, items.predicted)
-            for index, span in zip(items.example.tolist(), side, strict=True)
-        )
-        return _grouping(items, order, ["" if s is None else name(i, s) for i, s in spans])
+    def by_size(starts: Sequence[int], size: Callable[[int, Span], int]) -> Any:
+        names = ["" if s is None else bucket(size(i, s), starts) for i, s in spans]
+        return buckets(starts), names
 
-    def by_size(starts: Sequence[int], size: Callable[[int, Span], int]) -> Grouping:
-        return by(buckets(starts), lambda *span: bucket(size(*span), starts))
-
-    groupings = {
-        "length": by_size(_SPAN_LENGTHS, lambda _, span: span.end - span.start),
-        **_by_depth(items),
-        "sentence length": by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index])),
-        "first word": by_size(POSITIONS, lambda _, span: span.start + 1),
-    }
+    groups = {"length": by_size(_SPAN_LENGTHS, lambda _, span: span.end - span.start)}
+    if "gold_depth" in columns:
+        depth = np.concatenate([columns["gold_depth"], columns["predicted_depth"]])
+        if depth.max(initial=0) > 0:
+            names = ["" if number < 0 else DEPTHS[min(number, 3)] for number in depth.tolist()]
+            groups["depth"] = DEPTHS, names
+    groups["sentence length"] = by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index]))
+    groups["first word"] = by_size(POSITIONS, lambda _, span: span.start + 1)
     if tables.vocabulary is not None:
-        known = tables.vocabulary.entity_types
-
-        def occurrence(index: int, span: Span) -> str:
-            types = known.get(surface(words[index], span), ())
-            return SEEN_ENTITIES[0 if span.label in types else 1 if types else 2]
-
-        groupings["in training"] = by(SEEN_ENTITIES, occurrence)
-    return groupings
-
-
-def _by_depth(items: Items) -> dict[str, Grouping]:
-    if "gold_depth" not in items.columns:
-        return {}
-    sides = items.columns["gold_depth"], items.columns["predicted_depth"]
-    depth = np.concatenate(sides).tolist()
-    names = ["" if number < 0 else DEPTHS[min(number, 3)] for number in depth]
-    return {"depth": replace(_grouping(items, DEPTHS, names), shown=max(depth, default=0) > 0)}
+        known, names = tables.vocabulary.entity_types, []
+        for index, span in spans:
+            types = () if span is None else known.get(surface(words[index], span), ())
+            seen = 0 if span is not None and span.label in types else 1 if types else 2
+            names.append("" if span is None else SEEN_ENTITIES[seen])
+        groups["in training"] = SEEN_ENTITIES, names
+    return {name: _grouping(items, *group) for name, group in groups.items()}
 
 
 def _grouping(items: Items, order: Sequence[str], names: Sequence[str]) -> Grouping:
