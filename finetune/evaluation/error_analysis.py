@@ -19,10 +19,6 @@ from finetune.evaluation.runs import find_system, saved_decisions
 from finetune.types import UserError
 
 TITLES = {
-    "type": "By type",
-    "relation": "By relation",
-    "label": "By label",
-    "tag": "By tag",
     "confusion": "Confusion: gold in rows, predicted in columns",
     "confused": "Most often confused",
     "length": "By length of the span in words",
@@ -37,14 +33,13 @@ TITLES = {
     "read as": "By input in place of the subword",
     "in training text": "By occurrences of the subword in the training text",
     "pos": "By part of speech",
-    "question word": "By question word",
     "answer length": "By length of the first gold answer in words",
     "risk": "Risk by coverage: the share of errors, if only the most confident answers are given",
     "answered": "Answers by predicted class, given at the saved confidence or at 90 % coverage",
     "sets": "Prediction sets by gold class, with the saved rule",
     "costs": "Confusions by cost",
 }
-"""Captions of tables by name."""
+"""Captions of tables by name; others are `By` and the name."""
 NOTHING = "(nothing)"
 """In a confusion matrix of spans: no span corresponds."""
 AROUND = 12  # words of an excerpt on each side of an error

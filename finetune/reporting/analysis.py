@@ -47,7 +47,7 @@ def analysis_tables(analysis: Analysis) -> dict[str, PageTable]:
         elif rows:
             bars = [index for index, column in enumerate(rows[0]) if column in _FRACTIONS]
             cells = [[*row.values()] for row in rows]
-            tables[name] = PageTable(TITLES.get(name, name.capitalize()), [*rows[0]], cells, bars)
+            tables[name] = PageTable(TITLES.get(name, f"By {name}"), [*rows[0]], cells, bars)
     if analysis.bins:
         tables["calibration"] = PageTable("Calibration", analysis.bins[0]._fields, analysis.bins)
     return tables

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-SIZE = (380, 230)
+WIDTH, HEIGHT = 380, 230
 """Size of a chart in SVG units, which are about pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 38
 """Margins around the plotted area."""
@@ -43,7 +43,7 @@ class Chart:
     label: str
     shapes: Sequence[ChartShape]
     legend: Sequence[tuple[str, str]] = ()
-    size: tuple[int, int] = SIZE
+    size: ClassVar[tuple[int, int]] = (WIDTH, HEIGHT)
 
 
 class Bar(NamedTuple):
@@ -57,23 +57,22 @@ class Bar(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """The ranges of both axes of a chart of a size."""
+    """The ranges of both axes of a chart."""
 
     left: float
     right: float
     bottom: float
     top: float
-    size: tuple[int, int] = SIZE
 
     def x(self, value: float) -> float:
         """The horizontal coordinate of a value."""
         span = self.right - self.left or 1.0
-        return LEFT + (value - self.left) / span * (self.size[0] - LEFT - RIGHT)
+        return LEFT + (value - self.left) / span * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         """The vertical coordinate of a value."""
-        span, height = self.top - self.bottom or 1.0, self.size[1]
-        return height - BOTTOM - (value - self.bottom) / span * (height - TOP - BOTTOM)
+        span = self.top - self.bottom or 1.0
+        return HEIGHT - BOTTOM - (value - self.bottom) / span * (HEIGHT - TOP - BOTTOM)
 
 
 def chart(
@@ -123,7 +122,7 @@ def chart(
         for x, y, tooltip in group:
             shapes.append(_dot(ranges.x(x), ranges.y(y), f"point {style}", tooltip))
     legend = list(zip([name for name, _ in (*lines, *dots)], styles, strict=True))
-    return Chart(caption, label or caption, shapes, legend if len(legend) > 1 else (), ranges.size)
+    return Chart(caption, label or caption, shapes, legend if len(legend) > 1 else ())
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -161,16 +160,15 @@ def padded(low: float, high: float) -> tuple[float, float]:
 
 def _axes(ranges: Ranges, x_name: str) -> list[ChartShape]:
     shapes = []
-    width, height = ranges.size
     for value in ticks(ranges.bottom, ranges.top):
         y = ranges.y(value)
         shapes += [
-            _line("grid", LEFT, y, width - RIGHT, y),
+            _line("grid", LEFT, y, WIDTH - RIGHT, y),
             _text(LEFT - 6, y + 4, tick(value), "end"),
         ]
     for value in ticks(ranges.left, ranges.right):
-        shapes.append(_text(ranges.x(value), height - BOTTOM + 17, tick(value)))
-    return [*shapes, _text((LEFT + width - RIGHT) / 2, height - 5, x_name, style="axis")]
+        shapes.append(_text(ranges.x(value), HEIGHT - BOTTOM + 17, tick(value)))
+    return [*shapes, _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, x_name, style="axis")]
 
 
 def _shape(element: str, style: str, text: str = "", **attributes: Any) -> ChartShape:

@@ -18,7 +18,7 @@ from typing import Any
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.compare import seed_note, verdict
 from finetune.evaluation.decisions.abstaining import answers_of, area_under_risk
-from finetune.evaluation.error_analysis import TITLES, Analysis, count_categories
+from finetune.evaluation.error_analysis import Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import summarize
@@ -303,7 +303,7 @@ def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:
         if rows:
             columns = [key, *(name for name, _ in evaluated), "support"]
             bars = range(1, len(evaluated) + 1)
-            tables.append(PageTable(f"F1 {TITLES[key].lower()}", columns, rows, bars))
+            tables.append(PageTable(f"F1 by {key}", columns, rows, bars))
     return tables
 
 

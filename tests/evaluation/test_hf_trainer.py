@@ -15,8 +15,6 @@ from transformers import AutoModelForTokenClassification, EvalPrediction, Traine
 
 import finetune
 from finetune.evaluation.evaluate_modules import SPAN_F1
-from finetune.evaluation.prediction_types import scores_of
-from finetune.types import Span
 from tests.tiny import save_tiny_checkpoint
 
 GOLD = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC"], ["O"]]
@@ -42,19 +40,7 @@ def test_evaluate_of_tags(cache: str):
     assert metric.compute() == scores
 
 
-def test_evaluate_of_nested_spans(cache: str):
-    gold = [[Span(0, 3, "ORG"), Span(1, 2, "LOC")], []]
-    answers = [[Span(0, 3, "ORG")], [Span(0, 1, "PER")]]
-    metric = evaluate.load(SPAN_F1, "spans", cache_dir=cache)
-    sides = [[[span._asdict() for span in spans] for spans in side] for side in (answers, gold)]
-    scores = metric.compute(predictions=sides[0], references=sides[1])
-    assert scores == scores_of("spans", gold, answers)
-    assert scores["span_f1_strict"] == 0.5
-
-
 def test_evaluate_refuses(cache: str):
-    with pytest.raises(ValueError, match="legal are tags and spans"):
-        evaluate.load(SPAN_F1, "nested", cache_dir=cache)
     with pytest.raises(ValueError, match="do not spell entities"):
         evaluate.load(SPAN_F1, cache_dir=cache).compute(predictions=[["N"]], references=[["N"]])
 

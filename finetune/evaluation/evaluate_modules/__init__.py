@@ -7,4 +7,4 @@
 from pathlib import Path
 
 SPAN_F1 = str(Path(__file__).parent / "span_f1")
-"""F1 of entities: of tags (the default), or with ``evaluate.load(SPAN_F1, "spans")`` of spans."""
+"""F1 of entities that tags spell."""

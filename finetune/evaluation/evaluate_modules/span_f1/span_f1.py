@@ -1,4 +1,4 @@
-"""F1 of entities for the library evaluate: of tags, or of spans that may nest."""
+"""F1 of entities that tags spell, for the library evaluate."""
 
 from __future__ import annotations
 
@@ -10,45 +10,32 @@ import evaluate
 
 from finetune.data.tag_schemes import detect_scheme
 from finetune.evaluation.metrics import class_scores, score
-from finetune.evaluation.prediction_types import TYPES, scores_of
-from finetune.types import Span
+from finetune.evaluation.prediction_types import TYPES
 
 _DESCRIPTION = """
-F1 of entities. With the configuration `tags` (the default), predictions and references are tags,
-one for each word; with `spans` they are labeled spans {"start", "end", "label"} in words with `end`
-exclusive, which may nest and overlap. `span_f1_conll` reads tags as the script conlleval and
-seqeval's default mode do; `span_f1_strict` counts only entities that are spelled as the scheme
-demands. `scheme` is IO, IOB1, BIO, BIOES, BILOU or BMES; the default is the scheme of the
-references. The result also has `span_f1_conll:TYPE`, or `span_f1_strict:TYPE`, of each type.
+F1 of entities. Predictions and references are tags, one for each word. `span_f1_conll` reads tags
+as the script conlleval and seqeval's default mode do; `span_f1_strict` counts only entities that
+are spelled as the scheme demands. `scheme` is IO, IOB1, BIO, BIOES, BILOU or BMES; the default is
+the scheme of the references. The result also has `span_f1_conll:TYPE` of each type.
 """
 
 
 class SpanF1(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
-    """Span F1 of tags or of nested spans."""
+    """Span F1 of tags."""
 
     def _info(self) -> evaluate.MetricInfo:
-        if self.config_name not in ("default", "tags", "spans"):
-            raise ValueError(f"configuration {self.config_name!r}: legal are tags and spans.")
-        text, number = datasets.Value("string"), datasets.Value("int64")
-        span = {"start": number, "end": number, "label": text}
-        items = datasets.List(span if self.config_name == "spans" else text)
+        tags = datasets.List(datasets.Value("string"))
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="",
             inputs_description="",
-            features=datasets.Features({"predictions": items, "references": items}),
+            features=datasets.Features({"predictions": tags, "references": tags}),
             reference_urls=["https://aclanthology.org/W00-0726/"],
         )
 
     def _compute(
         self, predictions: Sequence[Any], references: Sequence[Any], scheme: str | None = None
     ) -> dict[str, float]:
-        if self.config_name == "spans":
-            sides = [
-                [[Span(s["start"], s["end"], s["label"]) for s in spans] for spans in side]
-                for side in (references, predictions)
-            ]
-            return scores_of("spans", *sides)
         if scheme is None:
             outside = all(tag == "O" for tags in references for tag in tags)
             scheme = detect_scheme(predictions if outside else references)
