@@ -48,7 +48,6 @@ from finetune.types import (
     TokenSequence,
     UserError,
     WindowOutput,
-    abbreviated,
     quantity,
 )
 
@@ -138,7 +137,7 @@ class RelationTask(WordTask):
         }
 
     def complete(self, data: Dataset) -> Dataset:
-        """Add a note on the pairs to classify, and notes on the unseen types of each split."""
+        """Add a note on the pairs to classify in each split."""
         state, notes = self.state, list(data.notes)
         for split, rows in data.splits.items():
             spans = [example.spans or () for example in rows]
@@ -156,13 +155,6 @@ class RelationTask(WordTask):
                 note += f"; {missed:,} of {quantity(sum(map(len, gold)), 'relation')} cannot be "
                 note += "found, as none in training is between spans of such types (--pairs all)"
             notes.append(note)
-            types = Counter(span.label for in_text in spans for span in in_text)
-            if unseen := sorted(types.keys() - state.related.keys()):
-                number = sum(types[name] for name in unseen)
-                notes.append(
-                    f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
-                    f"{abbreviated(unseen)}"
-                )
         return replace(data, notes=notes)
 
     @cached_property

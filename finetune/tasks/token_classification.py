@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -129,17 +129,6 @@ class TokenClassificationTask(WordTask):
         weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
         frequencies = class_frequencies(config, labels, counts, counts.total())
         return fields | {"class_weights": weights, "class_frequencies": frequencies}
-
-    def complete(self, data: Dataset) -> Dataset:
-        """Add a note on subwords that word scores use without training."""
-        config = self.state.config
-        if config.word_score == "first" or config.label_subwords != "first":
-            return data
-        note = (
-            f"--word-score {config.word_score} scores subwords that --label-subwords first "
-            "does not train: --label-subwords all fits better"
-        )
-        return replace(data, notes=[*data.notes, note])
 
     def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
         tags = self._gold_classes(example) or [IGNORED] * len(example.words)
