@@ -148,7 +148,8 @@ def test_the_sequences_of_an_example_stay_together() -> None:
 
 def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     model = finetune.load(trained)
-    rows = read_jsonl(fx.data("choice") / "test.jsonl")
+    file = fx.data("choice") / "test.jsonl"
+    rows = read_jsonl(file)
     found = model.predict(rows)
     assert all(isinstance(each, ChoicePrediction) for each in found)
     for row, each in zip(rows, found, strict=True):
@@ -157,16 +158,12 @@ def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     bare = [{k: v for k, v in row.items() if k != "label"} for row in rows]
     assert [p.scores for p in model.predict(bare)] == [p.scores for p in found]
     out = tmp_path / "predicted.jsonl"
-    run("predict", trained, "--file", fx.data("choice") / "test.jsonl", "--out", out).ok()
+    run("predict", trained, "--file", file, "--out", out).ok()
     lines = read_jsonl(out)
     assert [line["choice"] for line in lines] == [each.choice for each in found]
-    expected = {
-        "accuracy": sum(p.choice == r["label"] for p, r in zip(found, rows, strict=True)) / 6
-    }
-    for words in (
-        (out, fx.data("choice") / "test.jsonl"),
-        (trained, "--data", fx.data("choice") / "test.jsonl"),
-    ):
+    right = [p.choice == row["label"] for p, row in zip(found, rows, strict=True)]
+    expected = {"accuracy": sum(right) / 6}
+    for words in ((out, file), (trained, "--data", file)):
         assert json.loads(run("score", *words, "--json").ok().out) == expected
     stored = read_jsonl(trained / "predictions.test.jsonl")
     assert [row["gold"] for row in stored] == [row["label"] for row in rows]

@@ -21,6 +21,7 @@ from finetune.types import IGNORED, Span, TokenExample
 from tests.command import run
 from tests.covering import covering
 from tests.small_data import write_jsonl
+from tests.tasks.cases import span_logits
 from tests.tiny import save_tiny_checkpoint
 
 NESTED = [
@@ -64,25 +65,14 @@ def task_of(workdir: Path, data: str = "nested", **settings: Any) -> tuple[Any, 
     return load_task(NerConfig(data=str(workdir / data), **settings), "ner")
 
 
-def gold_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
-    """Logits [S, C] of a model that knows the targets; wrong where another window answers."""
-    multi = target.ndim == 2
-    logits = torch.full((len(target), len(task.state.labels) + (not multi)), -12.0)
-    if multi:
-        logits[target == 1] = 12.0
-    else:
-        known = target != IGNORED
-        logits[known, target[known]] = 12.0
-    others = target[:, 0] == IGNORED if multi else target == IGNORED
-    logits[others, -1] = 30.0
-    return logits
-
-
 def answers(task: Any, examples: list[TokenExample]) -> list[Any]:
     encoded = task.encode(examples)
     flat = [e for windows in encoded for e in windows]
     batch = pack(flat, task.collate(flat))
-    outputs = task.decode(gold_logits(task, batch.targets["span"]), batch)
+    target = batch.targets["span"]
+    logits = span_logits(task, target)
+    logits[(target == IGNORED).reshape(len(target), -1)[:, 0], -1] = 30.0  # of another window
+    outputs = task.decode(logits, batch)
     return [task.postprocess(e, [p for p in outputs if p.example == e.id]) for e in examples]
 
 

@@ -20,7 +20,7 @@ from finetune.tasks.base import Task
 from finetune.types import IGNORED, TextExample
 from tests.covering import few
 from tests.small_data import close
-from tests.tasks.cases import CASES, SLOW, TAGGING, Runs
+from tests.tasks.cases import CASES, SLOW, TAGGING, Runs, span_logits
 
 every_case = pytest.mark.parametrize("name", few(CASES, *({*CASES} - {*SLOW})))
 
@@ -36,15 +36,6 @@ def test_learns_eight_examples(runs: Runs, name: str) -> None:
     assert statistics.median(run.losses[-9:]) < {"windows": 0.65}.get(name, 0.2) * run.losses[0]
     if name != "bio first mean":  # reads pieces that training passes over
         assert run.metrics["validation"][run.task.state.metric] > 0.97
-
-
-def span_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
-    if target.ndim == 2:
-        return torch.where(target == 1, 12.0, -12.0)
-    known = target != IGNORED
-    return torch.where(known, 12.0, 0.0)[:, None] * torch.nn.functional.one_hot(
-        target * known, len(task.state.labels) + 1
-    )
 
 
 def gold_logits(task: Any, batch: Any) -> torch.Tensor:

@@ -42,19 +42,23 @@ def written(folder: Path, label: Any) -> str:
     return str(folder)
 
 
-def scores_and_weights(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    scores = json.loads((folder / "metrics.json").read_text())
-    return scores, load_file(folder / "best" / "model.safetensors")
+def scores_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def equal_weights(one: Path, other: Path) -> bool:
+    weights, theirs = (load_file(run / "best/model.safetensors") for run in (one, other))
+    return all(torch.equal(weights[name], theirs[name]) for name in weights)
 
 
 def same(one: Path, other: Path) -> bool:
-    (scores, weights), (others, theirs) = map(scores_and_weights, (one, other))
+    scores, others = scores_of(one), scores_of(other)
     for split in scores:
         for name in {*SOFT} - {*scores[split]} | {*SOFT} - {*others[split]}:
             scores[split].pop(name, None)
             others[split].pop(name, None)
     assert scores == others
-    return all(torch.equal(weights[name], theirs[name]) for name in weights)
+    return equal_weights(one, other)
 
 
 def test_one_vote_is_a_plain_label(tmp_path: Path) -> None:
@@ -82,13 +86,7 @@ def test_a_plain_label_among_votes_is_a_vote_and_twice_the_votes_are_the_same(
         fx.trained("classify", data=written(tmp_path / name, label))
         for name, label in labels.items()
     )
-    assert same(votes, doubled_run)
-    assert all(
-        torch.equal(one, other)
-        for one, other in zip(
-            *(scores_and_weights(each)[1].values() for each in (votes, plain_run)), strict=True
-        )
-    )
+    assert same(votes, doubled_run) and equal_weights(votes, plain_run)
 
 
 def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,25 +96,18 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     lines = read_jsonl(file)
     assert lines[1]["gold"] == "neg" and lines[1]["votes"] == {"neg": 4, "none": 1, "pos": 1}
     assert "votes" in json.loads(file.read_text().splitlines()[0])
-    saved = json.loads((soft / "metrics.json").read_text())["test"]
+    saved = scores_of(soft)["test"]
     assert {*SOFT} <= {*saved}
     for found in (score(align_runs([file]).runs[0]), score_predictions(file, f"{data}/test.jsonl")):
         for name in ("accuracy", *SOFT):
             assert found[name] == pytest.approx(saved[name], abs=1e-12), name
     hard = fx.trained("classify", data=data, votes="majority")
-    assert not all(
-        torch.equal(*sides)
-        for sides in zip(
-            *(scores_and_weights(each)[1].values() for each in (soft, hard)), strict=False
-        )
-    )
-    found = run("compare", soft, hard, "--metric", "jensen_shannon")
-    assert found.code == 0 and "jensen_shannon" in found.out
+    assert not equal_weights(soft, hard)
+    assert "jensen_shannon" in run("compare", soft, hard, "--metric", "jensen_shannon").ok().out
     found = run("report", soft, "--format", "json")
     assert "accuracy_votes" in found.out or "unanimous" in found.out
     keep_on_disk(monkeypatch)
-    on_disk = tmp_path / "disk"
-    assert fx.train("classify", on_disk, data=data).code == 0
+    fx.train("classify", on_disk := tmp_path / "disk", data=data).ok()
     assert same(soft, on_disk)
 
 
@@ -132,10 +123,8 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_settings_go_with_votes(settings: dict[str, Any], tmp_path: Path) -> None:
     data = written(tmp_path / "data", votes_of)
-    assert (
-        "soft_cross_entropy"
-        in scores_and_weights(fx.trained("classify", data=data, **settings))[0]["test"]
-    )
+    scores = scores_of(fx.trained("classify", data=data, **settings))
+    assert "soft_cross_entropy" in scores["test"]
 
 
 def test_no_metric_of_gold_selects_a_model(tmp_path: Path) -> None:
