@@ -46,12 +46,6 @@ def _role(tag: str, scheme: str) -> tuple[str, str]:
     return _ROLES[prefix], span_type
 
 
-def require_scheme(tags: Iterable[str], scheme: str) -> None:
-    """Raise UserError for a tag that is not in a scheme."""
-    for tag in tags:
-        _role(tag, scheme)
-
-
 def _letters(scheme: str) -> str:
     if scheme not in SCHEMES:
         hint = " Perhaps you meant 'BIO'?" if scheme == "IOB2" else did_you_mean(scheme, SCHEMES)
@@ -104,16 +98,6 @@ def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions | N
     return transitions
 
 
-def all_transitions(parts: Iterable[Transitions | None]) -> Transitions | None:
-    """Add the transitions of all parts of a data set; None if they are None for any part."""
-    total: Transitions = Counter()
-    for part in parts:
-        if part is None:
-            return None
-        total.update(part)
-    return total
-
-
 def scheme_of(transitions: Transitions | None) -> str | None:
     """Detect the tag scheme of the sequences whose transitions are counted."""
     if not transitions:
@@ -126,11 +110,6 @@ def scheme_of(transitions: Transitions | None) -> str | None:
         return fitting[0] if fitting else None
     fewer = num_illegal(transitions, "IOB1") < num_illegal(transitions, "BIO")
     return "IOB1" if fewer else "BIO"
-
-
-def spell_spans(tags: Iterable[str]) -> bool:
-    """True if the tags of a data set are tags of any scheme."""
-    return scheme_of(count_transitions([[*tags]])) is not None
 
 
 def num_illegal(transitions: Transitions, scheme: str) -> int:

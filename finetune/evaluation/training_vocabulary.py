@@ -10,7 +10,7 @@ from pathlib import Path
 
 from finetune.data.examples import Examples
 from finetune.data.json_files import read_object
-from finetune.data.tag_schemes import spell_spans, tags_to_spans
+from finetune.data.tag_schemes import detect_scheme, tags_to_spans
 from finetune.data.tokens import tags_and_scheme
 from finetune.runtime.files import replace_file
 from finetune.types import Example, SenseTarget, Span
@@ -40,7 +40,7 @@ class TrainingVocabulary:
             return cls({}, {})
         entity_types, word_tags = FormSets(), FormSets()
         all_tags = {tag for tags in sentences.column("tags") for tag in tags or ()}
-        is_plain, scheme = bool(all_tags) and not spell_spans(all_tags), None
+        is_plain, scheme = bool(all_tags) and detect_scheme([[*all_tags]]) is None, None
         both = sentences.columns("spans", "tags")
         if all_tags and not is_plain and any(spans is None and tags for spans, tags in both):
             _, scheme = tags_and_scheme(sentences)

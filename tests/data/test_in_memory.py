@@ -121,33 +121,23 @@ def test_a_missing_value_does_not_make_numbers_of_classes() -> None:
     assert [each.label for each in read_text(frame).splits["train"]][:2] == [0.5, 1.0]
 
 
-def as_csv(rows: list[dict]) -> Any:
-    lines = [f"{row['text'] or ''},{row['label']}\n" for row in rows]
-    return "".join(["text,label\n", *lines])
+SAVE: dict[str, Any] = {
+    "csv": lambda frame, path: frame.to_csv(path, index=False),
+    "tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
+    "jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
+    "xlsx": lambda frame, path: frame.to_excel(path, index=False),
+    "parquet": lambda frame, path: frame.to_parquet(path),
+}
 
 
-@pytest.mark.parametrize("source", ["csv", "tsv", "jsonl", "xlsx", "parquet", "pandas", "list"])
+@pytest.mark.parametrize("source", [*SAVE, "pandas", "list"])
 def test_an_empty_text_is_a_warning_in_every_format(source: str, tmp_path: Path) -> None:
     rows = [{"text": f"a {n}", "label": "xy"[n % 2]} for n in range(6)]
     rows.append({"text": None, "label": "x"})
-    path = tmp_path / f"train.{source}"
-    data: Any = str(path)
-    if source in ("csv", "tsv"):
-        path.write_text(as_csv(rows).replace(",", "," if source == "csv" else "\t"))
-    elif source == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif source == "list":
-        data = rows
-    elif source == "xlsx":
-        (book := pytest.importorskip("openpyxl").Workbook()).active.append(["text", "label"])
-        for row in rows:
-            book.active.append([*row.values()])
-        book.save(path)
-    else:
-        data = frame = as_pandas(rows)
-        if source == "parquet":
-            frame.to_parquet(path)
-            data = str(path)
+    data: Any = rows if source == "list" else as_pandas(rows)
+    if source in SAVE:
+        SAVE[source](data, tmp_path / f"train.{source}")
+        data = str(tmp_path / f"train.{source}")
     found = read_text(data)
     assert [each.text for each in found.splits["train"]][-2:] == ["a 5", ""]
     messages = [each.message for each in check_data(found) if each.level != "info"]

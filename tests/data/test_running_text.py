@@ -56,9 +56,6 @@ def test_lines_of_every_kind_of_file(tmp_path: Path):
     assert all_lines == [text for texts in expected.values() for text in texts]
     named = lines(f"en={tmp_path / 'a.txt'}, am={tmp_path / 'd.conll'}")
     assert named == [("en", expected["a.txt"]), ("am", expected["d.conll"])]
-
-
-def test_encoding_of_text(tmp_path: Path):
     (tmp_path / "a.txt").write_bytes("naïve".encode("cp1252"))
     assert lines(tmp_path / "a.txt", encoding="cp1252") == [("a", ["naïve"])]
 
