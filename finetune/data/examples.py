@@ -116,9 +116,17 @@ class Examples(Sequence[Any]):
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._table is not None:
-            return map(self.example_type, *map(self.column, self.example_type.__match_args__))
-        return iter(self._from(0))
+        return self._make() if self.is_large else iter(self._from(0))
+
+    def _make(self) -> Iterator[Any]:
+        return map(self.example_type, *map(self.column, self.example_type.__match_args__))
+
+    def _from(self, start: int) -> list[Any]:
+        first, made = self._made
+        if first != start:
+            made = list(self[start : start + CHUNK] if self.is_large else self._make())
+            self._made = start, made
+        return made
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -130,15 +138,6 @@ class Examples(Sequence[Any]):
         index = range(len(self))[index]
         start = index // CHUNK * CHUNK if self.is_large else 0
         return self._from(start)[index - start]
-
-    def _from(self, start: int) -> list[Any]:
-        first, made = self._made
-        if first != start:
-            part = self if self._table is None else self[start : start + CHUNK]
-            columns = map(part.column, self.example_type.__match_args__)
-            made = list(map(self.example_type, *columns))
-            self._made = start, made
-        return made
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(self) != len(other):
@@ -218,28 +217,13 @@ class Examples(Sequence[Any]):
         return np.concatenate([empty, *map(np.asarray, self._chunks(key))])
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
-        """Select the examples at some indices, with the ids that they have."""
+        """Select the examples at some indices, with the ids that they have: a few in memory."""
         import numpy as np
 
         indices = np.asarray(indices, np.int64)
         columns = {name: column[indices] for name, column in self._columns.items()}
         taken = self._with(columns, self._rows[indices])
-        return taken if len(indices) > MOST_IN_MEMORY else taken._in_memory()
-
-    def _in_memory(self) -> Examples:
-        import numpy as np
-
-        if self._table is None:
-            return self
-        columns = {
-            name: np.fromiter(self.column(name), object)
-            for name in self.example_type.__match_args__
-        }
-        if self.example_type in EXAMPLES:
-            columns |= {_STATS_PREFIX + name: self.stats(name) for name in COLUMN_STATS}
-        examples = self._with(columns, self._rows)
-        examples._table = None
-        return examples
+        return Examples(taken) if self.is_large and len(taken) <= MOST_IN_MEMORY else taken
 
     def keep(self, which: Iterable[bool]) -> Examples:
         """Select the examples whose flag in ``which`` is true; they keep their ids."""
@@ -335,7 +319,7 @@ class Examples(Sequence[Any]):
             return Examples()
         with (folder / f"{name}.arrow").open("rb") as file:
             mapped = Examples._mapped(_EXAMPLE_TYPES[saved["kind"]], MappedTable(file))
-        return mapped if saved["is_large"] else mapped._in_memory()
+        return mapped if saved["is_large"] else Examples(mapped)
 
 
 def indices_of(which: Iterable[bool]) -> Numbers:

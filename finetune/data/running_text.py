@@ -150,30 +150,17 @@ def read_running_text(
     notes: list[str] = []
     pinned = []
     for name, source in sources.items():
-        split_documents: Iterable[tuple[str, Iterator[_Document]]]
+        found: Iterable[tuple[str, Iterator[_Document]]]
         if source.hub is None:
-            split_documents = _of_files(source, splits[name], columns, without_test, notes)
+            found = _of_files(source, splits[name], columns, without_test, notes)
         else:
-            data = read_text(
-                PartOf(source.hub, without_test),
-                columns=column_map(columns),
-                pair=False,
-                splits=["train"] if splits[name] else None,
-            )
+            part, only = PartOf(source.hub, without_test), ["train"] if splits[name] else None
+            data = read_text(part, columns=column_map(columns), pair=False, splits=only)
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
-            split_documents = (
-                (
-                    splits[name] or split,
-                    _documents(
-                        rows.columns("text", "where"),
-                        separated=not all(map(str.strip, rows.column("text"))),
-                    ),
-                )
-                for split, rows in data.splits.items()
-            )
+            found = [(splits[name] or s, _of_rows(rows)) for s, rows in data.splits.items()]
         key = name if len(sources) > 1 and not splits[name] else None
-        for split, documents in split_documents:
+        for split, documents in found:
             parts.setdefault(split, []).append(zip(repeat(key), documents))
     ordered: dict[str, Examples] = {}
     for split in [split for split in SPLIT_ORDER if split in parts]:
@@ -189,6 +176,11 @@ def read_running_text(
     title = ",".join(sources) if len(sources) > 1 else next(iter(sources))
     format = "hub" if pinned else "running text"
     return Dataset(title, ordered, notes=notes, format=format, pinned=",".join(pinned) or None)
+
+
+def _of_rows(rows: Examples) -> Iterator[_Document]:
+    has_blank = not all(map(str.strip, rows.column("text")))
+    return _documents(rows.columns("text", "where"), separated=has_blank)
 
 
 def _of_files(

@@ -384,7 +384,7 @@ class _Strata:
         from scipy.sparse import coo_matrix
 
         sizes = np.bincount(groups)
-        order = np.array(random.Random(seed).sample(range(len(sizes)), len(sizes)), np.int64)
+        order = _shuffled(len(sizes), seed)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         self.group, self.sizes = rank[groups], sizes[order]  # [N], [G]
@@ -413,6 +413,18 @@ class _Strata:
         return self._by_group.indices[part], self._by_group.data[part]
 
 
+def _shuffled(number: int, seed: int) -> Numbers:
+    # random.sample of all numbers, in a tenth of its memory
+    import numpy as np
+
+    draw, pool, order = random.Random(seed), array("I", range(number)), array("I")
+    for last in range(number - 1, -1, -1):
+        chosen = draw.randrange(last + 1)
+        order.append(pool[chosen])
+        pool[chosen] = pool[last]
+    return np.array(order)
+
+
 def _values_and_strata(examples: Examples) -> tuple[Numbers, Iterable[Iterable[str]]]:
     # the number of the gold of each example, and the strata of each different gold
     import numpy as np
@@ -437,7 +449,7 @@ def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
 
     text, document = examples.stats("text"), examples.stats("document")
     if not by_document or not document.any():
-        return _by_first(np.unique(text, return_inverse=True)[1])
+        return _by_first(text)
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from finetune.data import examples as holder
 from finetune.data.dataset import CONVERT_ADVICE, DataError
-from finetune.data.files import MAX_LINE, DataFile, Line, ReadOptions, Row, keep_error
+from finetune.data.files import MAX_LINE, DataFile, ReadOptions, Row, keep_error
 from finetune.registry import install_command
 from finetune.types import abbreviated, did_you_mean, quantity
 
@@ -274,11 +274,10 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     number. Columns without a header are called ``0``, ``1``, …
     """
     delimiter = separator(file)
-    lines_of_cells = (
-        _tab_separated(file.lines)
-        if delimiter == "\t"
-        else _quoted_rows(file, delimiter, options.errors)
-    )
+    lines_of_cells = _quoted_rows(file, delimiter, options.errors)
+    if delimiter == "\t":
+        lines = ((number, text) for number, text, _ in file.lines if text.strip(" "))
+        lines_of_cells = ((number, text.split("\t")) for number, text in lines)
     first = next(lines_of_cells, None)
     if first is None:
         return Table(file.name, [], iter(()), typed=False)
@@ -328,10 +327,6 @@ def separator(file: DataFile) -> str:
     if file.format != "csv" or tabs > commas:
         return "\t"
     return ";" if semicolons > commas else ","
-
-
-def _tab_separated(lines: Iterable[Line]) -> Iterator[_Cells]:
-    return ((number, text.split("\t")) for number, text, _ in lines if text.strip(" "))
 
 
 def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Cells]:

@@ -19,7 +19,6 @@ from finetune.data import (
     read_tokens,
 )
 from finetune.data import examples as holder
-from finetune.data import hub as hub_module
 from finetune.data.hub import hub_dataset
 from finetune.data.sources import canonical_split, resolve
 from finetune.runtime.row_files import write_rows
@@ -297,11 +296,6 @@ def test_hub_names():
     ewt = ("universal-dependencies/universal_dependencies", "en_ewt", "refs/convert/parquet")
     assert hub_dataset("UD-EWT") == ewt
     assert hub_dataset("nothing") is None
-
-
-def test_ontonotes_numbers_have_names():
-    names = hub_module.CLASS_NAMES["tner/ontonotes5"]["tags"]
-    assert (len(names), names[18], names[36]) == (37, "B-WORK_OF_ART", "I-LANGUAGE")
 
 
 def test_folders_of_save_to_disk(tmp_path):
