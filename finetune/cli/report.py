@@ -141,13 +141,13 @@ def print_analysis(analysis: Analysis, num_examples: int) -> None:
 
 
 def _print_calibration(analysis: Analysis) -> None:
-    from finetune.reporting.analysis import reliability_table
+    from finetune.reporting.analysis import analysis_tables
 
     if not analysis.bins:
         if not analysis.run.items.has_sizes:
             show("No probabilities in the predictions: nothing on calibration.\n")
         return
-    table = reliability_table(analysis)
+    table = analysis_tables(analysis)["calibration"]
     rows = [(*row, "#" * round(20 * row[-1])) for row in table.rows]
     confidence = analysis.type.wording.confidence.removeprefix("predicted ")
     title = f"Calibration of {confidence}: expected calibration error"

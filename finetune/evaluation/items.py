@@ -179,6 +179,9 @@ def set_items(
     return pair_items(rows, known)
 
 
+NO_ITEMS = Items.of((), (), ())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tables:
     """Gold and the predictions of one run for the same examples, in the same order.
@@ -205,7 +208,7 @@ class Tables:
     type: PredictionType
     gold: Sequence[Any]
     predicted: Sequence[Any]
-    items: Items = field(default_factory=lambda: Items.of((), (), ()))
+    items: Items = NO_ITEMS
     examples: Sequence[Any] = ()
     predictions: Sequence[Any] = ()
     documents: Sequence[str | None] = ()

@@ -196,8 +196,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def saved_decisions(folder: Path) -> Decisions:
     """Read the decisions that `finetune thresholds` saved with the best model of a run."""
     path = folder / "best" / "finetune.json"
-    extra = read_object(path, {"extra": dict}).get("extra", {}) if path.is_file() else {}
-    return Decisions.restored(extra.get("decisions", {}))
+    if not path.is_file():
+        return Decisions()
+    return Decisions.restored(read_object(path, {"extra": dict})["extra"].get("decisions", {}))
 
 
 def write_run_checksums(folder: Path) -> None:

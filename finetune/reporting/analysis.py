@@ -49,15 +49,11 @@ def analysis_tables(analysis: Analysis) -> dict[str, PageTable]:
             cells = [[*row.values()] for row in rows]
             tables[name] = PageTable(TITLES.get(name, f"By {name}"), [*rows[0]], cells, bars)
     if analysis.bins:
-        tables["calibration"] = PageTable("Calibration", analysis.bins[0]._fields, analysis.bins)
+        columns = ["confidence", "predictions", "mean confidence", "accuracy"]
+        bins = [bin for bin in analysis.bins if bin.number]
+        cells = [[f"{bin.low:.2f} to {bin.high:.2f}", *bin[2:]] for bin in bins]
+        tables["calibration"] = PageTable("Predictions by confidence", columns, cells, [3])
     return tables
-
-
-def reliability_table(analysis: Analysis) -> PageTable:
-    """Make the table of accuracy by confidence, without empty bins."""
-    columns = ["confidence", "predictions", "mean confidence", "accuracy"]
-    rows = [[f"{bin.low:.2f} to {bin.high:.2f}", *bin[2:]] for bin in analysis.bins if bin.number]
-    return PageTable("Predictions by confidence", columns, rows, [3])
 
 
 def error_examples(

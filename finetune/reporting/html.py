@@ -28,7 +28,6 @@ from finetune.reporting.analysis import (
     MOST_EXAMPLES,
     analysis_tables,
     error_examples,
-    reliability_table,
 )
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
@@ -47,7 +46,7 @@ MOST_CONFUSED, MOST_LABELS = 15, 20
 MOST_POINTS = 1500
 """Points of a scatter chart."""
 _CLASS_TABLES = ("type", "relation", "label", "tag")
-_DECISION_TABLES = ("risk", "answered", "sets", "costs")
+_DECISION_TABLES = ("calibration", "risk", "answered", "sets", "costs")
 
 ReasonsOf = Callable[[Path, Sequence[Any]], Mapping[str, Sequence[Any]]]
 """A function that explains predictions of a run: attributions and nearest training examples."""
@@ -328,7 +327,7 @@ def _confusion(analysis: Analysis) -> Section:
 
 
 def _calibration(analysis: Analysis) -> Section:
-    notes, charts_of, tables = [], [], []
+    notes, charts_of = [], []
     if analysis.bins:
         notes = [
             f"ECE {analysis.calibration_error:.4f}. The expected calibration error is the mean "
@@ -336,18 +335,18 @@ def _calibration(analysis: Analysis) -> Section:
             "of the predictions with a confidence in its range; the line across it is their mean "
             "confidence. Bars below the diagonal are overconfident, bars above it underconfident."
         ]
-        charts_of, tables = [_reliability(analysis)], [reliability_table(analysis)]
+        charts_of.append(_reliability(analysis))
     elif not analysis.run.items.has_sizes:
         notes = ["The predictions hold no probabilities, so calibration is unknown."]
     if "risk" in analysis.tables:
         charts_of.append(_risk_chart(analysis))
     known = analysis_tables(analysis)
-    decisions = [known[name] for name in _DECISION_TABLES if name in known]
-    return Section("", notes, charts_of, [*tables, *decisions])
+    tables = [known[name] for name in _DECISION_TABLES if name in known]
+    return Section("", notes, charts_of, tables)
 
 
 def _subgroups(analysis: Analysis) -> Section:
-    shown = (*_CLASS_TABLES, *_DECISION_TABLES, "confusion", "confused", "scores", "calibration")
+    shown = (*_CLASS_TABLES, *_DECISION_TABLES, "confusion", "confused", "scores")
     known = analysis_tables(analysis).items()
     return Section("", tables=[table for name, table in known if name not in shown])
 
