@@ -12,20 +12,18 @@ from typing import Any, NamedTuple
 
 from finetune.config.metric_properties import properties_of
 from finetune.data.examples import Examples
-from finetune.evaluation.prediction_types import KEYS, TYPES, is_built_in, key_of_row
+from finetune.evaluation.prediction_types import (
+    DEFAULT_METRICS,
+    KEYS,
+    TYPES,
+    is_built_in,
+    key_of_row,
+)
 from finetune.types import ChoiceQuestion, Example
 
 SELECTING_METRICS = (
-    "pearson",
-    "micro_f1",
-    "span_f1_conll",
-    "span_f1_strict",
-    "relation_f1_strict",
-    "spearman_all",
-    "ranking_accuracy",
-    "mlm_accuracy",
-    "exact_match",
-    "f1",
+    *("spearman_all", "ranking_accuracy", "exact_match"),
+    *(metric for metric in DEFAULT_METRICS.values() if metric != "accuracy"),
 )
 """The metrics of tasks in which no single label is a prediction for every example."""
 

@@ -70,7 +70,7 @@ class Items:
         score: Probabilities of the decisions [I], NaN where they are not known.
         credit: Whether predictions are right, or the fraction that is [I].
         abstained: Whether the model abstained [I].
-        columns: Further columns of a type [I]: the ``category`` of errors or how spans ``match``.
+        columns: Further columns of a type [I], such as the ``category`` of errors.
     """
 
     example: np.ndarray
@@ -138,9 +138,8 @@ class Items:
 
     def category(self, item: int) -> str:
         """The category of an item that is wrong."""
-        for column in ("category", "match"):
-            if column in self.columns:
-                return str(self.columns[column][item])
+        if "category" in self.columns:
+            return str(self.columns["category"][item])
         gold, answer = self.gold[item], self.answer[item]
         if gold is None or answer is None:
             return "false positive" if gold is None else "miss"

@@ -6,13 +6,9 @@ are highlighted.
 
 from __future__ import annotations
 
-import heapq
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -162,31 +158,20 @@ def _reasons(
 
 
 def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Part]]]:
-    context = example.pair or ""
-    sides = [side for side in (error.gold, error.predicted) if side]
-    positions = [(side["start"], side["end"]) for side in sides]
-    if not all(isinstance(edge, int) for position in positions for edge in position):
+    context, sides = example.pair or "", (error.gold, error.predicted)
+    edges = [edge for side in sides if side for edge in (side["start"], side["end"])]
+    if not edges or not all(isinstance(edge, int) for edge in edges):
         return []
-    edges = {edge for position in positions for edge in position}
-    words = list[tuple[int, int]]()
-    for start, end in (match.span() for match in re.finditer(r"\S+", context)):
-        inside = {edge for edge in edges if start < edge < end}
-        words += pairwise(sorted({start, end, *inside}))
-    parts = tuple(context[start:end] for start, end in words)
-    sentence = TokenExample(example.id, parts, text=context, offsets=tuple(words))
-    gold, predicted = (
-        None if side is None else _in_words(words, side)._asdict()
-        for side in (error.gold, error.predicted)
-    )
-    wrong = replace(error, gold=gold, predicted=predicted)
-    return _highlighted(sentence, None, [wrong])
-
-
-def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span:
-    inside = [
-        i for i, (start, end) in enumerate(words) if start < side["end"] and end > side["start"]
-    ]
-    return Span(min(inside, default=0), max(inside, default=-1) + 1, side["label"])
+    first, last = max(0, min(edges) - _MOST_CHARACTERS // 2), max(edges) + _MOST_CHARACTERS // 2
+    left, right = "… " * (first > 0), " …" * (last < len(context))
+    found = []
+    for name, side, style in zip(("gold", "predicted"), sides, ("missed", "wrong"), strict=True):
+        start, end = (side["start"], side["end"]) if side else (last, last)
+        parts: list[Part] = [("text", left + context[first:start])]
+        if side:
+            parts += [("start", style), ("text", context[start:end]), ("end", side["label"])]
+        found.append((name, [*parts, ("text", context[end:last] + right)]))
+    return found
 
 
 def _highlighted(
@@ -211,54 +196,23 @@ def _highlighted(
     return found
 
 
-class Fragment(NamedTuple):
-    """A part of a span that crosses no other fragment; ``last`` is True for its last part."""
-
-    start: int
-    end: int
-    span: Span
-    last: bool
-
-
-def fragments(spans: Sequence[Span]) -> list[Fragment]:
-    """Cut spans where they cross, so that any two fragments nest or share no word.
-
-    Outer fragments come first.
-
-    >>> [f[:2] for f in fragments([Span(0, 3, "A"), Span(2, 5, "B")])]
-    [(0, 3), (2, 3), (3, 5)]
-    """
-    waiting = [(span.start, -span.end, number, span) for number, span in enumerate(spans)]
-    heapq.heapify(waiting)
-    found: list[Fragment] = []
-    ends: list[int] = []
-    while waiting:
-        start, end, number, span = heapq.heappop(waiting)
-        end = -end
-        while ends and ends[-1] <= start:
-            ends.pop()
-        cut = min([end, *ends[-1:]])
-        if cut < end:
-            heapq.heappush(waiting, (cut, -end, number, span))
-        found.append(Fragment(start, cut, span, cut == end))
-        ends.append(cut)
-    return found
-
-
 def highlight(
     example: TokenExample, styles: Mapping[Span, str], first: int, last: int
 ) -> list[Part]:
-    """Mark the spans in words ``first`` to ``last`` (exclusive): "right", "missed" or "wrong"."""
+    """Mark the spans in words ``first`` to ``last`` (exclusive): "right", "missed" or "wrong".
+
+    A span that crosses the end of another is closed there with an arrow, and opened again.
+    """
     clipped = {Span(max(s.start, first), min(s.end, last), s.label): styles[s] for s in styles}
-    starting = defaultdict(list)
-    for fragment in fragments([span for span in clipped if span.start < span.end]):
-        starting[fragment.start].append(fragment)
+    number = {span: index for index, span in enumerate(clipped) if span.start < span.end}
     parts: list[Part] = [("text", "… ")] if first else []
-    open_: list[Fragment] = []
+    open_: list[Span] = []
     for index in range(first, last + 1):
-        while open_ and open_[-1].end <= index:
-            ended = open_.pop()
-            parts.append(("end", ended.span.label if ended.last else "\N{RIGHTWARDS ARROW}"))
+        starting = [span for span in number if span.start == index]
+        while any(span.end == index for span in open_):
+            span = open_.pop()
+            parts.append(("end", span.label if span.end == index else "\N{RIGHTWARDS ARROW}"))
+            starting += [span] if span.end > index else []
         if index == last:
             break
         if index > first:
@@ -266,8 +220,8 @@ def highlight(
             if example.text is not None and example.offsets is not None:
                 space = example.text[example.offsets[index - 1][1] : example.offsets[index][0]]
             parts.append(("text", clip(space)))
-        for fragment in starting[index]:
-            parts.append(("start", clipped[fragment.span]))
-            open_.append(fragment)
+        for span in sorted(starting, key=lambda span: (-span.end, number[span])):
+            parts.append(("start", clipped[span]))
+            open_.append(span)
         parts.append(("text", clip(example.words[index])))
     return [*parts, ("text", " …")] if last < len(example.words) else parts

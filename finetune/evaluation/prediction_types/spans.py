@@ -127,16 +127,16 @@ def matched_items(
 ) -> Items:
     """Make an item for each pair of ``match_spans``, with the ``known`` probabilities.
 
-    The column ``match`` says how both spans correspond.
+    The ``category`` says how both spans correspond.
     """
     sides = enumerate(zip(gold, predicted, strict=True))
     rows = [(index, match) for index, both in sides for match in match_spans(*both)]
     categories = np.array([match.category for _, match in rows], object)
-    return pair_items(((index, *match) for index, match in rows), known, match=categories)
+    return pair_items(((index, *match) for index, match in rows), known, category=categories)
 
 
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
-    matches = tables.items.columns["match"]
+    matches = tables.items.columns["category"]
     credits = np.array([CRITERIA[criterion].get(category, 0.0) for category in matches])
     counts = item_counts(tables).astype(np.float64)
     counts[:, 0] = by_example(credits, tables.items, tables)
