@@ -63,7 +63,8 @@ class SearchCommand(FormatOption, Command):
                 command=command_line(),
                 reporter=reporter,
             )
-        print_tables(self.format, ("", *search_table(finished.search)))
+        exact = self.format in ("json", "csv")
+        print_tables(self.format, ("", *search_table(finished.search, exact=exact)))
         title = f"best of {quantity(len(finished.search.trials), 'trial')}: {finished.run.folder}"
         show_run(finished.run, title, "the best run", error=self.format != "table")
         again = shlex.join(["finetune", "run", str(finished.recipe), "--seeds", "3"])

@@ -165,7 +165,7 @@ def with_test_sets(dataset: Dataset, test_sets: Mapping[str, Dataset]) -> Datase
             )
         splits[split] = test_set.splits[test_split]
         notes.append(f"{split}: {quantity(len(splits[split]), 'example')} of {test_set.name}")
-        notes += [f"{split}: {note}" for note in test_set.notes]
+        notes += [f"{split}: {note.removeprefix(f'{test_split}: ')}" for note in test_set.notes]
     return replace(dataset.with_splits(splits), notes=notes)
 
 

@@ -289,7 +289,7 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
             "--max-loss."
         )
     return (
-        f"int8: validation {metric} {before:.4f} to {after:.4f} ({-loss:+.2f} points) on "
+        f"int8: validation {metric} {before:.4f} to {after:.4f} ({-loss:+z.2f} points) on "
         f"{quantity(len(validation), 'example')}"
     )
 

@@ -233,12 +233,15 @@ def _mismatch(gold: Sequence[Example], number: int) -> str:
 def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     """Read a prediction file, whose format is found from its name or its first line."""
     always_utf_8 = str(path) == "-" or format_of(path) in ("jsonl", "json")
+    no_lines = DataError(
+        f"{path}: predictions are read from JSON Lines: write them with `finetune predict --out "
+        "FILE.jsonl`."
+    )
     if format_of(path) in ("csv", "xlsx", "parquet"):
-        raise DataError(
-            f"{path}: predictions are read from JSON Lines: write them with `finetune predict "
-            "--out FILE.jsonl`."
-        )
+        raise no_lines
     opened = open_data(path, encoding=UTF_8 if always_utf_8 else encoding)
+    if opened.format == "json" and opened.first_line().lstrip().startswith("["):
+        raise no_lines
     if opened.format in ("txt", "tsv", "unknown"):
         is_json = opened.first_line().lstrip().startswith(("{", "["))
         opened.format = "jsonl" if is_json else "conll"

@@ -29,11 +29,18 @@ RECIPE_FILE = "best.yaml"
 """The recipe of the best trial, in the folder of a search."""
 
 
-def search_table(search: Search) -> tuple[list[str], list[list[Any]]]:
-    """Make the columns and rows of a table of the ended trials, the best first."""
+def search_table(search: Search, *, exact: bool = False) -> tuple[list[str], list[list[Any]]]:
+    """Make the columns and rows of a table of the ended trials, the best first.
+
+    Numbers among the settings have four digits, or are ``exact``.
+    """
+
+    def setting(value: Any) -> Any:
+        return f"{value:.4g}" if isinstance(value, float) and not exact else value
+
     rows = [
         [trial.number, trial.state.name.lower(), trial.value]
-        + [str(trial.params.get(name, "")) for name in search.space]
+        + [setting(trial.params.get(name)) for name in search.space]
         for trial in search.trials
     ]
     return ["trial", "state", search.metric, *search.space], rows

@@ -389,6 +389,9 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
             f"{config.data}: the teacher was trained on another type of data, and its student "
             "predicts the same type."
         )
+    if config.init_from is not None:  # the head is the teacher's, also where others start anew
+        notes = [*dataset.notes[:-1], f"layers of the encoder, and head, from {teacher.name}"]
+        dataset = replace(dataset, notes=notes)
     state = replace(state, config=config, max_length=of_data.max_length)
     return replace(task, state=state), dataset
 

@@ -27,6 +27,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.config.values import conforms
 from finetune.data import Dataset
 from finetune.data.json_files import parse_json
+from finetune.data.sources import is_test
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import CHECKSUMS, RunFolder, last_part
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
@@ -251,7 +252,9 @@ class RunWriter:
                 return False, notes
             require_same_run(self.run, config, data.fingerprint, data.training_fingerprint)
             self._require_same_teacher()
-            if self.run.config["fingerprint"] != data.fingerprint:
+            scored = self.run.metrics
+            added = [split for split in data.splits if is_test(split) and split not in scored]
+            if self.run.config["fingerprint"] != data.fingerprint and not (scored and added):
                 notes.append("the test split has changed since the run was started")
             if (before := self.run.config.get("num_processes", now)) != now:
                 notes.append(

@@ -22,11 +22,12 @@ def rows(number: int) -> list[TextExample]:
 def test_test_sets_are_splits():
     own = Dataset("own", {"train": rows(3), "test": rows(2)}, notes=["own note"])
     whole = Dataset("german", {"train": rows(9), "test": rows(4)}, notes=["read"])
-    single = Dataset("file", {"train": rows(1)})
+    single = Dataset("file", {"train": rows(1)}, notes=["train: votes"])
     found = with_test_sets(own, {"test_de": whole, "test_x": single})
     sizes = {name: len(examples) for name, examples in found.splits.items()}
     assert sizes == {"train": 3, "test": 2, "test_de": 4, "test_x": 1}
     assert found.notes[:3] == ["own note", "test_de: 4 examples of german", "test_de: read"]
+    assert found.notes[-1] == "test_x: votes"
     assert found.fingerprint != own.fingerprint
     assert found.training_fingerprint == own.training_fingerprint
     assert with_test_sets(own, {}) is own

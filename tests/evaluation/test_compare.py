@@ -361,6 +361,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "good.conll bad.conll --columns tags=1": ("add --gold FILE",),
     "good.conll other.conll --gold gold.conll": ("other.conll:3: word 2 is 'w0.3'",),
     "table.csv good.jsonl --gold gold.jsonl": ("table.csv: predictions are read from JSON Lines",),
+    "list.json good.jsonl --gold gold.jsonl": ("list.json: predictions are read from JSON Lines",),
     f"{TWO} --gold no.jsonl": ("no.jsonl does not exist",),
     "good.jsonl no.jsonl --gold gold.jsonl": ("no.jsonl does not exist",),
     f"{TWO} --gold gold.jsonl --metric span_f1": (
@@ -384,6 +385,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 def test_refused(workdir: Path):
     text = (workdir / "bad.conll").read_text().replace("w0.2 ", "w0.3 ")
     (workdir / "other.conll").write_text(text)
+    (workdir / "list.json").write_text('[\n{"id": 0, "label": "x"}\n]\n')
     labelled(workdir, ["x"] * 60, ["x"] * 60, [0.5] * 60)
     write_jsonl(workdir / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
     for typed, messages in REFUSED.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,17 @@ def test_threshold_of_two_labels_is_the_best_of_all(metric: str, seed: int) -> N
     best = max(score(data, metric, [cut]) for cut in all_cuts(data.scores[:, 0]))
     found = choose(data, Goal(metric))
     assert score(data, metric, [found["yes"]]) == pytest.approx(best)
+
+
+def test_thresholds_raise_a_metric_of_levels() -> None:
+    data = several_labels(3)
+    names = ("x/a", "x/b", "y")
+    paths = dict(zip(NAMES, names, strict=True))
+    gold = [tuple(paths[name] for name in labels) for labels in data.gold]
+    data = replace(data, names=names, columns=names, gold=gold, separator="/")
+    metric, usual = data.metric("hierarchical_f1"), np.full(3, 0.5)
+    found = np.array(list(choose(data, Goal("hierarchical_f1")).values()))
+    assert data.value(metric, found) > data.value(metric, usual)
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "micro_f1", "subset_accuracy", "hamming_loss"])

@@ -271,6 +271,8 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
     assert score(cheap)["mean_cost"] == pytest.approx(expected)
     plain = by_cost(scored, {g: {p: float(g != p) for p in "abc"} for g in "abc"})
     assert plain.predicted == scored.predicted  # equal costs: the most probable label
+    blank = Decisions(costs=costs).apply(TextPrediction(0, None), TextExample(0, ""))
+    assert blank.label is None and blank.to_dict()["cost"] is None  # a table has the column
 
 
 @pytest.mark.parametrize(

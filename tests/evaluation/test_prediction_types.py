@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,13 @@ import pytest
 
 from finetune.evaluation.baselines import degenerate
 from finetune.evaluation.metrics import score
-from finetune.evaluation.prediction_types import DEFAULT_METRICS, KEYS, TYPES, key_of_row
+from finetune.evaluation.prediction_types import (
+    DEFAULT_METRICS,
+    KEYS,
+    TYPES,
+    key_of_row,
+    score_limits,
+)
 from finetune.evaluation.predictions import GoldExamples, PredictionFile, to_row
 from finetune.registry import PREDICTION_TYPES
 from finetune.types import (
@@ -118,6 +125,13 @@ def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
             empty = {"spans": (), "scores": ()} | ({"relations": ()} if name == "relations" else {})
             write_jsonl(path, [to_row(replace(prediction, **empty), example)] * 3)
             assert list(degenerate(tmp_path, {"test": {}}, {})) == [f"test: {nothing[name]}"]
+
+
+def test_limits_of_scores():
+    for metric in ("accuracy", "accuracy_level:1", "span_f1_length:5+", "f1:a", "ece_uncalibrated"):
+        assert score_limits(metric) == (0, 1), metric
+    for metric in ("mse", "inner_gold", "custom"):
+        assert score_limits(metric) == (-math.inf, math.inf)
 
 
 def test_kinds_say_their_metrics_as_the_registry_does():

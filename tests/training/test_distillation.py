@@ -84,6 +84,7 @@ def test_a_student_with_the_weights_of_its_teacher_has_no_loss(setup: str, tmp_p
     assert list(found.models) == ["teacher", "student"]
     assert found.models["student"].parameters == found.models["teacher"].parameters
     assert len(Predictor(tmp_path / "run").labels) == len(Predictor(teacher).labels)
+    assert f"layers of the encoder, and head, from {teacher}" in found.run.notes
     assert not (tmp_path / "run" / "teacher").exists()
     assert json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))["lr"] == 6e-4
 

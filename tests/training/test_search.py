@@ -114,6 +114,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
     assert (best / "best").is_dir() and (best / "report.html").is_file()
     assert not (best / "last").exists()
     assert (best / "predictions.test.jsonl").is_file()
+    assert "test split has changed" not in (best / "README.md").read_text("utf-8")
     assert list(Path("found").glob("trial-*")) == [best]
     failed = [each for each in found["trials"] if each["state"] == "fail"]
     assert failed and all("finite" in trial["error"] for trial in failed)
@@ -134,8 +135,10 @@ def test_a_search_from_the_command_line_to_its_recipe(
     (best / "last" / "optimizer.safetensors").write_bytes(b"")
     run(*command, "--trials", "5").ok()
     assert not (best / "last").exists()
-    run(*command, "--trials", "7").ok()  # more trials continue it
-    assert len(read_object(Path("found/search.json"))["trials"]) == 7
+    rows_of_json = json.loads(run(*command, "--trials", "7", "--json").ok().out)
+    trials = read_object(Path("found/search.json"))["trials"]
+    assert len(trials) == 7  # more trials continue it
+    assert [row["lr"] for row in rows_of_json] == [t["settings"].get("lr") for t in trials]
 
 
 def test_which_errors_end_a_trial_alone():

@@ -138,7 +138,7 @@ class Choice:
 def _cheapest(prediction: Any, costs: Costs) -> Any:
     # the expectation is over the probabilities of the gold label (Elkan 2001); a blank has none
     if not (known := prediction.class_probabilities):
-        return prediction
+        return dataclasses.replace(prediction, decided={**prediction.decided, "cost": None})
     expected = {name: sum(p * costs[gold][name] for gold, p in known.items()) for name in known}
     label = min(known, key=lambda name: (expected[name], -known[name]))
     decided = {**prediction.decided, "cost": round(expected[label], 6)}

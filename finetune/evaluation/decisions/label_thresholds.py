@@ -51,7 +51,8 @@ class LabelProbabilities:
 
     ``names`` are all labels. With two labels, ``columns`` holds only the positive one. If one of
     more than two labels is right, an example has a set of at most one label: the scores of all but
-    the most probable label are -1, so that the model abstains below a threshold.
+    the most probable label are -1, so that the model abstains below a threshold. ``separator``
+    divides the levels of labels.
     """
 
     type: PredictionType
@@ -60,6 +61,7 @@ class LabelProbabilities:
     examples: Sequence[Any]
     gold: Sequence[Any]
     scores: np.ndarray
+    separator: str | None = None
 
     @classmethod
     def of(cls, run: Tables, names: Sequence[str], positive: str | None) -> LabelProbabilities:
@@ -70,17 +72,17 @@ class LabelProbabilities:
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
-        gold = run.gold
+        gold, separator = run.gold, run.separator
         if run.type.one_class:  # the names of the model, where gold has those of NLI
             of_model = dict(zip(canonical_names(names), names, strict=True))
             gold = [of_model.get(name, name) for name in gold]
         if positive is not None:
-            return cls(LABEL, tuple(names), columns, run.examples, gold, scores)
+            return cls(LABEL, tuple(names), columns, run.examples, gold, scores, separator)
         if run.type.one_class:
             gold = [(name,) for name in gold]
             best = scores.argmax(axis=1)[:, None] == np.arange(len(columns))
             scores = np.where(best, scores, -1.0)
-        return cls(LABELS, tuple(names), columns, run.examples, gold, scores)
+        return cls(LABELS, tuple(names), columns, run.examples, gold, scores, separator)
 
     @property
     def is_of_one(self) -> bool:
@@ -102,12 +104,13 @@ class LabelProbabilities:
     def tables(self, decided: np.ndarray) -> Tables:
         """Make the tables of gold and of decisions [N, C]."""
         predicted: list[Any]
+        fields: dict[str, Any] = {"labels": self.names, "separator": self.separator}
         if self.type is LABELS:
             predicted = [tuple(compress(self.columns, row)) for row in decided.tolist()]
-            return LABELS.of_values(self.gold, predicted, labels=self.names)
+            return LABELS.of_values(self.gold, predicted, **fields)
         other = next(name for name in self.names if name != self.columns[0])
         predicted = [self.columns[0] if yes else other for yes in decided[:, 0]]
-        return LABEL.of_values(self.gold, predicted, labels=self.names, positive=self.columns[0])
+        return LABEL.of_values(self.gold, predicted, positive=self.columns[0], **fields)
 
     def metric(self, name: str) -> Metric:
         """Find a metric of these predictions; a UserError lists their metrics."""

@@ -72,8 +72,12 @@ def is_built_in(metric: str) -> bool:
 
 
 def score_limits(metric: str) -> tuple[float, float]:
-    """The least and the largest score of a metric; custom metrics have no limits."""
+    """The least and the largest score of a metric; custom metrics have no limits.
+
+    The names of custom metrics have no colon, as those of a label, a level or a subgroup have.
+    """
     properties = properties_of(metric)
-    if properties.highest > 1 or metric.partition(":")[0] not in _METRICS | _OF_VECTORS:
+    is_known = ":" in metric or metric.removesuffix("_uncalibrated") in _METRICS | _OF_VECTORS
+    if properties.highest > 1 or not is_known:
         return -math.inf, math.inf
     return properties.lowest, properties.highest

@@ -232,7 +232,7 @@ def _label_tables(tables: Tables) -> Tables:
     labels, positive = tables.labels or names, tables.positive
     if positive is None and len(labels) == 2:
         positive = positive_label(labels, Counter(tables.gold))
-    separator = next((prediction.separator for prediction in tables.predictions), None)
+    separator = next((p.separator for p in tables.predictions), tables.separator)
     return replace(tables, names=names, positive=positive, separator=separator)
 
 
@@ -303,7 +303,7 @@ def _with_label_items(tables: Tables) -> Tables:
         missed = np.array([label is None for label in items.predicted], bool)
         sides = zip(items.example[missed], items.gold[missed], strict=True)
         items.score[missed] = [1 - scores[index].get(label, math.nan) for index, label in sides]
-    separator = next((prediction.separator for prediction in tables.predictions), None)
+    separator = next((p.separator for p in tables.predictions), tables.separator)
     return replace(tables, items=items, separator=separator)
 
 
