@@ -278,7 +278,7 @@ def stream_predictions(
     index, num_processes = accelerator.process_index, accelerator.num_processes
     counts = Counter() if counts is None else counts
     if reach := task.state.context_words:
-        examples = surrounded(examples, reach)
+        examples = surrounded(examples, reach, keep=True)
     of_all = chunks(islice(examples, skip, None), (chunk or CHUNK) * num_processes)
     read = (
         (shard, *without_blank(task, shard)) for shard in (c[index::num_processes] for c in of_all)

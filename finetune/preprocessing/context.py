@@ -46,12 +46,14 @@ def fill(before: Sequence[int], after: Sequence[int], spare: int, most: int) -> 
     return words[0], words[1]
 
 
-def surrounded(examples: Iterable[TokenExample], reach: int) -> Iterator[TokenExample]:
+def surrounded(
+    examples: Iterable[TokenExample], reach: int, *, keep: bool = False
+) -> Iterator[TokenExample]:
     """Add to each example, in order, the sentences around it in its document.
 
     A document is a run of examples with the same document name. Each side gets whole sentences
-    until they have ``reach`` words, so a stream is read no further ahead. An example that has
-    sentences around it keeps them.
+    until they have ``reach`` words, so a stream is read no further ahead. With ``keep``, an example
+    that has sentences around it keeps them.
     """
     for document, sentences in groupby(examples, key=lambda example: example.document):
         if document is None:
@@ -65,7 +67,7 @@ def surrounded(examples: Iterable[TokenExample], reach: int) -> Iterator[TokenEx
             while coming and (sentence is None or _reached(islice(coming, 1, None), reach)):
                 middle = coming.popleft()
                 after = _up_to(reach, (other.words for other in coming))
-                has_context = middle.before or middle.after
+                has_context = keep and (middle.before or middle.after)
                 yield middle if has_context else replace(middle, before=tuple(before), after=after)
                 if middle.words:
                     before.append(middle.words)

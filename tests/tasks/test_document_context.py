@@ -302,6 +302,8 @@ def test_from_python():
     row = TokenExample(0, ("Anna", "saw", "it"), after=(("a", "river", "."),))
     (expected,) = predict(model.task, model.model, [row])
     assert together[0].scores == pytest.approx(expected.scores, abs=1e-5)
+    (named,) = model.predict([replace(row, document="d")])
+    assert named.scores == pytest.approx(expected.scores, abs=1e-5)
     with pytest.raises(ValueError, match="documents must name one for each of 3 inputs"):
         model.predict(texts, documents=[1, 1])
     assert model.predict([], documents=[]) == []
