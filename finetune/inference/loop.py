@@ -61,7 +61,7 @@ def predict(
     Args:
         task: The task of the model.
         head: The model, on the accelerator's device.
-        examples: The examples. Their ids must differ.
+        examples: The examples.
         accelerator: The device and the processes that divide the work.
         encoded: The sequences of the examples, to save encoding them.
         precision: ``bf16``, ``fp16`` or ``fp32``; by default as in the task's configuration (on a
