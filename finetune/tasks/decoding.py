@@ -59,7 +59,7 @@ class TextDecoder(Decoder):
     thresholds: Mapping[str, float]
     """Lowest probability of each label, or of the positive one of two, in place of ``threshold``
     and of the more probable one (``finetune thresholds``)."""
-    threshold: float
+    threshold: float = 0.5
     """Lowest probability of a predicted label (several labels)."""
     separator: str | None = None
     """What divides the levels of labels; None for labels without levels."""

@@ -104,11 +104,7 @@ class TextState(TaskState, TextDecoder):
         return self.config.long_text
 
     @property
-    def threshold(self) -> float:  # type: ignore[override]  # an attribute of what is restored
-        return 0.5
-
-    @property
-    def separator(self) -> str | None:  # type: ignore[override]
+    def separator(self) -> str | None:  # type: ignore[override]  # an attribute of what is restored
         """The separator of the levels of labels; None for labels without levels."""
         return self.config.label_separator if isinstance(self.config, ClassifyConfig) else None
 
