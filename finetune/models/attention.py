@@ -11,7 +11,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -104,72 +103,24 @@ def attend(
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    """[1, A, T, D] three times -> [1, T, A, D]; views would be nodes of autograd."""
+    """[1, A, T, D] three times -> [1, T, A, D]."""
     order, outputs = call.layout.row_order(1), []
-    padded = iter(_Pad.apply(order, query, key, value))  # type: ignore[no-untyped-call]
-    for group in order.groups:
+    padded = torch.cat([query, key, value]).index_select(2, order.sources)  # [3, A, G, D]
+    sizes = [group.size * group.longest for group in order.groups]
+    for group, rows in zip(order.groups, padded.split(sizes, 2), strict=True):
+        shape = (group.size, group.longest)
+        queries, keys, values = rows.unflatten(2, shape).transpose(1, 2)  # [size, A, L, D] each
         output = F.scaled_dot_product_attention(
-            next(padded),
-            next(padded),
-            next(padded),
+            queries,
+            keys,
+            values,
             attn_mask=call.layout.bias(group, call.sliding_window, query.dtype),
             dropout_p=call.dropout,
             scale=call.scaling,
         )
-        outputs.append(output)
-    attended: Tensor = _Unpad.apply(order, *outputs)  # type: ignore[no-untyped-call]
-    return attended
-
-
-class _Pad(torch.autograd.Function):
-    """Copies 3 of [1, A, T, D] to 3 of [size, A, L, D] for each group, one copy for all three."""
-
-    @staticmethod
-    def forward(context: Any, order: RowOrder, *tensors: Tensor) -> tuple[Tensor, ...]:
-        context.order = order
-        rows = torch.stack([tensor[0].transpose(0, 1) for tensor in tensors])
-        return _split(order, rows.index_select(1, order.sources))
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows = _join(gradients, 3).index_select(1, context.order.positions)
-        return None, *rows.transpose(1, 2)[:, None].unbind()
-
-
-class _Unpad(torch.autograd.Function):
-    """Copies [size, A, L, D] for each group to rows [1, T, A, D]."""
-
-    @staticmethod
-    def forward(context: Any, order: RowOrder, *padded: Tensor) -> Tensor:
-        context.order = order
-        return _join(padded, 1).index_select(1, order.positions)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        order = context.order
-        padded = gradient.new_zeros(1, len(order.sources), *gradient.shape[2:])
-        padded.index_copy_(1, order.positions, gradient)
-        return None, *_split(order, padded)
-
-
-def _split(order: RowOrder, rows: Tensor) -> tuple[Tensor, ...]:
-    """[n, G, A, D] -> n of [size, A, L, D] for each group."""
-    sizes = [group.size * group.longest for group in order.groups]
-    parts = [
-        part.unflatten(1, (group.size, group.longest)).transpose(2, 3).unbind()
-        for group, part in zip(order.groups, rows.split(sizes, 1), strict=True)
-    ]
-    return tuple(chain.from_iterable(parts))
-
-
-def _join(padded: Sequence[Tensor], n: int) -> Tensor:
-    """n of [size, A, L, D] for each group -> [n, G, A, D]."""
-    rows = [tensor.transpose(1, 2).flatten(0, 1) for tensor in padded]
-    if n > 1:
-        parts = [torch.stack(rows[first : first + n]) for first in range(0, len(rows), n)]
-    else:
-        parts = [row[None] for row in rows]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))  # [size * L, A, D]
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return joined.index_select(0, order.positions)[None]
 
 
 def _by_products(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:

@@ -146,28 +146,27 @@ class MasterWeights:
 
     def add_gradients(self) -> None:
         """Move the gradients of the working weights to the float32 gradients, which add up."""
-        new: tuple[list[Tensor], list[Tensor]] = ([], [])
-        more: tuple[list[Tensor], list[Tensor]] = ([], [])
+        new, more = list[tuple[Tensor, Tensor]](), list[tuple[Tensor, Tensor]]()
         for flat in self._flats:
-            empty = set[int]()
-            targets, sources = new if flat.empty is None else more
-            for number, weight in enumerate(flat.weights):
-                if weight.grad is None:
-                    empty.add(number)
-                else:
-                    targets.append(flat.gradients[number])
-                    sources.append(weight.grad)
-                    weight.grad = None
-            if flat.empty is not None:
-                flat.empty &= empty
-            elif len(empty) < len(flat.weights):
-                flat.empty = empty
-                for number in empty:
+            pairs = {
+                number: (flat.gradients[number], weight.grad)
+                for number, weight in enumerate(flat.weights)
+                if weight.grad is not None
+            }
+            if pairs and flat.empty is None:
+                new += pairs.values()
+                flat.empty = {*range(len(flat.weights))} - pairs.keys()
+                for number in flat.empty:
                     flat.gradients[number].zero_()
-        if new[0]:
-            torch._foreach_copy_(*new)
-        if more[0]:
-            torch._foreach_add_(*more)
+            elif flat.empty is not None:
+                more += pairs.values()
+                flat.empty -= pairs.keys()
+        if new:
+            torch._foreach_copy_([target for target, _ in new], [gradient for _, gradient in new])
+        if more:
+            torch._foreach_add_([target for target, _ in more], [gradient for _, gradient in more])
+        for weight in self.working:
+            weight.grad = None
 
     def gradients_of_step(self) -> list[Tensor]:
         """All gradients of the step, in flat tensors with 0 for weights without one."""

@@ -76,10 +76,6 @@ class Teacher:
     model: Any
     """The model, which predicts without dropout and is not trained."""
 
-    def metadata(self) -> dict[str, Any]:
-        """The folder of the teacher, and the checksum of its weights."""
-        return {"folder": self.name, "weights": file_hash(self.folder / "model.safetensors")}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
@@ -104,13 +100,6 @@ class Distillation:
         ):
             if not legal or value in (float("inf"), float("-inf")):
                 raise UserError(f"{flag} must be a finite number {wanted}, not {value}.")
-
-    def metadata(self, layers: int | None) -> dict[str, Any]:
-        """The entries of ``config.json``; UserError without the unlabeled file."""
-        if self.unlabeled is not None and not Path(self.unlabeled).is_file():
-            raise UserError(f"--unlabeled {self.unlabeled}: no such file.")
-        unlabeled = None if self.unlabeled is None else file_hash(Path(self.unlabeled))
-        return dataclasses.asdict(self) | {"layers": layers, "unlabeled": unlabeled}
 
 
 class Taught(NamedTuple):
@@ -419,7 +408,16 @@ def fit_student(
     There is one process. The student starts with some ``layers`` of the teacher, whose model is
     used up, or with the model of the settings.
     """
-    folder.teacher = {**teacher.metadata(), **distillation.metadata(layers)}
+    unlabeled = distillation.unlabeled
+    if unlabeled is not None and not Path(unlabeled).is_file():
+        raise UserError(f"--unlabeled {unlabeled}: no such file.")
+    folder.teacher = {
+        "folder": teacher.name,
+        "weights": file_hash(teacher.folder / "model.safetensors"),
+        **dataclasses.asdict(distillation),
+        "layers": layers,
+        "unlabeled": None if unlabeled is None else file_hash(Path(unlabeled)),
+    }
     model = None
     if layers is not None:
         model = with_fewer_layers(task, task.model(teacher.folder), layers)
