@@ -97,24 +97,24 @@ class TrainingData:
 
     def batches(self, first_step: int) -> Generator[StepBatch]:
         """Yield the batch of each step, made while the previous step is computed; close it."""
-        return ahead(self._batches(first_step))
+        steps = self._steps(first_step, self.schedule.num_steps)
+        return ahead(self.batch(step, order) for step, order in steps)
 
-    def _batches(self, first_step: int) -> Iterator[StepBatch]:
+    def _steps(self, first: int, end: int) -> Iterator[tuple[int, Tensor]]:
+        """Yield steps, each with the order of its epoch."""
         order = None
-        for step in range(first_step, self.schedule.num_steps):
+        for step in range(first, end):
             if order is None or step % self.schedule.steps_per_epoch == 0:
                 order = self.schedule.order(step, self.copies)
-            yield self.batch(step, order)
+            yield step, order
 
     def row_shapes(self, texts_per_sequence: int = 1) -> list[RowShape]:
         """The sizes of the micro-batches of the first steps, and one that bounds all later ones.
 
         ``texts_per_sequence`` is the number of texts that the model reads apart in a sequence.
         """
-        order, shapes = None, list[RowShape]()
-        for step in range(min(self.schedule.num_steps, SAMPLED_STEPS)):
-            if order is None or step % self.schedule.steps_per_epoch == 0:
-                order = self.schedule.order(step, self.copies)
+        shapes = list[RowShape]()
+        for step, order in self._steps(0, min(self.schedule.num_steps, SAMPLED_STEPS)):
             examples = self._shard(step, order) or self.schedule.batch(step, order)[:1]
             for group in self._micro_batches(step, examples):
                 lengths = group.lengths

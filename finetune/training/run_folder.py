@@ -30,7 +30,6 @@ from finetune.data.json_files import parse_json
 from finetune.data.sources import is_test
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import CHECKSUMS, RunFolder, last_part
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.models.adapters import adapters, export_adapter, plain_layers
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.runtime.files import (
@@ -290,7 +289,7 @@ class RunWriter:
         content["num_processes"] = self.accelerator.num_processes
         content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
         on_main_process(lambda: (self.path / CHECKSUMS).unlink(missing_ok=True))
-        self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        self.write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def require_shared(self) -> None:
         """Raise UserError on all processes if one does not see the files of the run."""
@@ -354,17 +353,10 @@ class RunWriter:
         """Write ``predictions.<split>.jsonl``: prediction and gold of each example."""
         rows = (to_row(*pair) for pair in zip(predicted, examples, strict=True))
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        self._write(f"predictions.{split}.jsonl", "".join(lines))
+        self.write(f"predictions.{split}.jsonl", "".join(lines))
 
-    def write_vocabulary(self, train: Sequence[Example]) -> None:
-        """Write the vocabulary of the training data, for scores on seen and unseen words."""
-        on_main_process(lambda: TrainingVocabulary.of(train).save(self.path))
-
-    def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
-        """Write the metrics of each split to ``metrics.json``."""
-        self._write("metrics.json", json.dumps(metrics, indent=2) + "\n")
-
-    def _write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the run."""
         on_main_process(lambda: write_text(self.path / name, text))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.evaluation.prediction_types import TYPES
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.inference.loop import predict
 from finetune.inference.vectors import decision_vectors
 from finetune.models.adapters import plain_layers, weight_numbers
@@ -178,7 +180,8 @@ class Scorer:
         )
         self.folder.require_shared()
         if self.task.description.words:
-            self.folder.write_vocabulary(self.dataset.splits["train"])
+            train = self.dataset.splits["train"]
+            on_main_process(lambda: TrainingVocabulary.of(train).save(self.folder.path))
         if self.config.track != "none":
             plain = {
                 name: value if isinstance(value, int | float | str | bool) else str(value)
@@ -296,7 +299,7 @@ class Scorer:
                     if scores := self._scores(*unseen):
                         metrics[f"{split}{WITHOUT_LEAKS}"] = scores
             self.folder.write_predictions(split, examples, predicted)
-        self.folder.write_metrics(metrics)
+        self.folder.write("metrics.json", json.dumps(metrics, indent=2) + "\n")
         self.folder.wait()
         if self._replays:
             self._report_scores("after", metrics)
