@@ -187,18 +187,11 @@ class Examples(Sequence[Any]):
 
     def gold_counts(self) -> tuple[Counter[str], int]:
         """Count how often each label occurs, and the examples without gold."""
-        import numpy as np
-
         counts, without = Counter[str](), 0
-        golds: Iterable[tuple[list[str] | None, int]] = ((gold, 1) for gold in self.golds())
-        if len(self.example_type.GOLD) == 1:
-            values, codes = self.codes(self.example_type.GOLD[0])
-            counted = zip(values, np.bincount(codes).tolist(), strict=False)  # one of no examples
-            golds = ((self.example_type.labels_of(value), number) for value, number in counted)
-        for gold, number in golds:
-            without += number * (gold is None)
+        for gold in self.golds():
+            without += gold is None
             for name in gold or ():
-                counts[name] += number
+                counts[name] += 1
         return counts, without
 
     def locations(self, indices: Sequence[int] | Numbers) -> list[str]:

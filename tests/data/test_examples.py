@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from finetune.data import columns
 from finetune.data.examples import COLUMN_STATS, Examples, collected
 from finetune.data.token_rows import TokenRow
 from finetune.types import (
@@ -148,3 +150,17 @@ def test_rows_that_are_far_apart() -> None:
     on_disk = collected(iter(rows))
     assert list(on_disk.take([97, 1])) == [rows[97], rows[1]]
     assert list(on_disk.take([]).map(lambda i, row: row)) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the pages of files")
+def test_pages_of_files_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped() -> int:
+        """The resident kilobytes of files."""
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("RssFile")).split()[1])
+
+    monkeypatch.setattr(columns, "MOST_MAPPED", 2**22)
+    on_disk = collected(TextExample(i, f"{i:9}" * 50_000) for i in range(90))
+    before = mapped()
+    assert on_disk.digest() and on_disk.stats("text").any() and len(list(on_disk.column("text")))
+    assert mapped() - before < 2**14, "of 39 MiB at most 16"
