@@ -89,7 +89,9 @@ class ChoiceReader(RowReader):
         if not several:
             choices = table.find("choices", named, CHOICES_COLUMNS)
             several = () if choices else _numbered_columns(table.by_name)
-        if choices is None and not several and not _has_choices(first, question):
+        value = None if question is None else first[0].values.get(question)
+        in_question = isinstance(value, Mapping) and "choices" in value
+        if choices is None and not several and not in_question:
             more = " Of several columns: --columns choices=A+B+C."
             raise missing_column(table, "choices", "a list of choices", "choices", more)
         if context is None and question is None:
@@ -118,11 +120,6 @@ def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
         if len(columns) > 1 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]:
             return tuple(name for _, name in sorted(columns))
     return ()
-
-
-def _has_choices(first: Sequence[Row], question: str | None) -> bool:
-    value = first[0].values.get(question) if question is not None else None
-    return isinstance(value, Mapping) and "choices" in value
 
 
 def _example(

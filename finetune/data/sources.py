@@ -125,7 +125,7 @@ def resolve(spec: Any) -> Source:
     if path.is_dir():
         return _folder(path)
     if path.is_file():
-        return Source(uncompressed_name(path).split(".")[0] or path.name, {"train": (path,)})
+        return Source(path.name.split(".")[0] or path.name, {"train": (path,)})
     if "=" in spec:
         return _parse_named_splits(spec)
     chosen = hub_dataset(spec)

@@ -277,10 +277,8 @@ def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tu
     relations, words = set(), sentence.words
     for item in value:
         values = item if isinstance(item, Mapping) else {}
-        subject, object, label = (
-            next((v for key in either if (v := values.get(key)) is not None), None)
-            for either in (("subject", "head"), ("object", "tail"), ("label", "type"))
-        )
+        subject, object = _first(values, "subject", "head"), _first(values, "object", "tail")
+        label = _first(values, "label", "type")
         if type(subject) is not int or type(object) is not int or not _is_name(label):
             raise DataError(f"{where}: {item!r:.80} is not a relation: write {_RELATION}.")
         sides: list[Span] = []
@@ -306,6 +304,10 @@ def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tu
     return tuple(sorted(relations))
 
 
+def _first(values: Mapping[str, Any], *keys: str) -> Any:
+    return next((values[key] for key in keys if values.get(key) is not None), None)
+
+
 def _is_name(label: Any) -> bool:
     return isinstance(label, str) and bool(label)
 
@@ -316,9 +318,7 @@ def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, 
     if isinstance(item, list | tuple) and len(item) == 3:
         pairs, label = [item[:2]], item[2]
     elif isinstance(item, Mapping):
-        label = next(
-            (v for k in ("label", "type", "labels") if (v := item.get(k)) is not None), None
-        )
+        label = _first(item, "label", "type", "labels")
         keys = [("start", "end")] if in_words else _CHARACTER_KEYS
         spans = [(item[start], item.get(end)) for start, end in keys if item.get(start) is not None]
         pairs = item["offsets"] if isinstance(item.get("offsets"), list) else spans[:1]
