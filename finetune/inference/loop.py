@@ -10,7 +10,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -279,12 +279,16 @@ def stream_predictions(
     counts = Counter() if counts is None else counts
     if reach := task.state.context_words:
         examples = surrounded(examples, reach, keep=True)
-    of_all = chunks(islice(examples, skip, None), (chunk or CHUNK) * num_processes)
-    read = (
-        (shard, *without_blank(task, shard)) for shard in (c[index::num_processes] for c in of_all)
-    )
+    size = (chunk or CHUNK) * num_processes
+    of_all = chunks(islice(examples, skip, None), size)
+    if not (first := next(of_all, None)):
+        return
+    shards: Iterator[list[Any]] = (items[index::num_processes] for items in chain([first], of_all))
+    read = ((shard, *without_blank(task, shard)) for shard in shards)
     ready = ((shard, filled, blank, task.encode(filled)) for shard, filled, blank in read)
-    with contextlib.closing(ahead(ready, most=1)) as prepared:
+    # a thread takes longer to start than a few examples to encode
+    prepared = ready if len(first) < size else ahead(ready, most=1)
+    with contextlib.closing(prepared):
         for shard, filled, blank, encoded in prepared:
             options: dict[str, Any] = {"device": accelerator.device, "reporter": reporter}
             predicted = predict(task, head, filled, encoded=encoded, **options)
