@@ -184,17 +184,6 @@ def test_labels_and_numbers(workdir: Path):
     assert errors["difference"]["value"] < 0 and errors["verdict"].endswith("A is better.")
 
 
-def test_whole_numbers_and_their_names_are_the_same_classes(workdir: Path):
-    answers = [[0, 1, 1], [1, 0, 0]]
-    for gold, first, second in (([0, 1, 0], int, str), (list("010"), str, int)):
-        sides = [
-            [make(x) for x in each * 9] for make, each in zip((first, second), answers, strict=True)
-        ]
-        found = compared(*labelled(workdir, gold * 9, *sides))
-        assert found["metric"] == "accuracy"
-        assert [found[side]["value"] for side in "ab"] == pytest.approx([2 / 3, 1 / 3])
-
-
 def test_measures_against_whole_numbers(workdir: Path):
     """A system that rounds is compared with one that does not as what they both measure."""
     files = labelled(workdir, [1, 2, 3, 5] * 9, [1, 2, 3, 4] * 9, [1.5, 2.5, 3.1, 4.2] * 9)

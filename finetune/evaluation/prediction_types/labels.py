@@ -329,7 +329,7 @@ LABELS = PredictionType(
     default="micro_f1",
     tables=_with_label_items,
     readings={"calibration": _every_label},
-    groupings=lambda tables: hierarchy.by_level(tables),
+    groupings=hierarchy.by_level,
     further_scores=hierarchy.level_scores,
     classes=Classes("label", {"{}": ""}),
     **_SHARED,
