@@ -114,7 +114,8 @@ class Embed(VectorOptions, OutOption, InputOptions, Command):
 
         if self.out is not None:
             check_output(self.out, inputs_of(self.file))
-            check_suffix(Path(self.out))
+            if check_suffix(out := Path(self.out)) == ".npy":
+                check_output(str(out.with_suffix(".rows.jsonl")), inputs_of(self.file))
         embed(self)
 
 

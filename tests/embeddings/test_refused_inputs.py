@@ -27,6 +27,7 @@ FILES = {
 SMALL = {
     "a.txt": "the old house\n",
     "empty.txt": "",
+    "a.rows.jsonl": '{"text": "the old house"}\n',
     "a.vec": "the 1 0\n",
     "b.vec": "the 1 0 1\n",
 }
@@ -36,6 +37,7 @@ REFUSED = {
         "--text a --layers 12": "legal are last, last4, all and numbers",
         "--text a --out x.txt": "the suffix names the format",
         "--text a --out none/x.npy": "its folder does not exist",
+        "--file a.rows.jsonl --out a.npy": "would overwrite the input a.rows.jsonl",
         "--file TAGS": "holds words, not texts: add --unit word or",
     },
     "similarity MODEL": {

@@ -393,6 +393,9 @@ def test_the_output_names_alignment_by_position(tmp_path: Path):
     assert run("score", answers, gold).err == ""
     write_jsonl(answers, with_ids(labels(*"bbca"), KEYS))
     assert "q3" in run(*report, "json").out
+    write_jsonl(answers, with_ids(labels(*"xxyx"), KEYS))
+    never = "No gold label is ever predicted: gold has a, b, c; predicted are x, y."
+    assert never in run("score", answers, gold).err
 
 
 # --- Streams are read once -----------------------------------------------------------------------
