@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedConfig
 
 from finetune.models.dropout import dropout as drop
-from finetune.models.packing import PackedCall, PackedLayout, RowOrder
+from finetune.models.packing import Group, PackedCall, PackedLayout, RowOrder
 from finetune.types import UserError
 
 NAME = "finetune_packed"
@@ -92,35 +92,53 @@ def attend(
     if getattr(module, "is_causal", False):
         raise UserError(f"{type(module).__name__} attends causally; packing is for encoders")
     call = PackedCall(layout, dropout, scaling, sliding_window)
-    has_kernel = _flash_supports(query)
-    is_short = query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT)
-    if not (has_kernel or is_short):
-        return _grouped(query, key, value, call), None
+    if _flash_supports(query):
+        compute = _flash
+    elif query.device.type != "cpu":
+        return _padded(query, key, value, call), None
+    elif dropout > 0 or layout.max_seqlen <= SHORT:
+        compute = _by_products
+    else:
+        compute = _grouped
     # 3 of [T, A, D]; the gradient of an index would be written into zeros
     query, key, value = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
-    compute = _flash if has_kernel else _by_products
     return compute(query, key, value, call)[None], None
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    """[1, A, T, D] three times -> [1, T, A, D]."""
+    """[T, A, D] three times -> [T, A, D], for a CPU."""
+    order, outputs = call.layout.row_order(query.shape[1]), []
+    for group, rows in order.split(*order.to_groups(query, key, value)):
+        queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
+        output = _dense(queries, keys, values, group, call)
+        outputs.append(output.flatten(0, 2))  # [size * A * L, D]
+    return order.to_tokens(torch.cat(outputs)).view(query.shape)
+
+
+def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
+    """[1, A, T, D] three times -> [1, T, A, D], with few operators."""
     order, outputs = call.layout.row_order(1), []
     padded = torch.cat([query, key, value]).index_select(2, order.sources)  # [3, A, G, D]
     sizes = [group.size * group.longest for group in order.groups]
     for group, rows in zip(order.groups, padded.split(sizes, 2), strict=True):
         shape = (group.size, group.longest)
-        queries, keys, values = rows.unflatten(2, shape).transpose(1, 2)  # [size, A, L, D] each
-        output = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=call.layout.bias(group, call.sliding_window, query.dtype),
-            dropout_p=call.dropout,
-            scale=call.scaling,
-        )
+        queries, keys, values = rows.unflatten(2, shape).transpose(1, 2)
+        output = _dense(queries, keys, values, group, call)
         outputs.append(output.transpose(1, 2).flatten(0, 1))  # [size * L, A, D]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined.index_select(0, order.positions)[None]
+
+
+def _dense(query: Tensor, key: Tensor, value: Tensor, group: Group, call: PackedCall) -> Tensor:
+    """[size, A, L, D] three times -> [size, A, L, D]."""
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=call.layout.bias(group, call.sliding_window, query.dtype),
+        dropout_p=call.dropout,
+        scale=call.scaling,
+    )
 
 
 def _by_products(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:

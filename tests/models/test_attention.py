@@ -145,7 +145,7 @@ def test_kernel_equals_groups(window: int | None) -> None:
     ]
     call = PackedCall(layout_of(lengths, "cuda"), sliding_window=window)
     fast = attention._flash(*rows, call)
-    slow = attention._grouped(*[row.float().transpose(0, 1)[None] for row in rows], call)[0]
+    slow = attention._padded(*[row.float().transpose(0, 1)[None] for row in rows], call)[0]
     torch.testing.assert_close(fast.float(), slow, rtol=0, atol=2e-2)
     weight = torch.randn_like(slow)
     grads = [torch.autograd.grad((out * weight).sum(), rows) for out in (fast.float(), slow)]
@@ -189,7 +189,8 @@ def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
     ordered = [row[0].transpose(0, 1) for row in rows]
     call = PackedCall(layout_of(lengths))
-    for found in (attention._grouped(*rows, call)[0], attention._by_products(*ordered, call)):
+    for path in (attention._grouped, attention._by_products):
+        found = path(*ordered, call)
         torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
 
 
@@ -216,7 +217,7 @@ def test_one_padded_group_as_on_a_gpu(
         layout = layout_of(lengths, device)
         if is_one_group:
             layout.groups = (layout.all_padded(),)
-        output = attention._grouped(*rows, PackedCall(layout, 0.0, None, window))
+        output = attention._padded(*rows, PackedCall(layout, 0.0, None, window))
         results.append([output, *torch.autograd.grad((output * weight).sum(), rows)])
     for mine, other in zip(*results, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=error)

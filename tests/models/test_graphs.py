@@ -355,7 +355,7 @@ def test_passes_in_single_precision_are_replayed(monkeypatch: pytest.MonkeyPatch
     def padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
         call.layout.groups = (call.layout.all_padded(),)
         rows = [tensor.transpose(0, 1)[None] for tensor in (query, key, value)]
-        return attention._grouped(*rows, call)[0]
+        return attention._padded(*rows, call)[0]
 
     monkeypatch.setattr(attention, "_flash", padded)
     encoder = encoder_of()
