@@ -141,6 +141,8 @@ def _only_prediction(path: Path) -> str | None:
                 return None
             answer = row[key]  # a list of labels is one answer, other lists are several
             several = answer if isinstance(answer, list) and key != "label" else [answer]
+            if any(isinstance(value, dict) for value in several):  # spans may be few
+                return None
             values |= {json.dumps(value, ensure_ascii=False) for value in several}
             if len(values) > 1:
                 return None

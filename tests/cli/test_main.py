@@ -204,7 +204,7 @@ def test_nothing_is_an_option_after_two_dashes():
     assert parse(["score", "--json", "--", "-a", "--help"]) == ScoreCommand(
         predictions="-a", gold="--help", format="json"
     )
-    assert run("check", "--quiet", "--", "--verbose").err.startswith("error: --data --verbose: ")
+    assert run("check", "--quiet", "--", "--verbose").err.startswith("error: --verbose: ")
     assert parse(["predict", "run", "--text", "a", "--", "-b"]).text == ("a", "-b")
 
 

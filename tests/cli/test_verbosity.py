@@ -40,9 +40,7 @@ def test_verbose_prints_the_traceback_of_an_error(texts: Path):
         cwd=texts.parent,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert outcome.returncode == 2 and outcome.stderr.splitlines()[-1].startswith(
-        "error: --data no"
-    )
+    assert outcome.returncode == 2 and outcome.stderr.splitlines()[-1].startswith("error: no: ")
     assert "Traceback" in outcome.stderr
     assert "Traceback" not in run("check", "no").err
 

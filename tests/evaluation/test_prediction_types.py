@@ -98,10 +98,6 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)
 
 
-SPAN_ROW = '{"start": 2, "end": 3, "label": "LOC", "score": 0.5}'
-RELATION_ROW = '{"subject": 0, "object": 1, "label": "lives", "score": 0.5}'
-
-
 def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
     said = {
         "label": 'every prediction is "a"',
@@ -109,8 +105,6 @@ def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
         "labels": 'every prediction is ["a", "b"]',
         "number": "every prediction is 2.5",
         "choice": "every prediction is 1",
-        "spans": f"every prediction is {SPAN_ROW}",
-        "relations": f"every prediction is {RELATION_ROW}",
         "answers": 'every prediction is "Oslo"',
         "no answer": 'every prediction is ""',
         "next sentences": 'every prediction is "a"',
