@@ -103,13 +103,14 @@ class Predictor:
             changed["decoding"] = decoding
         self.task = replace(task, state=replace(task.state, config=replace(config, **changed)))
         decisions = Decisions.restored(self.task.state.decisions if decide else {})
+        if costs is not None or threshold is not None:  # in place of the saved rule
+            decisions = replace(decisions, costs={}, confidence=None)
         if costs is not None:
             check_costs(costs, list(self.labels), TYPES[self.task.state.prediction_type])
             decisions = replace(decisions, costs=costs)
         if threshold is not None:
             self.task, confidence = with_threshold(self.task, threshold)
-            if confidence is not None:
-                decisions = replace(decisions, confidence=confidence)
+            decisions = replace(decisions, confidence=confidence)
         self.decisions = decisions
         self.training_vectors = None if decisions.distance is None else TrainingVectors.load(folder)
         self.accelerator = make_accelerator()

@@ -173,6 +173,8 @@ def test_sets_distances_and_costs_are_saved_together(workdir: Path, tmp_path: Pa
                 min(9 * each.scores["neg"], each.scores["pos"]), 1e-4
             )
             assert {*row["set"]} <= {"neg", "pos"} and row["ood"] == (row["withheld"] is not None)
+    row = finetune.load(run, threshold=0.5).predict(texts[:1])[0].to_dict()
+    assert "set" in row and "cost" not in row, "the threshold of a call replaces the saved costs"
     capsys.readouterr()
     main(["report", str(run), "--format", "json"])
     tables = json.loads(capsys.readouterr().out)["tables"]
