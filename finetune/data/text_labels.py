@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
+from finetune.config.description import PROBLEMS
 from finetune.config.tasks import ClassifyConfig, TextConfig, flag
 from finetune.data.dataset import Dataset, numbered_order
 from finetune.data.examples import Examples
@@ -82,7 +83,10 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
     not_classes = f"the labels of {data.name} are numbers, not classes"
     one_sequence = f"--pair-encoder {encoder} reads one sequence of each text"
     one_label = "it compares texts by their one label, and these have several, or numbers"
+    metrics = PROBLEMS[problem]
+    is_of_another = config.metric in chain(*PROBLEMS.values()) and config.metric not in metrics
     refused: list[tuple[bool, str, Sequence[str]]] = [
+        (is_of_another, f"the metrics of these labels are {abbreviated(metrics)}", ("metric",)),
         (numbers, not_classes, ("class_weights", "sampling", "label_separator")),
         (numbers, "the predictions are numbers, not classes", ("loss", "label_smoothing")),
         (numbers, "the predictions are numbers and have no probabilities", ("calibrate",)),

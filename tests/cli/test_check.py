@@ -15,7 +15,7 @@ from tests.small_data import keep_on_disk, read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 NUMBER, PLANTED = 160, 12
-EPOCHS = {"classify": 4, "tag": 12, "ner": 12}
+EPOCHS = {"classify": 4, "tag": 12, "ner": 20}
 NAMES, OTHERS = ("paris", "peter", "maria"), ("the", "train", "was", "late", "and", "nobody")
 
 
