@@ -84,7 +84,7 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
     one_sequence = f"--pair-encoder {encoder} reads one sequence of each text"
     one_label = "it compares texts by their one label, and these have several, or numbers"
     metrics = PROBLEMS[problem]
-    is_of_another = config.metric in chain(*PROBLEMS.values()) and config.metric not in metrics
+    is_of_another = config.metric in {*chain(*PROBLEMS.values())} - {*metrics}
     refused: list[tuple[bool, str, Sequence[str]]] = [
         (is_of_another, f"the metrics of these labels are {abbreviated(metrics)}", ("metric",)),
         (numbers, not_classes, ("class_weights", "sampling", "label_separator")),
