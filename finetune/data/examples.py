@@ -152,7 +152,9 @@ class Examples(Sequence[Any]):
         return zip(*map(self.column, names), strict=True)
 
     def column(self, name: str) -> Iterator[Any]:
-        """The values of one field in order."""
+        """The values of one field in order; no examples have no values of any field."""
+        if not len(self):
+            return iter(())
         if self._table is None:
             return iter(self._columns[name].tolist())
         read: Callable[[Any], list[Any]] = operator.methodcaller("tolist")

@@ -134,6 +134,7 @@ def test_what_no_example_has() -> None:
         for number in (22, 24):
             with pytest.raises(ValueError):
                 rows.take(range(23)).replace("label", "x" * number)
+    assert [*Examples().columns("words", "tag_columns")] == [], "of no examples, any field"
 
 
 def test_the_digest_tells_apart_content_and_order_but_not_places() -> None:
