@@ -192,7 +192,8 @@ def tables_of_groups(tables: Tables) -> dict[str, TableRows]:
             for side in (items.gold, items.answer)
         )
         by_name |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
-    return by_name | {name: group.table(name) for name, group in tables.groupings().items()}
+    groupings = tables.groupings().items()
+    return by_name | {name: group.table(name) for name, group in groupings if group.shown}
 
 
 def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:

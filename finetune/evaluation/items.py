@@ -291,6 +291,7 @@ class Grouping:
     row: Callable[[np.ndarray], Mapping[str, Any]]
     score: str
     value: Callable[[np.ndarray], np.ndarray]
+    shown: bool = True
 
     @property
     def group(self) -> np.ndarray:

@@ -151,6 +151,7 @@ def subgroup_metrics(tables: Tables) -> dict[str, Metric]:
             partial(counts, name=name, group=group), each.value
         )
         for name, each in tables.groupings().items()
+        if each.shown
         for group in each.order
     }
     unseen = by_name.get("accuracy_in_training:unseen")

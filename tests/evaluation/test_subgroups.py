@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from finetune.evaluation.prediction_types import TYPES, scores_of
 from finetune.evaluation.prediction_types.spans import POSITIONS, SEEN_ENTITIES, depths
 from finetune.evaluation.prediction_types.tags import SEEN_WORDS
 from finetune.evaluation.prediction_types.texts import bucket, buckets
+from finetune.evaluation.significance import count_metric
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.types import Span, TextExample, TokenExample
 
@@ -113,6 +115,17 @@ def test_depth_agrees_with_the_score():
     assert outermost["f1"] == pytest.approx(scores["span_f1_outermost"])
     assert inner["f1"] == pytest.approx(scores["span_f1_inner"])
     assert (inner["gold"], inner["predicted"]) == (scores["inner_gold"], scores["inner_predicted"])
+
+
+def test_depth_of_runs_of_which_one_has_no_span_in_another():
+    examples, inner = [TokenExample(0, ("w",) * 4)], [Span(0, 4, "ORG"), Span(1, 2, "LOC")]
+    runs = [
+        TYPES["spans"].of_values([inner[:1]], [predicted], examples=examples)
+        for predicted in (inner, inner[:1])
+    ]
+    for name, expected in (("outermost", [1.0, 1.0]), ("within_1", [0.0, 0.0])):
+        counted = count_metric(f"span_f1_depth:{name}", runs)
+        assert [float(counts.values(np.ones((1, 1)))[0]) for counts in counted] == expected
 
 
 def test_depth_found_otherwise():

@@ -251,10 +251,8 @@ def span_groupings(tables: Tables) -> dict[str, Grouping]:
 
     groups = {"length": by_size(_SPAN_LENGTHS, lambda _, span: span.end - span.start)}
     if "gold_depth" in columns:
-        depth = np.concatenate([columns["gold_depth"], columns["predicted_depth"]])
-        if depth.max(initial=0) > 0:
-            names = ["" if number < 0 else DEPTHS[min(number, 3)] for number in depth.tolist()]
-            groups["depth"] = DEPTHS, names
+        depth = np.concatenate([columns["gold_depth"], columns["predicted_depth"]]).tolist()
+        groups["depth"] = DEPTHS, ["" if n < 0 else DEPTHS[min(n, 3)] for n in depth]
     groups["sentence length"] = by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index]))
     groups["first word"] = by_size(POSITIONS, lambda _, span: span.start + 1)
     if tables.vocabulary is not None:
@@ -280,6 +278,7 @@ def _grouping(items: Items, order: Sequence[str], names: Sequence[str]) -> Group
         row=_row,
         score="span_f1",
         value=subgroup_f1,
+        shown=order is not DEPTHS or not {*names} <= {"", DEPTHS[0]},
     )
 
 
