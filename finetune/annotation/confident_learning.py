@@ -38,9 +38,9 @@ def confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarr
     # a model is never confident of a class without examples
     thresholds = np.where(number > 0, sums / np.maximum(number, 1), np.inf)
     confident = probabilities >= thresholds - 1e-12  # [N, C]
-    known = np.where(confident, probabilities, -1.0)
-    best = known.argmax(1)
-    is_better = known[rows, best] > probabilities[rows, labels]
+    confidences = np.where(confident, probabilities, -1.0)
+    best = confidences.argmax(1)
+    is_better = confidences[rows, best] > probabilities[rows, labels]
     return np.where(is_better, best, np.where(confident[rows, labels], labels, -1))
 
 
@@ -52,8 +52,8 @@ def confident_joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray
     better = confident_classes(probabilities, labels)
     num_classes = probabilities.shape[1]
     counts = np.zeros((num_classes, num_classes))
-    known = better >= 0
-    np.add.at(counts, (labels[known], better[known]), 1)
+    is_confident = better >= 0
+    np.add.at(counts, (labels[is_confident], better[is_confident]), 1)
     number = np.bincount(labels, minlength=num_classes)
     empty = counts.sum(1) == 0
     counts[empty, empty] = 1.0

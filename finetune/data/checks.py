@@ -154,8 +154,8 @@ def check_data(
     ]
     words = [split for split, rows in splits.items() if rows.are_words]
     transitions = {name: count_transitions(splits[name].column("tags")) for name in words}
-    known = [counts for counts in transitions.values() if counts is not None]
-    scheme = scheme_of(sum(known, Counter())) if len(known) == len(words) else None
+    tagged = [counts for counts in transitions.values() if counts is not None]
+    scheme = scheme_of(sum(tagged, Counter())) if len(tagged) == len(words) else None
     for split, rows in splits.items():
         checks.append(partial(_content, split, rows))
         if scheme is not None and (counts := transitions.get(split)):

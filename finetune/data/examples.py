@@ -71,17 +71,17 @@ class Examples(Sequence[Any]):
         """Hold examples in memory."""
         import numpy as np
 
-        made = list(examples)
-        self.example_type = type(made[0]) if made else TextExample
+        rows = list(examples)
+        self.example_type = type(rows[0]) if rows else TextExample
         self._columns = {
-            name: np.fromiter(map(attrgetter(name), made), object)
+            name: np.fromiter(map(attrgetter(name), rows), object)
             for name in self.example_type.__match_args__
         }
         self._table: MappedTable | None = None
         """Has the columns that are not in memory."""
-        self._rows = np.arange(len(made), dtype=np.uint32)
+        self._rows = np.arange(len(rows), dtype=np.uint32)
         """The rows of the table that the examples are."""
-        self._made = 0, made
+        self._made = 0, rows
         """The index of an example, and the examples from there on that are already made."""
 
     @staticmethod

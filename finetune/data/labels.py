@@ -207,11 +207,11 @@ def _check_spelling(labels: Sequence[_Label], are_numbers: bool) -> None:
         )
     if not are_numbers:
         return
-    known = [label for label in labels if not _is_minus_one(label.value)]
-    known = [label for label in known if label.as_number is not None]
-    point = next((label for label in known if "." in str(label.value)), None)
-    plain = next((label for label in known if "." not in str(label.value)), None)
-    if point and plain and all(float(label.value).is_integer() for label in known):
+    numbers = [label for label in labels if not _is_minus_one(label.value)]
+    numbers = [label for label in numbers if label.as_number is not None]
+    point = next((label for label in numbers if "." in str(label.value)), None)
+    plain = next((label for label in numbers if "." not in str(label.value)), None)
+    if point and plain and all(float(label.value).is_integer() for label in numbers):
         raise DataError(
             f"{point.where}: label {point.value} where {plain.where} has {plain.value}: write all "
             "as 1 if they are classes, or all as 1.0 if they are numbers."

@@ -106,7 +106,7 @@ def attend(
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    """[T, A, D] three times -> [T, A, D], for a CPU."""
+    # [T, A, D] three times -> [T, A, D], for a CPU
     order, outputs = call.layout.row_order(query.shape[1]), []
     for group, rows in order.split(*order.to_groups(query, key, value)):
         queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
@@ -116,7 +116,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    """[1, A, T, D] three times -> [1, T, A, D], with few operators."""
+    # [1, A, T, D] three times -> [1, T, A, D], with few operators
     order, outputs = call.layout.row_order(1), []
     padded = torch.cat([query, key, value]).index_select(2, order.sources)  # [3, A, G, D]
     sizes = [group.size * group.longest for group in order.groups]
@@ -130,7 +130,7 @@ def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tens
 
 
 def _dense(query: Tensor, key: Tensor, value: Tensor, group: Group, call: PackedCall) -> Tensor:
-    """[size, A, L, D] three times -> [size, A, L, D]."""
+    # [size, A, L, D] three times -> [size, A, L, D]
     return F.scaled_dot_product_attention(
         query,
         key,

@@ -237,7 +237,7 @@ class _Replay(torch.autograd.Function):
 
 
 def _keep_gradients(gradients: Mapping[nn.Parameter, Tensor]) -> None:
-    """Copy gradients of earlier passes that the next replay would overwrite."""
+    # gradients of earlier passes, which the next replay would overwrite
     for weight, buffer in gradients.items():
         if weight.grad is buffer:
             weight.grad = buffer.clone()

@@ -101,7 +101,6 @@ class TrainingData:
         return ahead(self.batch(step, order) for step, order in steps)
 
     def _steps(self, first: int, end: int) -> Iterator[tuple[int, Tensor]]:
-        """Yield steps, each with the order of its epoch."""
         order = None
         for step in range(first, end):
             if order is None or step % self.schedule.steps_per_epoch == 0:
