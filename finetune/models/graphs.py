@@ -125,8 +125,9 @@ class EncoderGraphs:
         """Choose shapes for the rows of predictions, or keep the last ones if they suit, too."""
         shapes = RowShapes.of(rows, NUM_SIZES_OF_PREDICTIONS)
         if self.predictions is None or not self.predictions.suits(rows, shapes):
-            for key in [key for key in self.recordings if not key.training]:
-                del self.recordings[key]
+            for key in [key for key in self.seen if not key.training]:
+                del self.seen[key]
+                self.recordings.pop(key, None)
             self.predictions = shapes.with_room(self.encoder.max_length)
         return self.predictions
 

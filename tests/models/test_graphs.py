@@ -507,6 +507,19 @@ def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() 
     assert copy.deepcopy(encoder).graphs is None
 
 
+def test_calls_of_other_sizes_each_time_record_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording serves three calls at least: explanations of texts differ in their sizes."""
+    monkeypatch.setattr(graphs, "SIGHTINGS", 3)
+    encoder = encoder_of(p=0.0).eval()
+    encoder.graphs = EncoderGraphs(encoder, recorder=Pool(), report=pytest.fail)
+    batches = [batch_of(1, encoder.model), batch_of(2, encoder.model, sequences=2)]
+    for batch in batches * 4:
+        encoder.graphs.shapes = encoder.graphs.shapes_of_predictions([RowShape.of(batch)])
+        with torch.no_grad():
+            encoder(batch)
+    assert not encoder.graphs.recordings
+
+
 @pytest.mark.usefixtures("graphs_on_cpu")
 def test_predictions_in_single_precision_have_no_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their batches are of equal lengths: no shape suits all of them."""
