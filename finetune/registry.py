@@ -142,8 +142,21 @@ PLUGINS = Registry[Any](
 """The parts of extensions in commands of the core, by the command and its input: the `task` in the
 config.json of a run, or an option."""
 
-FORMATS = {".xml": "finetune.embeddings.sense_data:read_sense_xml"}
-"""The readers of data files of an extension by their suffix."""
+FORMATS = Registry[Any](
+    {
+        "jsonl": "finetune.data.json_files:read_json",
+        "json": "finetune.data.json_files:read_json",
+        "csv": "finetune.data.tables:read_delimited",
+        "tsv": "finetune.data.tables:read_delimited",
+        "txt": "finetune.data.tables:read_plain_text",
+        "xlsx": "finetune.data.tables:read_excel",
+        "parquet": "finetune.data.tables:read_parquet",
+        "conll": "finetune.data.conll:read_conll",
+        "conllu": "finetune.data.conll:read_conll",
+        "xml": "finetune.embeddings.sense_data:read_sense_xml",
+    }
+)
+"""The readers of data files by format, which is the suffix of the file."""
 
 
 class PredictionTypePaths(NamedTuple):

@@ -161,8 +161,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         return counts
 
     def _write(self, model: Predictor, output: str) -> Counter[str]:
-        from finetune.data.files import read_content
-        from finetune.data.formats import open_data
+        from finetune.data.files import open_data, read_content
         from finetune.data.sources import input_files
         from finetune.data.tables import separator
         from finetune.inference.loop import CHUNK

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from statistics import mean
 from typing import Any, Literal, NamedTuple
@@ -144,33 +143,33 @@ def check_data(
     """
     splits = dataset.splits
     golds = {split: rows.gold_counts() for split, rows in splits.items()}
-    checks: list[Callable[[], Iterable[Finding]]] = [
-        partial(_overview, dataset),
-        partial(_documents, splits),
-        partial(_labels, splits, golds),
-        partial(_pairs, splits),
-        partial(_label_problems, splits, golds),
-        partial(_spans, splits),
+    checks = [
+        _overview(dataset),
+        _documents(splits),
+        _labels(splits, golds),
+        _pairs(splits),
+        _label_problems(splits, golds),
+        _spans(splits),
     ]
     words = [split for split, rows in splits.items() if rows.are_words]
     transitions = {name: count_transitions(splits[name].column("tags")) for name in words}
     tagged = [counts for counts in transitions.values() if counts is not None]
     scheme = scheme_of(sum(tagged, Counter())) if len(tagged) == len(words) else None
     for split, rows in splits.items():
-        checks.append(partial(_content, split, rows))
+        checks.append(_content(split, rows))
         if scheme is not None and (counts := transitions.get(split)):
-            checks.append(partial(_transitions, split, rows, scheme, counts))
-        checks.append(partial(_duplicates, split, rows))
+            checks.append(_transitions(split, rows, scheme, counts))
+        checks.append(_duplicates(split, rows))
         if max_length is not None and count_subwords is None:
-            checks.append(partial(_words_over, split, rows, max_length))
+            checks.append(_words_over(split, rows, max_length))
         elif max_length is not None:
             special = num_special[len(rows[0].texts()) > 1]
-            checks.append(partial(_subwords, split, rows, count_subwords, max_length, special))
-    checks.append(partial(_leaks, splits))
+            checks.append(_subwords(split, rows, count_subwords, max_length, special))
+    checks.append(_leaks(splits))
     findings: list[Finding] = []
     with progress_task("checking", len(checks), unit="check") as show:
         for number, check in enumerate(checks, 1):
-            findings += check()
+            findings += check
             show(number)
     return findings
 

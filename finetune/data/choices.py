@@ -11,28 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.data.json_files import parse_json
-from finetune.data.labels import MISSING, without_gold
-from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
-from finetune.data.tables import Columns, Table, column_notes, is_missing, missing_column, text_cell
+from finetune.data.labels import MISSING
+from finetune.data.rows import Gold, Make, NamedColumns, RowReader
+from finetune.data.tables import Columns, MissingColumn, Table, is_missing, text_cell
 from finetune.types import ChoiceQuestion, abbreviated, quantity
 
 _ROLES = ("context", "question", "choices", "label")
-CONTEXT_COLUMNS = (
-    "context",
-    "article",
-    "passage",
-    "dialogue",
-    "premise",
-    "sent1",
-    "ctx_a",
-    "text",
-)
+CONTEXT_COLUMNS = tuple("context article passage dialogue premise sent1 ctx_a text".split())
 """Usual columns of the context: RACE has an article, DREAM a dialogue, COPA a premise, SWAG sent1,
 HellaSwag ctx_a."""
 QUESTION_COLUMNS = ("question", "question_stem", "sent2", "ctx_b", "query", "goal", "sentence")
@@ -85,27 +75,25 @@ class ChoiceReader(RowReader):
         """Choose the columns that the user names, else columns with usual names."""
         context = table.find("context", named, CONTEXT_COLUMNS)
         question = table.find("question", named, QUESTION_COLUMNS)
-        choices, several = None, table.several("choices", named)
-        if not several:
+        choices, several, joined = None, tuple[str, ...](), named.get("choices", "")
+        if "+" in joined and joined not in table.header:
+            parts = (table.find("choices", {"choices": name}) for name in joined.split("+"))
+            several = tuple(filter(None, parts))
+        else:
             choices = table.find("choices", named, CHOICES_COLUMNS)
             several = () if choices else _numbered_columns(table.by_name)
         value = None if question is None else first[0].values.get(question)
         in_question = isinstance(value, Mapping) and "choices" in value
         if choices is None and not several and not in_question:
             more = " Of several columns: --columns choices=A+B+C."
-            raise missing_column(table, "choices", "a list of choices", "choices", more)
+            raise MissingColumn(table, "choices", "a list of choices", "choices", more)
         if context is None and question is None:
-            raise missing_column(table, "question", "a question or a context", "question")
+            raise MissingColumn(table, "question", "a question or a context", "question")
         label = None if gold == "unread" else table.find("label", named, _LABEL_COLUMNS)
         texts = choices or "+".join(several) or None
         table.read = {"context": context, "question": question, "choices": texts, "label": label}
         names = _column_numbers(several, label)
         return lambda index, row: _example(index, row, table.read, several, names)
-
-    def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Note questions without a label."""
-        notes = chain.from_iterable(without_gold(*split, "label") for split in splits.items())
-        return splits, [*notes, *column_notes(tables)]
 
 
 def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:

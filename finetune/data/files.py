@@ -1,4 +1,7 @@
-"""Data files as lines: decompressed and decoded; messages have the line of a bad byte.
+"""Data files: opened by their format, decompressed and decoded to lines.
+
+A reader of a format (``FORMATS``) takes an open file and options, and returns a ``Table``. To add a
+format, write a reader and add it to ``FORMATS``.
 
 Lines end at a line feed only. Carriage returns before it and a byte order mark are removed.
 Characters at which Python's ``str.splitlines`` also breaks (U+2028, U+0085, …) stay within their
@@ -12,22 +15,40 @@ import contextlib
 import gzip
 import io
 import itertools
+import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import xxhash
 
+from finetune.config.recipes import local_path
+from finetune.config.values import text_encoding
 from finetune.data.dataset import DataError
+from finetune.registry import FORMATS
+
+if TYPE_CHECKING:
+    from finetune.data.tables import Table
 
 IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
 """First words of the names of files that hold no data."""
 UTF_8 = "utf-8"
 COMPRESSIONS = (".gz", ".zst")
 """Suffixes of compressed files, after the suffix of the format."""
+SUFFIXES = {
+    **{f".{name}": name for name in FORMATS},
+    ".ndjson": "jsonl",
+    **dict.fromkeys((".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), "conll"),
+}
+"""The format of each file suffix."""
+_WITHOUT_LINES = ("xlsx", "parquet")
+_BRACKET = re.compile(r"[\[{]\s+[^\s\"'\[{\]}]")
+"""A line of columns whose word is a bracket, which is no JSON."""
 MAX_LINE = 2**24
 """Most bytes of a line, which is a row. The row of a longer one would take gigabytes of memory."""
 MAX_JSON = 2**30
@@ -112,6 +133,67 @@ class DataFile:
         return f"{self.name}:{number}"
 
 
+def format_of(path: Path) -> str | None:
+    """The format of a path by its suffix, None for an unknown one."""
+    plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+    return SUFFIXES.get(plain.suffix.lower())
+
+
+def uncompressed_name(path: Path) -> str:
+    """The file name without the suffix of a compression."""
+    return path.stem if path.suffix in COMPRESSIONS else path.name
+
+
+def open_data(
+    source: str | Path | IO[Any] | DataFile, format: str | None = None, encoding: str = UTF_8
+) -> DataFile:
+    """Open a data file and find its format: by its suffix, else by its first line.
+
+    ``source`` is a path, a file object, or ``-`` for standard input. The latter two hold JSON Lines
+    or plain lines. A pipe is read once.
+    """
+    if format is not None and format not in FORMATS:
+        raise DataError(f"format {format!r} is unknown: choose {', '.join(FORMATS)}.")
+    encoding = text_encoding(encoding)
+    if isinstance(source, DataFile):
+        source.format = format or source.format
+        return source
+    is_input = str(source) == "-"
+    stream: Any = sys.stdin.buffer if is_input else source
+    live = is_input or not isinstance(source, str | Path)
+    if live:
+        name = "<stdin>" if is_input else str(getattr(source, "name", "<input>"))
+        format = format or "lines"
+    else:
+        path = stream = local_path(str(source))
+        name, format = str(path), format or format_of(path) or "unknown"
+        if path.is_dir() or not path.exists():
+            problem = "is a folder, not a file" if path.is_dir() else "does not exist"
+            raise DataError(f"{path} {problem}: give the path of a data file.")
+        if format in _WITHOUT_LINES:
+            if encoding != UTF_8:
+                raise DataError(f"{path}: --encoding {encoding}: {format} has a fixed encoding.")
+            return DataFile(name, format, iter(()))
+    lines = read_lines(name, stream, encoding, MAX_JSON if format == "json" else MAX_LINE)
+    file = DataFile(name, format, lines, live)
+    if format in ("lines", "unknown"):
+        first = file.first_line().lstrip()
+        is_word = _BRACKET.match(first)
+        if first.startswith("{") and not is_word:
+            file.format = "jsonl"
+        elif first.startswith("[") and not is_word and format == "unknown":
+            file.format = "json"
+        elif format == "lines":
+            file.format = "txt"
+    return file
+
+
+def read_file(file: DataFile, options: ReadOptions | None = None) -> Table:
+    """Read a file with the reader of its format, without reading all of it."""
+    table: Table = FORMATS[file.format](file, options or ReadOptions())
+    return table
+
+
 def read_lines(
     name: str, source: Path | IO[Any], encoding: str = UTF_8, most: int = MAX_LINE
 ) -> Iterator[Line]:
@@ -120,13 +202,10 @@ def read_lines(
     Raises DataError for a line of more than ``most`` bytes.
     """
     number, begun, length = 1, list[bytes](), 0  # the line whose end is not read yet
-    with contextlib.ExitStack() as opened, _reporting_damage(lambda: f"{name}:{number}"):
-        stream: Any = source
-        if isinstance(source, Path):
-            stream = opened.enter_context(source.open("rb", PIECE))
-        for raw in _pieces(name, stream, encoding, isinstance(source, Path)):
-            lines, end, remainder = raw.rpartition(b"\n")
-            length += raw.find(b"\n") if end else len(raw)
+    try:
+        for block in _blocks(name, source, encoding):
+            lines, end, remainder = block.rpartition(b"\n")
+            length += block.find(b"\n") if end else len(block)
             if length > most:
                 raise DataError(
                     f"{name}:{number}: the line has over {most // 2**20:,} MiB: cut the text of "
@@ -139,16 +218,42 @@ def read_lines(
                     number = line.number + 1
                 begun, length = [], len(remainder)
             begun.append(remainder)
-        if any(begun):
-            for line in _decoded(name, number, b"".join(begun)):
-                if line.number == 1 and "\r" in line.text and isinstance(source, Path):
-                    plain = Path(uncompressed_name(source))
-                    raise DataError(
-                        f"{name}: the lines end in carriage returns alone, as on old systems, so "
-                        f"the file is one line: convert it: tr '\\r' '\\n' < {plain} > "
-                        f"{plain.stem}-lines{plain.suffix}"
-                    )
-                yield line
+    except (EOFError, OSError, zlib.error) as error:
+        _report_damage(error, f"{name}:{number}")
+        raise
+    if any(begun):
+        for line in _decoded(name, number, b"".join(begun)):
+            if line.number == 1 and "\r" in line.text and isinstance(source, Path):
+                plain = Path(uncompressed_name(source))
+                raise DataError(
+                    f"{name}: the lines end in carriage returns alone, as on old systems, so "
+                    f"the file is one line: convert it: tr '\\r' '\\n' < {plain} > "
+                    f"{plain.stem}-lines{plain.suffix}"
+                )
+            yield line
+
+
+def _blocks(name: str, source: Path | IO[Any], encoding: str) -> Iterator[bytes]:
+    # blocks of a file; lines of a stream or of a compressed file, long ones in pieces
+    if isinstance(source, io.TextIOBase):
+        if encoding != UTF_8:
+            raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
+        yield from (line.encode(errors="surrogatepass") for line in source)
+        return
+    with source.open("rb", PIECE) if isinstance(source, Path) else nullcontext(source) as stream:
+        magic = stream.peek(4)[:4] if hasattr(stream, "peek") else b""
+        unzipped: Any = stream
+        if magic[:2] == b"\x1f\x8b":
+            unzipped = gzip.GzipFile(fileobj=stream)
+        elif magic == b"\x28\xb5\x2f\xfd":
+            import pyarrow
+
+            unzipped = io.BufferedReader(pyarrow.CompressedInputStream(stream, "zstd"), 2**16)
+        blocks: Iterable[bytes] = unzipped
+        if isinstance(source, Path):
+            read = stream.read1 if unzipped is stream else unzipped.readline
+            blocks = iter(partial(read, PIECE), b"")
+        yield from blocks if encoding == UTF_8 else _recoded(name, blocks, encoding)
 
 
 def _decoded(name: str, number: int, content: bytes) -> Iterable[Line]:
@@ -164,22 +269,6 @@ def _decoded(name: str, number: int, content: bytes) -> Iterable[Line]:
     stripped = [line.rstrip("\r") for line in lines]
     ends = ("\r" if line.endswith("\r") else "" for line in lines)
     return map(Line, numbers, stripped, ends)
-
-
-def _pieces(name: str, stream: Any, encoding: str, of_path: bool) -> Iterator[bytes]:
-    # lines of a stream or of a compressed file, long ones in pieces; blocks of another file
-    if isinstance(stream, io.TextIOBase):
-        if encoding != UTF_8:
-            raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
-        yield from (line.encode(errors="surrogatepass") for line in stream)
-        return
-    unzipped = _unzipped(stream)
-    pieces: Iterable[bytes] = unzipped
-    if of_path:
-        is_plain = unzipped is stream
-        read = stream.read1 if is_plain else unzipped.readline
-        pieces = iter(partial(read, PIECE), b"")
-    yield from pieces if encoding == UTF_8 else _recoded(name, pieces, encoding)
 
 
 def _recoded(name: str, pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
@@ -208,14 +297,6 @@ def read_characters(path: Path, encoding: str = UTF_8) -> str:
         return b"".join(_recoded(str(path), stream, encoding)).decode()
 
 
-def uncompressed_name(path: Path) -> str:
-    """The file name without the suffix of a compression."""
-    for suffix in COMPRESSIONS:
-        if path.name.endswith(suffix):
-            return path.name.removesuffix(suffix)
-    return path.name
-
-
 class Content(NamedTuple):
     """The content of a whole file, decompressed: its digest, and the number of its lines."""
 
@@ -226,36 +307,21 @@ class Content(NamedTuple):
 def read_content(path: Path) -> Content:
     """Read a whole file once; raise DataError if it is compressed and damaged or truncated."""
     digest, num_lines, last = xxhash.xxh3_128(), 0, b"\n"
-    with path.open("rb") as stream, _reporting_damage(lambda: f"{path}:{num_lines + 1}"):
-        unzipped = _unzipped(stream)
-        while block := unzipped.read(2**20):
+    try:
+        for block in _blocks(str(path), path, UTF_8):
             digest.update(block)
             num_lines += block.count(b"\n")
             last = block[-1:]
+    except (EOFError, OSError, zlib.error) as error:
+        _report_damage(error, f"{path}:{num_lines + 1}")
+        raise
     return Content(digest.hexdigest(), num_lines + (last != b"\n"))
 
 
-def _unzipped(stream: IO[bytes]) -> IO[bytes]:
-    peek = getattr(stream, "peek", None)
-    magic = b"" if peek is None else peek(4)[:4]
-    if magic[:2] == b"\x1f\x8b":
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
-    if magic == b"\x28\xb5\x2f\xfd":
-        import pyarrow
-
-        return io.BufferedReader(pyarrow.CompressedInputStream(stream, "zstd"), 2**16)
-    return stream
-
-
-@contextlib.contextmanager
-def _reporting_damage(where: Callable[[], str]) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, OSError, zlib.error) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # an error of the system
+def _report_damage(error: Exception, where: str) -> None:
+    if getattr(error, "errno", None) is None:  # no error of the system
         raise DataError(
-            f"{where()}: the compressed file is damaged or truncated ({error}): download it again."
+            f"{where}: the compressed file is damaged or truncated ({error}): download it again."
         ) from error
 
 

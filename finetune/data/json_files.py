@@ -111,9 +111,21 @@ def json_cell(value: Any) -> Any:
     return value
 
 
-def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
-    """Read one JSON object per line."""
-    return Table(file.name, [], _line_rows(file, options))
+def read_json(file: DataFile, options: ReadOptions) -> Table:
+    """Read one object per line, or one list of objects if the suffix is ``.json``."""
+    first = file.first_line().strip() if file.format == "json" else ""
+    if file.format == "jsonl" or (first.startswith("{") and first != "{"):
+        return Table(file.name, [], _line_rows(file, options))
+    value = parse_json("\n".join(line.text for line in file.lines), file.name, _JSON_ADVICE)
+    if is_squad(value):
+        return Table(file.name, [], squad_rows(value, file.name, options.errors))
+    if not isinstance(value, list):
+        raise DataError(
+            f"{file.name}: holds one JSON {_json_type(value)}, not a list of objects: write "
+            '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
+        )
+    rows = (_rows(item, f"{file.name}:item {i}", options) for i, item in enumerate(value, 1))
+    return Table(file.name, [], chain.from_iterable(rows))
 
 
 def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Row]:
@@ -130,23 +142,6 @@ def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Row]:
             yield Row(value, where)
         else:
             yield from _rows(value, where, options)
-
-
-def read_json(file: DataFile, options: ReadOptions) -> Table:
-    """Read one list of objects, or JSON Lines in a file with the suffix ``.json``."""
-    first = file.first_line().strip()
-    if first.startswith("{") and first != "{":
-        return read_json_lines(file, options)
-    items = parse_json("\n".join(line.text for line in file.lines), file.name, _JSON_ADVICE)
-    if is_squad(items):
-        return Table(file.name, [], squad_rows(items, file.name, options.errors))
-    if not isinstance(items, list):
-        raise DataError(
-            f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
-            '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
-        )
-    rows = (_rows(item, f"{file.name}:item {i}", options) for i, item in enumerate(items, 1))
-    return Table(file.name, [], chain.from_iterable(rows))
 
 
 def _rows(value: Any, where: str, options: ReadOptions) -> Iterator[Row]:

@@ -362,10 +362,3 @@ def with_standard_names(data: Dataset) -> Dataset:
         notes=[*data.notes, f"labels mapped by name: {listed}"],
         label_order=tuple(dict.fromkeys(mapped.get(name, name) for name in data.label_order)),
     )
-
-
-def without_gold(split: str, examples: Examples, name: str) -> list[str]:
-    """Note the examples without a value of a field."""
-    missing = sum(value is None for value in examples.column(name))
-    counted = f"{missing:,} of {quantity(len(examples), 'row')}"
-    return [f"{split}: {counted} without label"] if missing else []

@@ -266,7 +266,7 @@ def limited(data: Dataset, config: TrainConfig) -> Dataset:
     return replace(data, splits={**data.splits, "train": train}, notes=[*data.notes, note])
 
 
-def with_gold(data: Dataset, field: str, row: str, missing: str, dropped: str = "") -> Dataset:
+def with_gold(data: Dataset, field: str, row: str, missing: str, dropped: str) -> Dataset:
     """Drop training and validation rows without gold; test splits without any stay.
 
     Args:
@@ -274,7 +274,7 @@ def with_gold(data: Dataset, field: str, row: str, missing: str, dropped: str = 
         field: The field with the gold of an example.
         row: The word for a row, for messages.
         missing: The gold that a split lacks, and perhaps advice: the end of the error.
-        dropped: The gold that dropped rows lack, for a note; empty for no note.
+        dropped: The gold that dropped rows lack, for a note.
 
     Raises:
         UserError: A split has no gold.
@@ -286,7 +286,7 @@ def with_gold(data: Dataset, field: str, row: str, missing: str, dropped: str = 
             kept = rows.keep(value is not None for value in rows.column(field))
         if not kept and not split.startswith("test"):
             raise UserError(f"{data.name}: no {row} of {split} has {missing}")
-        if kept and len(kept) < len(rows) and dropped:
+        if kept and len(kept) < len(rows):
             number = quantity(len(rows) - len(kept), row)
             notes.append(f"{number} of {split} without {dropped} dropped")
         splits[split] = kept or rows

@@ -14,16 +14,8 @@ from typing import Any
 from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.data.json_files import json_cell
-from finetune.data.labels import without_gold
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
-from finetune.data.tables import (
-    Table,
-    column_notes,
-    is_missing,
-    missing_column,
-    text_cell,
-    whole_number,
-)
+from finetune.data.tables import MissingColumn, Table, is_missing, text_cell, whole_number
 from finetune.types import Answer, Question, quantity
 
 USUAL_COLUMNS = {
@@ -90,9 +82,9 @@ class QuestionReader(RowReader):
             table.find(role, named, usual) for role, usual in USUAL_COLUMNS.items()
         )
         if question is None:
-            raise missing_column(table, "question", "a question", "question")
+            raise MissingColumn(table, "question", "a question", "question")
         if context is None:
-            raise missing_column(table, "context", "the context of a question", "context")
+            raise MissingColumn(table, "context", "the context of a question", "context")
         if question == context:
             raise DataError(f"{table.name}: the column {question!r} is both question and context.")
         table.read = {"question": question, "context": context, "answers": answers}
@@ -106,14 +98,13 @@ class QuestionReader(RowReader):
         return make
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Note answers that were moved, and questions without gold."""
-        notes = []
-        for split, rows in splits.items():
-            if moved := tables[split].corrected:
-                counted = quantity(len(moved), "answer")
-                notes.append(f"{tables[split].name}: {counted} {MOVED}; first in {moved[0]}")
-            notes += without_gold(split, rows, "answers")
-        return splits, notes + column_notes(tables)
+        """Note answers that were moved."""
+        notes = [
+            f"{table.name}: {quantity(len(moved), 'answer')} {MOVED}; first in {moved[0]}"
+            for table in tables.values()
+            if (moved := table.corrected)
+        ]
+        return splits, notes
 
 
 QUESTIONS = QuestionReader()

@@ -19,9 +19,14 @@ from finetune.data import examples as holder
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, keep_error
-from finetune.data.formats import open_text_table
-from finetune.data.sources import open_input, open_splits, resolve
-from finetune.data.tables import MissingColumn, Table, check_columns, column_notes
+from finetune.data.sources import open_input, open_splits
+from finetune.data.tables import (
+    MissingColumn,
+    Table,
+    check_columns,
+    column_notes,
+    open_text_table,
+)
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import abbreviated
 
@@ -62,7 +67,7 @@ class RowReader(ABC):
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
         """Convert the gold of all splits to one form, and write notes on all splits."""
-        return splits, column_notes(tables)
+        return splits, []
 
     def predicted(self, index: int, example: Any) -> Any:
         """Convert the result of ``choose`` for a row to an example to predict."""
@@ -85,35 +90,36 @@ class RowReader(ABC):
         """
         columns = check_columns(columns, self.roles)
         options = ReadOptions(columns, self.header_names, errors=errors)
-        source = open_splits(resolve(spec), splits, partial(self.open, options=options), encoding)
-        notes, by_split = list(source.notes), dict[str, Examples]()
+        source = open_splits(spec, splits, partial(self.open, options=options), encoding)
+        notes, by_split, order = list(source.notes), dict[str, Examples](), tuple[str, ...]()
         for split, table in source.splits.items():
             gold: Gold = "required" if split == "train" else "read"
-            by_split[split] = self._examples(table, columns, errors, gold)
+            by_split[split] = collected(self._examples(table, columns, errors, gold))
             if not by_split[split]:
                 more = "".join(f" ({note})" for note in table.notes)  # such as further sheets
                 raise DataError(
                     f"{table.name}: the {split} split is empty{more}: add rows or leave it out."
                 )
             notes += [note for note in table.notes if note not in notes]
+            label = table.read.get("label") or table.read.get("tags")
+            order = order or tuple(table.names.get(label or "", ()))
         examples, more_notes = self.finished(by_split, source.splits)
-        labels = ((t, t.read.get("label") or t.read.get("tags")) for t in source.splits.values())
-        orders = (tuple(table.names.get(name or "", ())) for table, name in labels)
+        notes += column_notes(source.splits) + more_notes
         return Dataset(
             source.name,
             examples,
-            notes=notes + more_notes,
+            notes=notes,
             format=source.format,
-            label_order=next(filter(None, orders), ()),
+            label_order=order,
             pinned=source.pinned,
         )
 
     def _examples(
         self, table: Table, columns: NamedColumns, errors: list[str] | None, gold: Gold
-    ) -> Examples:
+    ) -> Iterator[Any]:
         first = table.peek(holder.MOST_IN_MEMORY + 1)
         if not first:
-            return Examples()
+            return
         make = self.choose(table, first, columns, gold)
         if "_task_hash" in table.header:
             raise DataError(
@@ -123,30 +129,25 @@ class RowReader(ABC):
         num_first, header, later = len(first), {*table.header}, dict[str, None]()
         has_later = num_first > holder.MOST_IN_MEMORY and not table.sentences
         del first  # the table has them until they are read
-
-        def examples() -> Iterator[Any]:
-            index = 0
-            for number, row in enumerate(table.rows):
-                if has_later and number >= num_first and not header.issuperset(row.values):
-                    later.update(dict.fromkeys(name for name in row.values if name not in header))
-                try:
-                    example = make(index, row)
-                except DataError as error:
-                    keep_error(error, errors)
-                    continue
-                if example is None:
-                    table.left_out += 1
-                else:
-                    yield example
-                    index += 1
-
-        table_examples = collected(examples())
+        index = 0
+        for number, row in enumerate(table.rows):
+            if has_later and number >= num_first and not header.issuperset(row.values):
+                later.update(dict.fromkeys(name for name in row.values if name not in header))
+            try:
+                example = make(index, row)
+            except DataError as error:
+                keep_error(error, errors)
+                continue
+            if example is None:
+                table.left_out += 1
+            else:
+                yield example
+                index += 1
         if later:
             names = abbreviated(later)
             table.notes.append(
                 f"columns that no row has before row {num_first:,} are not read: {names}"
             )
-        return table_examples
 
     def stream(
         self,
@@ -158,6 +159,7 @@ class RowReader(ABC):
         encoding: str = UTF_8,
         rows: dict[int, Mapping[str, Any]] | None = None,
         gold: bool = False,
+        predicting: bool = True,
     ) -> Iterator[Any]:
         """Stream the examples of an input for prediction; ``id`` is the row number from 0.
 
@@ -171,22 +173,26 @@ class RowReader(ABC):
             encoding: Text encoding of the files.
             rows: Gets the values of each row by ``id``.
             gold: Whether to read gold: for prediction, its columns may hold anything.
+            predicting: Whether to yield examples to predict; else what ``choose`` makes of rows.
         """
         columns, usual = check_columns(columns, self.roles), usual_columns or {}
         if isinstance(source, Table):
             table = source
-            table.usual_columns = usual
         else:
             names = self.header_names | {name.lower() for name in usual.values()}
-            options = ReadOptions(columns, names, usual_columns=usual, predicting=True)
+            options = ReadOptions(columns, names, usual_columns=usual, predicting=predicting)
             table = open_input(source, partial(self.open, options=options), format, encoding)
-        if not (first := table.peek(1)):
+        if not (first := table.peek(1 if predicting else holder.MOST_IN_MEMORY)):
             return
+        columns = table.with_usual(columns, usual)
+        if table.first_row is not None and len(table.header) == 1:
+            columns = {"text": "0", **columns}
         make = self.choose(table, first, columns, "read" if gold else "unread")
         for index, row in enumerate(table.rows):
             if rows is not None and not table.sentences:
                 rows[index] = row.values
-            yield self.predicted(index, make(index, row))
+            made = make(index, row)
+            yield self.predicted(index, made) if predicting else made
 
     def example(self, index: int, row: Mapping[str, Any], where: str) -> Any:
         """Make the example of one row in memory, without its gold."""

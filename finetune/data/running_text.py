@@ -14,8 +14,7 @@ from finetune.config.recipes import local_path
 from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
-from finetune.data.files import UTF_8, Line, read_lines, uncompressed_name
-from finetune.data.formats import format_of
+from finetune.data.files import UTF_8, Line, format_of, read_lines, uncompressed_name
 from finetune.data.sources import (
     SPLIT_ORDER,
     PartOf,

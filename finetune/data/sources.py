@@ -19,8 +19,17 @@ from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data import examples as holder
 from finetune.data.dataset import DataError
-from finetune.data.files import COMPRESSIONS, IGNORED_NAMES, UTF_8, DataFile, Row, uncompressed_name
-from finetune.data.formats import SUFFIXES, format_of, open_data
+from finetune.data.files import (
+    COMPRESSIONS,
+    IGNORED_NAMES,
+    SUFFIXES,
+    UTF_8,
+    DataFile,
+    Row,
+    format_of,
+    open_data,
+    uncompressed_name,
+)
 from finetune.data.hub import (
     DATASET_ALIASES,
     MANUAL_DOWNLOADS,
@@ -35,19 +44,9 @@ from finetune.data.tables import Table, joined
 from finetune.types import abbreviated, did_you_mean, quantity
 
 _SPLITS = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "devel": "validation",
-    "development": "validation",
-    "trial": "validation",
-    "testa": "validation",
-    "test": "test",
-    "testb": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys("validation valid val dev devel development trial testa".split(), "validation"),
+    **dict.fromkeys(("test", "testb", "testing"), "test"),
 }
 """The split for each word of a file name, and for the split names of other data sets."""
 SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
@@ -214,12 +213,13 @@ def _of_one_format(files: list[Path], what: str, advice: str) -> list[Path]:
 
 
 def open_splits(
-    source: Source,
+    spec: Any,
     wanted: Sequence[str] | None,
     open_file: Callable[[DataFile], Table],
     encoding: str = UTF_8,
 ) -> OpenSource:
-    """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
+    """Open the ``wanted`` splits of data (None: all); ``open_file`` opens one file."""
+    source = resolve(spec)
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
         paths = {split: source.files[split] for split in chosen}

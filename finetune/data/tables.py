@@ -12,8 +12,8 @@ from itertools import chain, islice
 from typing import Any
 
 from finetune.data import examples as holder
-from finetune.data.dataset import CONVERT_ADVICE, DataError
-from finetune.data.files import MAX_LINE, DataFile, ReadOptions, Row, keep_error
+from finetune.data.dataset import CONVERT_ADVICE, DataError, WordsNotTexts
+from finetune.data.files import MAX_LINE, DataFile, ReadOptions, Row, keep_error, read_file
 from finetune.registry import install_command
 from finetune.types import abbreviated, did_you_mean, quantity
 
@@ -46,8 +46,6 @@ class Table:
     notes: list[str] = field(default_factory=list)
     sentences: bool = False
     """Whether the rows are words with their gold, since the format knows its columns."""
-    usual_columns: Mapping[str, str] = field(default_factory=dict)
-    """Columns to read by role if the table has them and the user names none."""
     read: Columns = field(default_factory=dict)
     """The columns that are read, by role, once a reader has chosen them."""
     corrected: list[str] = field(default_factory=list)
@@ -60,26 +58,35 @@ class Table:
         """The columns by their names in lower case; of two that differ only in case, the first."""
         return {name.lower(): name for name in reversed(self.header)}
 
-    def named(self, role: str, columns: Mapping[str, str]) -> str | None:
-        """The column that the user names for a role, else the usual one if it is there."""
-        name, header = self.usual_columns.get(role), {name.lower() for name in self.header}
-        if name and name.lower() not in header and not header.issuperset(name.lower().split("+")):
-            name = None
-        return columns.get(role, name)
-
     def find(self, role: str, columns: Mapping[str, str], usual: Sequence[str] = ()) -> str | None:
-        """The named column of a role, else the first with a usual name, or None."""
-        if (name := self.named(role, columns)) is not None:
-            return find_column(self, role, name)
-        by_name = self.by_name
-        return next((by_name[name] for name in usual if name in by_name), None)
+        """Find the column of a role, or None.
 
-    def several(self, role: str, columns: Mapping[str, str]) -> tuple[str, ...]:
-        """The columns that the user joins by ``+`` for a role; none without several."""
-        name = self.named(role, columns) or ""
-        if "+" not in name or name in self.header:
-            return ()
-        return tuple(find_column(self, role, column) for column in name.split("+"))
+        It is the one that the user names in ``columns``, in any case or by its number from 0, else
+        the first that has a usual name.
+        """
+        by_name, name = self.by_name, columns.get(role)
+        if name is None:
+            return next((by_name[name] for name in usual if name in by_name), None)
+        if name in self.header:
+            return name
+        if name.lower() in by_name:
+            return by_name[name.lower()]
+        if name.isdecimal() and int(name) < len(self.header) and not self.typed:
+            return self.header[int(name)]
+        raise DataError(
+            f"{self.name}: no column {name!r} (--columns {role}={name}); {_columns_found(self)}."
+            f"{did_you_mean(name, self.header)}"
+        )
+
+    def with_usual(self, columns: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, str]:
+        """Add the usual columns, by role, that the table has to those that the user names."""
+        header = {name.lower() for name in self.header}
+        has = {
+            role: name
+            for role, name in usual.items()
+            if name.lower() in header or header.issuperset(name.lower().split("+"))
+        }
+        return {**has, **columns}
 
     def peek(self, number: int | None) -> list[Any]:
         """The next rows, at most ``number``, which remain to be read; None returns all.
@@ -180,42 +187,19 @@ def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> di
     return columns
 
 
-def find_column(table: Table, role: str, name: str) -> str:
-    """Find the column that the user names, in any case or by its number from 0."""
-    if name in table.header:
-        return name
-    if name.lower() in table.by_name:
-        return table.by_name[name.lower()]
-    if name.isdecimal() and int(name) < len(table.header) and not table.typed:
-        return table.header[int(name)]
-    hint = did_you_mean(name, table.header)
-    columns = _columns_found(table)
-    raise DataError(f"{table.name}: no column {name!r} (--columns {role}={name}); {columns}.{hint}")
-
-
 class MissingColumn(DataError):
-    """No column has the usual name of a role; ``content`` and ``usual`` are what it holds, and the
-    name."""
+    """No column has the usual name of a role; ``content`` is what it holds, ``more`` is advice."""
 
-    def __init__(self, message: str, content: str, usual: str) -> None:
-        super().__init__(message)
+    def __init__(self, table: Table, role: str, content: str, usual: str, more: str = "") -> None:
+        example = "NAME (its name)"
+        if table.first_row is not None:
+            example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
+        export = f"; {CONVERT_ADVICE}" if {*table.header} & _OF_TOOLS else ""
+        super().__init__(
+            f"{table.name}: no column is known to hold {content}; {_columns_found(table)}. Name "
+            f"it: --columns {role}={example}, or call it {usual!r} in the file{export}.{more}"
+        )
         self.content, self.usual = content, usual
-
-
-def missing_column(
-    table: Table, role: str, content: str, usual: str, more: str = ""
-) -> MissingColumn:
-    """Make the error for a role that no column has the usual name of; ``more`` is advice."""
-    example = "NAME (its name)"
-    if table.first_row is not None:
-        example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
-    export = f"; {CONVERT_ADVICE}" if {*table.header} & _OF_TOOLS else ""
-    return MissingColumn(
-        f"{table.name}: no column is known to hold {content}; {_columns_found(table)}. Name it: "
-        f"--columns {role}={example}, or call it {usual!r} in the file{export}.{more}",
-        content,
-        usual,
-    )
 
 
 def _columns_found(table: Table) -> str:
@@ -255,6 +239,23 @@ def text_cell(row: Row, column: str) -> str:
         f"{row.where}: column {column!r} {problem} (columns here: {', '.join(row.values)}): "
         "write a text, or remove the row."
     )
+
+
+def open_text_table(file: DataFile, options: ReadOptions) -> Table:
+    """Open a file as a table; text to predict has columns only if its first line names some."""
+    if file.format in ("txt", "unknown"):
+        first, names = file.first_line(), options.header_names
+        tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
+        tsv = len(tabs) > 1 and (not options.predicting or options.columns or tabs & names)
+        csv = file.format == "unknown" and len(commas) > 1 and commas & names
+        file.format = "tsv" if tsv else "csv" if csv else "txt"
+    table = read_file(file, options)
+    if table.sentences:
+        raise WordsNotTexts(
+            f"{file.name} has the format {file.format}, words and spans instead of texts with a "
+            "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
+        )
+    return table
 
 
 def read_plain_text(file: DataFile, options: ReadOptions) -> Table:

@@ -142,7 +142,8 @@ def names_of(label: Any) -> Sequence[str]:
 
 def labeled(data: Dataset) -> Dataset:
     """Drop training and validation rows without a label; keep test splits without any."""
-    return with_gold(data, "label", "row", "a label: --columns label=?", "label")
+    dropped = "label (empty, '-', NaN or -1)"
+    return with_gold(data, "label", "row", "a label: --columns label=?", dropped)
 
 
 def in_one_form(data: Dataset, problem: str) -> Dataset:

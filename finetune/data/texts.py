@@ -16,10 +16,9 @@ from finetune.data.labels import (
     convert_labels,
     read_label,
     votes_notes,
-    without_gold,
 )
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
-from finetune.data.tables import Table, column_notes, missing_column, text_cell
+from finetune.data.tables import MissingColumn, Table, text_cell
 from finetune.types import TextExample
 
 ROLES = ("text", "pair", "label", "negative")
@@ -37,39 +36,14 @@ PAIR_COLUMNS = (
 """Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC, and of search."""
 NEGATIVE_COLUMN = "negative"
 """Usual column of a hard negative, a text that does not belong to the pair."""
-TEXT_COLUMNS = (
-    "text",
-    "sentence",
-    "review",
-    "content",
-    "message",
-    "body",
-    "comment",
-    "description",
-    "tweet",
-    "post",
-    "utterance",
-    "abstract",
-    "headline",
-    "title",
+TEXT_COLUMNS = tuple(
+    "text sentence review content message body comment description tweet post utterance "
+    "abstract headline title".split()
 )
 """Usual columns of texts; the first one that a table has is read."""
-LABEL_COLUMNS = (
-    "label",
-    "labels",
-    "gold_label",
-    "entailment_judgment",
-    "is_duplicate",
-    "quality",
-    "coarse_label",
-    "class",
-    "category",
-    "sentiment",
-    "score",
-    "similarity_score",
-    "relatedness_score",
-    "stars",
-    "rating",
+LABEL_COLUMNS = tuple(
+    "label labels gold_label entailment_judgment is_duplicate quality coarse_label class "
+    "category sentiment score similarity_score relatedness_score stars rating".split()
 )
 """Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B, reviews."""
 MOST_KNOWN = 10_000
@@ -101,12 +75,12 @@ class TextReader(RowReader):
         firsts = [first for first, second in PAIR_COLUMNS if {first, second} <= by_name.keys()]
         text_column = table.find("text", named, [*firsts, *TEXT_COLUMNS])
         if text_column is None:
-            missing = missing_column(table, "text", "a text", "text")
+            missing = MissingColumn(table, "text", "a text", "text")
             raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
         seconds = [second for first, second in PAIR_COLUMNS if first == text_column.lower()]
         pair_column = table.find("pair", named, () if self.pair is False else seconds)
         if pair_column is None and self.pair:
-            raise missing_column(table, "pair", "the second text of a pair", "text_pair")
+            raise MissingColumn(table, "pair", "the second text of a pair", "text_pair")
         labels = [n for n in LABEL_COLUMNS if by_name.get(n) not in (text_column, pair_column)]
         label_column = table.find("label", named, labels)
         searched = text_column.lower() in ("anchor", "query")
@@ -115,7 +89,7 @@ class TextReader(RowReader):
         table.read = dict(zip(ROLES, chosen, strict=True))
         usual = (by_name[name] for name in LABEL_COLUMNS if name in by_name)
         unread = [name for name in usual if name not in chosen]
-        if unread and table.named("label", named) is None:
+        if unread and "label" not in named:
             advice = f"for {unread[0]!r} write --columns label={unread[0]}"
             table.notes.append(f"labels are from column {label_column!r}; {advice}")
         names = table.names.get(label_column or "")
@@ -141,8 +115,8 @@ class TextReader(RowReader):
         return make
 
     def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
-        """Convert the labels of all splits to one type, and count examples without a label."""
-        notes = column_notes(tables)
+        """Convert the labels of all splits to one type, and note votes."""
+        notes: list[str] = []
         typed = all(table.typed for table in tables.values())
         apart = [{split: rows} for split, rows in splits.items()]
         examples: dict[str, Examples] = {}
@@ -152,8 +126,6 @@ class TextReader(RowReader):
             notes += [note] if note and note not in notes else []
         for split, rows in examples.items():
             notes += votes_notes(split, rows.column("votes"))
-            missing = without_gold(split, rows, "label")
-            notes += [f"{note} (empty, '-', NaN or -1)" for note in missing]
         return examples, notes
 
     def predicted(self, index: int, example: TextExample) -> TextExample:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.tables import Columns, Table, is_missing, missing_column
+from finetune.data.tables import Columns, MissingColumn, Table, is_missing
 from finetune.data.word_splitting import split_words
 from finetune.types import Relation, Span, abbreviated, quantity
 
@@ -52,15 +52,15 @@ def word_columns(table: Table, named: Mapping[str, str], rows: Sequence[Row]) ->
     Either ``words`` or ``text`` is set.
     """
     words = table.find("words", named, WORD_COLUMNS)
-    if table.named("text", named) and not table.named("words", named):
+    if named.get("text") and not named.get("words"):
         words = None
     text = None if words else table.find("text", named, _TEXT_COLUMNS)
     if words is None and text is None:
-        raise missing_column(table, "words", "words or a text", "tokens")
+        raise MissingColumn(table, "words", "words or a text", "tokens")
     tags, spans = table.find("tags", named), table.find("spans", named)
     if tags is None and words:
         tags = _first_fitting(table, TAG_COLUMNS, rows, (str, int))
-    if spans is None and not table.named("tags", named):
+    if spans is None and not named.get("tags"):
         spans = _first_fitting(table, SPAN_COLUMNS, rows, (dict, list, tuple))
     document = table.find("document", named, DOCUMENT_COLUMNS)
     relations = table.find("relations", named, [RELATION_COLUMN])

@@ -11,12 +11,11 @@ from typing import IO, Any, Literal
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Row
-from finetune.data.formats import open_data, read_file
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data, read_file
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.tables import Table, check_columns, column_notes, missing_column
+from finetune.data.tables import MissingColumn, Table
 from finetune.data.tag_conversion import Conversion, are_nested, to_bio
 from finetune.data.tag_schemes import (
     count_transitions,
@@ -66,9 +65,7 @@ class TokenReader(RowReader):
             named = file.format == "tsv" and cells & HEADER_NAMES
             if not (options.predicting and (raw or named)):
                 file.format = "conll"
-        table = read_file(file, options)
-        table.usual_columns = options.usual_columns
-        return table
+        return read_file(file, options)
 
     def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of words and gold by their names, and by the values of first rows."""
@@ -80,7 +77,7 @@ class TokenReader(RowReader):
         if chosen["words"] and "text" in table.header:  # the characters of Prodigy's tokens
             table.read = {**table.read, "text": "text"}
         if gold == "required" and chosen["tags"] is None and chosen["spans"] is None:
-            raise missing_column(table, "tags", "tags or spans", "tags")
+            raise MissingColumn(table, "tags", "tags or spans", "tags")
 
         def make(_: int, row: Row) -> TokenRow | None:
             sentence = token_row(row, chosen, table.names, self.relations)
@@ -96,20 +93,16 @@ class TokenReader(RowReader):
         notes = []
         for split, rows in splits.items():
             golds = rows.columns("tag_columns", "spans")
-            without_gold = sum(not tag_columns and spans is None for tag_columns, spans in golds)
-            if split == "train" and without_gold == len(rows):
+            if split == "train" and all(not tags and spans is None for tags, spans in golds):
                 raise DataError(
                     f"{tables[split].name}: there are words but no tags: write word<TAB>tag, or a "
                     "list of tags in JSON Lines."
                 )
             if empty := tables[split].left_out:
                 notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
-            if without_gold:
-                counted = f"{without_gold:,} of {quantity(len(rows), 'row')}"
-                notes.append(f"{split}: {counted} without tags")
         examples, more = to_bio(splits)
         span_notes = _span_notes([*splits.values()])
-        return examples, [*notes, *span_notes, *column_notes(tables), *more]
+        return examples, [*notes, *span_notes, *more]
 
     def predicted(self, index: int, sentence: TokenRow) -> TokenExample:
         """Convert a sentence to an example, with tags in the scheme of the file."""
@@ -169,26 +162,16 @@ def read_token_file(
 
 
 def read_gold(
-    source: str | Path | DataFile,
-    *,
-    columns: Mapping[str, str] | None = None,
-    usual_columns: Mapping[str, str] | None = None,
-    encoding: str = UTF_8,
-    relations: bool = False,
+    source: str | Path | DataFile, *, relations: bool = False, encoding: str = UTF_8, **options: Any
 ) -> list[TokenExample]:
     """Read all rows of one file, with tags and spans in BIO.
 
-    ``relations`` are read on request. Unlike ``read_tokens``, this function keeps rows without
-    words or gold, to align with predictions.
+    ``relations`` are read on request; ``options`` are as in ``RowReader.stream``. Unlike
+    ``read_tokens``, this function keeps rows without words or gold, to align with predictions.
     """
-    reader, columns = TokenReader(relations), check_columns(columns, ROLES)
-    usual = usual_columns or {}
-    names = HEADER_NAMES | {name.lower() for name in usual.values()}
     file = open_data(source, encoding=encoding)
-    table = reader.open(file, ReadOptions(columns, names, usual_columns=usual))
-    rows = table.peek(None)
-    make = reader.choose(table, rows, columns, "unread") if rows else None
-    examples, _ = to_bio({"gold": [make(0, row) for row in rows] if make else []})
+    rows = TokenReader(relations).stream(file, predicting=False, **options)
+    examples, _ = to_bio({"gold": list(rows)})
     return list(examples["gold"])
 
 
@@ -201,7 +184,7 @@ def input_type_of(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]
             return "tokens" if file.format != "csv" and looks_like_conll(file) else "text"
         opened = read_file(file, ReadOptions(errors=[]))
     else:
-        opened = next(iter(open_splits(source, None, read_file, encoding).splits.values()))
+        opened = next(iter(open_splits(spec, None, read_file, encoding).splits.values()))
     if opened.sentences:
         return "tokens"
     values: Mapping[str, Any] = next((row.values for row in opened.peek(1)), {})

@@ -48,7 +48,7 @@ def _target_columns(table: Table, columns: Mapping[str, str]) -> list[str]:
     for roles in (CHARACTER_ROLES, WORD_ROLES):
         names = {role: table.find(role, columns, [role]) for role in roles}
         missing = [role for role, name in names.items() if name is None]
-        if missing and any(table.named(role, columns) for role in roles):
+        if missing and any(columns.get(role) for role in roles):
             raise DataError(
                 f"{table.name}: words in context need the columns {', '.join(roles)}, and "
                 f"{missing[0]!r} is missing: name it, --columns {missing[0]}=NAME."

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.output import show
-from finetune.data.formats import open_data, read_file
+from finetune.data.files import open_data, read_file
 from finetune.data.texts import read_text_file
 from finetune.data.tokens import input_type_of, read_token_file
 from finetune.data.word_splitting import split_words

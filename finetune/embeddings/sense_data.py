@@ -19,9 +19,16 @@ import numpy as np
 from finetune.config.values import conforms
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, read_lines
-from finetune.data.formats import open_data, read_file
-from finetune.data.sources import open_splits, resolve
+from finetune.data.files import (
+    UTF_8,
+    DataFile,
+    ReadOptions,
+    Row,
+    open_data,
+    read_file,
+    read_lines,
+)
+from finetune.data.sources import open_splits
 from finetune.data.tables import Table
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.wordnet import DATA_FILES, sense_key
@@ -52,7 +59,7 @@ def read_senses(spec: str, *, encoding: str = UTF_8) -> Dataset:
     Raises:
         DataError: If the data cannot be read; the message names file and line.
     """
-    source = open_splits(resolve(spec), None, _open, encoding)
+    source = open_splits(spec, None, _open, encoding)
     examples = {split: Examples(_examples(table)) for split, table in source.splits.items()}
     for split, rows in examples.items():
         if not any(example.targets for example in rows):

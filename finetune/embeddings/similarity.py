@@ -17,10 +17,9 @@ from finetune.cli.output import open_rows, print_tables, show
 from finetune.data import texts
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions
-from finetune.data.formats import open_text_table
 from finetune.data.running_text import sample_lines, text_sources
-from finetune.data.sources import open_splits, resolve
-from finetune.data.tables import check_columns
+from finetune.data.sources import open_splits
+from finetune.data.tables import check_columns, open_text_table
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.compared_words import TARGET_ROLES, Characters, word_locator
@@ -74,9 +73,7 @@ def read_similarity(
     columns = check_columns(columns, _ROLES)
     options = ReadOptions(columns, texts.HEADER_NAMES)
     wanted = [split] if split else None
-    opened = open_splits(
-        resolve(spec), wanted, lambda file: open_text_table(file, options), encoding
-    )
+    opened = open_splits(spec, wanted, lambda file: open_text_table(file, options), encoding)
     chosen = next(iter(opened.splits)) if len(opened.splits) == 1 else "test"
     if (table := opened.splits.get(chosen)) is None:
         names = ", ".join(opened.splits)

@@ -26,8 +26,7 @@ from typing import Any
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
 from finetune.data.examples import normalized_texts
-from finetune.data.files import UTF_8, DataFile
-from finetune.data.formats import format_of, open_data
+from finetune.data.files import UTF_8, DataFile, format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.decisions.costs import with_costs

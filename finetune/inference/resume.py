@@ -14,8 +14,7 @@ from typing import Any
 import xxhash
 
 import finetune
-from finetune.data.files import Content, read_content
-from finetune.data.formats import format_of
+from finetune.data.files import Content, format_of, read_content
 from finetune.data.json_files import read_object
 from finetune.runtime.files import lock_file, unfinished_file, write_text
 from finetune.types import UserError

@@ -93,7 +93,7 @@ class RelationTask(WordTask):
     @classmethod
     def prepare(cls, config: RelationsConfig, data: Dataset) -> Dataset:
         """Drop sentences without gold, and training sentences without a pair to classify."""
-        data = with_gold(in_documents(config, data), "relations", "sentence", _NO_GOLD)
+        data = with_gold(in_documents(config, data), "relations", "sentence", _NO_GOLD, "relations")
         train, notes = data.splits.get("train", Examples()), list(data.notes)
         if train and not any(example.relations for example in train):
             raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")

@@ -96,7 +96,7 @@ class SpanNerTask(WordTask):
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
-        return with_gold(in_documents(config, data), "spans", "sentence", _NO_GOLD)
+        return with_gold(in_documents(config, data), "spans", "sentence", _NO_GOLD, "tags or spans")
 
     @classmethod
     def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:

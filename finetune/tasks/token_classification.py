@@ -99,7 +99,7 @@ class TokenClassificationTask(WordTask):
                         f"{where}: spans overlap or nest, which one tag for each word cannot "
                         "represent: use `finetune ner`, or keep the outermost spans only."
                     )
-        return with_gold(in_documents(config, data), "tags", "sentence", "tags.")
+        return with_gold(in_documents(config, data), "tags", "sentence", "tags.", "tags")
 
     @classmethod
     def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def tagged(*tags: str) -> Write:
 WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
 """Some have no words, so that chunks differ in size."""
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
-    "shards": (read_text, shards, "without label"),
-    "saved": (read_text, saved, "without label"),
-    "memory": (read_text, lambda folder: TEXTS, "without label"),
+    "shards": (read_text, shards, "not used"),
+    "saved": (read_text, saved, "not used"),
+    "memory": (read_text, lambda folder: TEXTS, "not used"),
     "bad rows": (read_text, lines([*TEXTS[:20], {"text": []}, ["no row"], *TEXTS]), ""),
     "bad quotes": (
         read_text,

@@ -340,7 +340,7 @@ def test_spans_inside_a_word_are_kept_and_counted(read):
     example = train(dataset)[0]
     assert example.spans == (Span(0, 1, "LOC"),) and example.misaligned == (Span(12, 15, "PER"),)
     assert example.tags == ("B-LOC", "O", "O", "O")
-    assert dataset.notes[0].startswith("warning: 1 span in characters with an end inside a word")
+    assert dataset.notes[1].startswith("warning: 1 span in characters with an end inside a word")
     cut = split_at_gold(example)
     assert cut.words == ("Paris", "-", "based", "Ann", "s") and cut.misaligned == ()
     assert cut.tags == ("B-LOC", "O", "O", "B-PER", "O")
@@ -370,21 +370,16 @@ def test_given_words_are_never_split(read):
     assert split_at_gold(example) is example
 
 
-def test_rows_without_words_or_gold_are_counted(tmp_path):
-    (tmp_path / "train.jsonl").write_text(
-        jsonl({"tokens": ["a"], "tags": ["O"]}, {"tokens": [], "tags": []}, {"tokens": ["b"]})
+def test_rows_without_words_are_counted(read):
+    dataset = read(
+        "a.jsonl",
+        jsonl({"tokens": ["a"], "tags": ["O"]}, {"tokens": [], "tags": []}, {"tokens": ["b"]}),
     )
-    (tmp_path / "test.jsonl").write_text(jsonl({"tokens": ["a"]}))
-    dataset = read_tokens(str(tmp_path))
     assert [(e.id, e.words, e.tags) for e in train(dataset)] == [
         (0, ("a",), ("O",)),
         (1, ("b",), None),
     ]
-    assert dataset.notes == [
-        "train: 1 row without words skipped",
-        "train: 1 of 2 rows without tags",
-        "test: 1 of 1 row without tags",
-    ]
+    assert dataset.notes == ["train: 1 row without words skipped"]
 
 
 def test_numbers_without_names_are_noted(read):
@@ -406,7 +401,6 @@ def test_rows_without_spans_have_no_gold(read):
     rows = jsonl({"text": "Ann ran", "spans": [[0, 3, "PER"]]}, {"text": "Lee ran"})
     dataset = read("a.jsonl", rows)
     assert train(dataset)[1].spans is None
-    assert dataset.notes == ["train: 1 of 2 rows without tags"]
 
 
 def test_several_labels_of_one_extent_stay(read):
@@ -438,8 +432,8 @@ def test_discontinuous_spans_are_enclosed_and_counted(read, tmp_path):
     dataset = read("a.jsonl", rows)
     assert train(dataset)[1].spans == (Span(0, 4, "Disease"), Span(2, 4, "Disease"))
     assert train(dataset)[2].spans == (Span(0, 3, "X"),)
-    assert dataset.notes[0].startswith("2 discontinuous spans: read from the first start")
-    assert dataset.notes[0].endswith(f"first in {tmp_path / 'a.jsonl'}:2")
+    assert dataset.notes[1].startswith("2 discontinuous spans: read from the first start")
+    assert dataset.notes[1].endswith(f"first in {tmp_path / 'a.jsonl'}:2")
     words = {"tokens": ["a", "b", "c"], "spans": [{"label": "X", "offsets": [[0, 1], [2, 3]]}]}
     assert "1 discontinuous span" in read("a.jsonl", jsonl(words)).notes[0]
 
@@ -472,78 +466,59 @@ def test_the_text_of_a_span_may_differ_in_blanks_and_case(read):
         ("a.conll", "a\nb\n", ["a.conll: there are words but no tags", "word<TAB>tag"]),
         ("a.conll", "\n\n", ["a.conll: the train split is empty"]),
         ("a.csv", "a,O\n", ["a.csv", "CSV rows cannot hold words", "CoNLL columns"]),
-        (
-            "a.jsonl",
-            jsonl({"tokens": ["a", "b"], "tags": ["O"]}),
-            ["a.jsonl:1: 2 words but 1 tag in 'tags'"],
-        ),
-        (
-            "a.jsonl",
-            jsonl({"tokens": ["a"], "spans": [[0, 2, "X"]]}),
-            ["a.jsonl:1: span 0 to 2 (X)", "outside the 1 word", "0 <= start < end <= 1"],
-        ),
-        (
-            "a.jsonl",
-            jsonl({"text": "a  b", "spans": [[1, 3, "X"]]}),
-            ["a.jsonl:1: characters 1 to 3 ('X') touch no word"],
-        ),
-        ("a.jsonl", jsonl({"tokens": "a b", "tags": []}), ["a.jsonl:1", "must be a list of words"]),
-        ("a.jsonl", jsonl({"tokens": [None], "tags": ["O"]}), ["None in 'tokens' is not a word"]),
-        ("a.jsonl", jsonl({"tokens": ["a"], "tags": [""]}), ["'' in 'tags' is not a tag"]),
-        ("a.jsonl", jsonl({"foo": 1}), ["known to hold words or a text; columns found: foo"]),
-        ("a.jsonl", jsonl({"tokens": ["a"]}), ["known to hold tags or spans", "--columns tags="]),
-        (
-            "a.jsonl",
-            jsonl({"tokens": ["a"], "spans": [[0, 1]]}),
-            ["a.jsonl:1: [0, 1] is not a span: write"],
-        ),
-        (
-            "a.jsonl",
-            jsonl({"text": "ab", "spans": [{"start": 0, "end": 2, "labels": []}]}),
-            ["is not a span"],
-        ),
-        (
-            "a.jsonl",
-            jsonl({"text": "ab", "spans": [{"start": 0, "end": 2, "label": 3}]}),
-            ["is not a span"],
-        ),
-        (
-            "a.jsonl",
-            jsonl({"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], [1, 9]]}]}),
-            ["span 1 to 9 (X) is empty or outside the 2 characters of the row"],
-        ),
-        (
-            "a.jsonl",
-            jsonl({"text": "ab", "tokens": [{"text": "ab", "start": 0, "end": 3}], "spans": []}),
-            ["is not a token of the text", "from 0 to 2"],
-        ),
-        (
-            "a.jsonl",
-            jsonl(
-                {
-                    "text": "ab c",
-                    "tokens": [{"start": 3, "end": 4}, {"start": 0, "end": 2}],
-                    "spans": [],
-                }
-            ),
-            ["the token at character 0 overlaps its predecessor"],
-        ),
-        (
-            "a.jsonl",
-            jsonl(
-                {
-                    "text": "Zoë Lee ran",
-                    "spans": [{"start": 5, "end": 8, "label": "X", "text": "Lee"}],
-                }
-            ),
-            ["a.jsonl:1", "a span has the text 'Lee', but characters 5 to 8 are 'ee '"],
-        ),
-        ("a.jsonl", jsonl({"tokens": ["a"], "tags": None}), ["words but no tags"]),
     ],
 )
 def test_errors_name_the_line_and_the_remedy(error, name, content, words):
     message = error(name, content)
     assert all(word in message for word in words), message
+
+
+def spanned(text, /, **span):
+    return {"text": text, "spans": [span]}
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"tokens": ["a", "b"], "tags": ["O"]}, "a.jsonl:1: 2 words but 1 tag in 'tags'"),
+        ({"tokens": "a b", "tags": []}, "a.jsonl:1: column 'tokens' must be a list of words"),
+        ({"tokens": [None], "tags": ["O"]}, "None in 'tokens' is not a word"),
+        ({"tokens": ["a"], "tags": [""]}, "'' in 'tags' is not a tag"),
+        ({"tokens": ["a"], "tags": None}, "words but no tags"),
+        ({"foo": 1}, "known to hold words or a text; columns found: foo"),
+        ({"tokens": ["a"]}, "known to hold tags or spans; columns found: tokens. Name it: --colum"),
+        (
+            {"tokens": ["a"], "spans": [[0, 2, "X"]]},
+            "a.jsonl:1: span 0 to 2 (X) is empty or outside the 1 word of the row: 0 <= start <",
+        ),
+        ({"tokens": ["a"], "spans": [[0, 1]]}, "a.jsonl:1: [0, 1] is not a span: write"),
+        (spanned("ab", start=0, end=2, labels=[]), "is not a span"),
+        (spanned("ab", start=0, end=2, label=3), "is not a span"),
+        (spanned("a  b", start=1, end=3, label="X"), "a.jsonl:1: characters 1 to 3 ('X') touch no"),
+        (
+            spanned("ab", label="X", offsets=[[0, 1], [1, 9]]),
+            "span 1 to 9 (X) is empty or outside the 2 characters of the row",
+        ),
+        (
+            spanned("Zoë Lee ran", start=5, end=8, label="X", text="Lee"),
+            "a.jsonl:1: a span has the text 'Lee', but characters 5 to 8 are 'ee '",
+        ),
+        (
+            {"text": "ab", "tokens": [{"text": "ab", "start": 0, "end": 3}], "spans": []},
+            'is not a token of the text: write {"text": "The", "start": 0, "end": 3}, in char',
+        ),
+        (
+            {
+                "text": "abc",
+                "tokens": [{"start": 2, "end": 3}, {"start": 0, "end": 2}],
+                "spans": [],
+            },
+            "the token at character 0 overlaps its predecessor",
+        ),
+    ],
+)
+def test_errors_of_json_rows(error, row, words):
+    assert words in error("a.jsonl", jsonl(row))
 
 
 def test_numbers_outside_the_classes(tmp_path):

@@ -131,8 +131,8 @@ def test_rows_without_label_are_dropped_and_counted(runs: Runs, tmp_path: Path) 
     assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [8, 4]
     unlabeled = read_text(data).splits["test"]
     notes = "\n".join(dataset.notes)
-    assert "2 rows of train without label dropped" in notes
-    assert "1 row of validation without label dropped" in notes
+    assert "2 rows of train without label (empty, '-', NaN or -1) dropped" in notes
+    assert "1 row of validation without label" in notes
     assert list(task.state.labels) == ["neg", "pos"]
     assert task.collate([windows[0] for windows in task.encode(unlabeled)]) == {}
     predicted = predict(task, task.model(), unlabeled)

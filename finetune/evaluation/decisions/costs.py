@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data import DataError
-from finetune.data.files import ReadOptions
-from finetune.data.formats import open_data, read_file
+from finetune.data.files import ReadOptions, open_data, read_file
 from finetune.data.json_files import parse_json
 from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import Choice, Costs, Decisions
